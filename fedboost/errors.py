@@ -1,0 +1,29 @@
+"""The few exceptions of fedboost. A message says what, where, who, and what to do next.
+
+Whoever raises one of these has written a sentence for a person; the command line prints that sentence
+alone and exits with code 2. Anything else that escapes is a defect of fedboost.
+"""
+
+
+class FedboostError(Exception):
+    """Base of every error fedboost raises on purpose."""
+
+
+class ConfigError(FedboostError):
+    """What the user gave (terms, config, data, model file, command line) cannot be used."""
+
+
+class LocalProtocolError(FedboostError):
+    """This process broke the protocol: a defect of fedboost or of a custom program."""
+
+
+class PeerError(FedboostError):
+    """The other end sent what the protocol forbids; it costs the sender its connection."""
+
+
+class Refused(FedboostError):
+    """The terms, or a site's own policy or data, forbid what was asked."""
+
+
+class SessionFailed(FedboostError):
+    """The session ended without a model; the message names the site and the cause."""

@@ -1,0 +1,93 @@
+"""Floats become integers here, and nowhere else; and here is the proof that their sums cannot overflow.
+
+Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding
+is exact; `cell_bytes` gives the narrowest cell in which the sum over all rows fits.
+Refuses: bounds that no cell of eight bytes can hold.
+(`gbdt.kernels.quantise` is the compiled twin of `Scale.encode`; a test holds them equal.)
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+MAX_CELL_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Fixed-point numbers of magnitude at most 2**exponent, in `bits` bits with the sign.
+
+    One unit is 2**(exponent - bits + 1); an encoded value lies in [-limit, limit], limit = 2**(bits - 1).
+    Values beyond the bound are clipped to it: a row's contribution is bounded whatever the row says.
+    """
+
+    exponent: int
+    bits: int
+
+    @property
+    def limit(self) -> int:
+        """Largest magnitude of an encoded value."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def factor(self) -> float:
+        """Units per 1.0: a power of two, so multiplying and dividing by it is exact."""
+        return math.ldexp(1.0, self.bits - 1 - self.exponent)
+
+    def encode(self, values: Float64) -> Int64:
+        """Round to the nearest unit, ties to even, and clip to [-limit, limit]."""
+        units = np.rint(np.asarray(values, np.float64) * self.factor)
+        return np.clip(units, -self.limit, self.limit).astype(np.int64)
+
+    def decode(self, total: int) -> float:
+        """The float that a sum of encoded values stands for (exact up to 2**53 units)."""
+        return float(total) / self.factor
+
+
+UNIT = Scale(exponent=0, bits=1)
+"""The scale of a plain count: 1.0 is the integer 1."""
+
+
+def cell_bytes(limit: int, rows: int) -> int:
+    """Bytes of a signed cell that holds any sum of `rows` integers of magnitude `limit`.
+
+    |sum| <= limit * rows, and a signed cell of w bytes holds magnitudes up to 2**(8w - 1) - 1, so the sum
+    is recovered exactly from its residue modulo 2**(8w), in whatever order the residues were added.
+    """
+    width = (limit * max(rows, 1)).bit_length() // 8 + 1
+    if width > MAX_CELL_BYTES:
+        raise ConfigError(
+            f"{rows} rows of {limit.bit_length()}-bit values do not fit a cell of {MAX_CELL_BYTES} bytes; "
+            f"lower gradient_bits"
+        )
+    return width
+
+
+EXPONENT_CELLS = 128
+_LOWEST_EXPONENT = -63
+
+
+def exponent_counts(values: Float64) -> Int64:
+    """How many values have which binary exponent: [EXPONENT_CELLS] counts, zeros left out.
+
+    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; what lies outside is counted
+    in the first or last cell. The counts of parties add, and the highest cell that is not empty gives every
+    party the same bound (`bound_exponent`), though no party has said what its own largest value is.
+    """
+    magnitudes = np.abs(np.asarray(values, np.float64))
+    exponents = np.frexp(magnitudes[magnitudes > 0])[1].astype(np.int64)
+    cells = np.clip(exponents - _LOWEST_EXPONENT, 0, EXPONENT_CELLS - 1)
+    return np.bincount(cells, minlength=EXPONENT_CELLS).astype(np.int64)
+
+
+def bound_exponent(counts: Int64) -> int:
+    """The smallest e such that every counted value has magnitude at most 2**e (0 where all are zero)."""
+    used = np.flatnonzero(counts)
+    return int(used[-1]) + _LOWEST_EXPONENT if used.size else 0

@@ -1,0 +1,176 @@
+"""Cut points from counts, and rows to bins.
+
+Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for
+every partition of the rows; bin b of a feature holds [cut[b-1], cut[b]), so "x < cut goes left" is
+XGBoost's rule; missing values have a bin of their own, after the last.
+Refuses: counts that do not add up (PeerError).
+
+Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one cuts into finer
+subcells only what still matters: cells that hold so many rows that a cut inside them could be wanted. The
+subcells of a feature are shared out by row count, so two to four sums suffice for any distribution.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt import kernels
+
+Float32 = npt.NDArray[np.float32]
+Keys = npt.NDArray[np.uint32]
+
+KEY_BITS = 32
+FIRST_BITS = 11
+"""Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa."""
+MISSING_KEY = 0xFFFFFFFF
+MAX_REFINEMENTS = 5
+SUBCELLS_PER_BIN = 8
+"""Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
+of fewer rows than an eighth of an even bin is fine enough."""
+MAX_CODES = 256
+"""uint8 codes: value bins and, where a feature has missing values, the missing bin."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Disjoint cells of one feature's keys, in increasing order, each to be cut in equal subcells.
+
+    starts: uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut
+    in 2**subdivision subcells. An empty grid asks nothing of the feature.
+    """
+
+    starts: Keys
+    widths: npt.NDArray[np.uint8]
+    subdivisions: npt.NDArray[np.uint8]
+
+    @property
+    def cells(self) -> int:
+        """How many counts this grid asks for."""
+        return int(np.sum(1 << self.subdivisions.astype(np.int64)))
+
+    @classmethod
+    def first(cls) -> "Grid":
+        """The coarse grid over all keys; its last cell holds nothing but missing values."""
+        byte = np.uint8
+        return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([FIRST_BITS], byte))
+
+
+def count_cells(column: Float32, grid: Grid) -> Int64:
+    """Rows of a column in each subcell of a grid: int64 [grid.cells]."""
+    out = np.zeros(grid.cells, np.int64)
+    if grid.starts.size:
+        keys = kernels.float_keys(np.ascontiguousarray(column))
+        widths, subdivisions = grid.widths.astype(np.int64), grid.subdivisions.astype(np.int64)
+        kernels.count_cells(keys, grid.starts, widths, subdivisions, out)
+    return out
+
+
+class Quantiles:
+    """What is known of one feature's distribution: the rows in each cell of an ever finer partition."""
+
+    def __init__(self, max_bin: int, rows: int) -> None:
+        self._max_bin = max_bin
+        self._starts = np.zeros(1, np.int64)
+        self._widths = np.full(1, KEY_BITS, np.int64)
+        self._counts = np.full(1, rows, np.int64)
+        self.grid = Grid.first()
+        self.missing = 0
+
+    def refine(self, counts: Int64) -> None:
+        """Take in the counts of `self.grid`, summed over the parties, and choose the next grid.
+
+        Raises PeerError if the subcells of a cell do not hold the rows of the cell.
+        """
+        grid = self.grid
+        if not grid.starts.size:
+            return
+        first = grid.widths[0] == KEY_BITS
+        keep = ~np.isin(self._starts, grid.starts)
+        begins = np.cumsum(1 << grid.subdivisions.astype(np.int64)) - (1 << grid.subdivisions.astype(np.int64))
+        if (counts < 0).any() or (np.add.reduceat(counts, begins) != self._counts[~keep]).any():
+            raise PeerError("the counts of a refined cell do not sum to the rows the cell had")
+        starts, widths = [self._starts[keep]], [self._widths[keep]]
+        for start, width, bits in zip(
+            grid.starts.tolist(), grid.widths.tolist(), grid.subdivisions.tolist(), strict=True
+        ):
+            starts.append(start + (np.arange(1 << bits, dtype=np.int64) << (width - bits)))
+            widths.append(np.full(1 << bits, width - bits, np.int64))
+        all_starts, all_widths = np.concatenate(starts), np.concatenate(widths)
+        all_counts = np.concatenate([self._counts[keep], counts])
+        if first:
+            self.missing = int(counts[-1])
+            all_counts[-1] = 0
+        used = np.flatnonzero(all_counts)
+        order = used[np.argsort(all_starts[used], kind="stable")]
+        self._starts, self._widths = all_starts[order], all_widths[order]
+        self._counts = all_counts[order]
+        self.grid = self._next_grid()
+
+    def _next_grid(self) -> Grid:
+        """Cells too heavy and too wide for the resolution aimed at; subcells in proportion to rows."""
+        fine = self._counts.sum() / (self._max_bin * SUBCELLS_PER_BIN)
+        coarse = (self._counts > max(fine, 1)) & (self._widths > 0)
+        starts, widths, counts = self._starts[coarse], self._widths[coarse], self._counts[coarse]
+        shares = self._max_bin * SUBCELLS_PER_BIN * counts // max(int(counts.sum()), 1)
+        bits = np.array([max(int(share).bit_length() - 1, 1) for share in shares], np.int64)
+        return Grid(
+            starts.astype(np.uint32),
+            widths.astype(np.uint8),
+            np.minimum(bits, widths).astype(np.uint8),
+        )
+
+    def cut_points(self) -> Float32:
+        """Increasing float32 cuts: bins of about equal row counts, and a bin of its own for a heavy value.
+
+        At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
+        each has.
+        """
+        bins = min(self._max_bin, MAX_CODES - (1 if self.missing else 0))
+        counts = self._counts.tolist()
+        if len(counts) <= bins:
+            return keys_to_floats(self._starts[1:])
+        cuts: list[int] = []
+        rows_left, filled = sum(counts), 0
+        for i, count in enumerate(counts[:-1]):
+            filled += count
+            even = rows_left / (bins - len(cuts))  # rows of a bin if the rest is shared out evenly
+            following = counts[i + 1]
+            if filled >= even or filled + following / 2 > even:
+                cuts.append(i + 1)
+                rows_left -= filled
+                filled = 0
+                if len(cuts) == bins - 1:
+                    break
+        return keys_to_floats(self._starts[cuts])
+
+
+def keys_to_floats(keys: Int64) -> Float32:
+    """Inverse of `kernels.float_keys`."""
+    words = np.asarray(keys, np.int64)
+    bits = np.where(words >= 1 << 31, words - (1 << 31), (1 << 32) - 1 - words)
+    return bits.astype(np.uint32).view(np.float32)
+
+
+def floats_to_keys(values: Float32) -> Int64:
+    """The order-preserving key of each float32 as int64 (`kernels.float_keys`)."""
+    return kernels.float_keys(np.ascontiguousarray(values, np.float32)).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class CutPoints:
+    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` whether a missing bin follows."""
+
+    cuts: tuple[Float32, ...]
+    missing: tuple[bool, ...]
+
+    def bin_rows(self, columns: Sequence[Float32]) -> npt.NDArray[np.uint8]:
+        """uint8 [rows, features]: the bin of each value of the float32 columns."""
+        rows = columns[0].size if columns else 0
+        out = np.empty((rows, len(self.cuts)), np.uint8)
+        for f, (column, cuts) in enumerate(zip(columns, self.cuts, strict=True)):
+            kernels.bin_column(np.ascontiguousarray(column), cuts, min(cuts.size + 1, 255), out[:, f])
+        return out

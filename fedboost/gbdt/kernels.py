@@ -1,0 +1,407 @@
+"""Every compiled loop: arrays in, arrays out, no objects. The only importer of numba.
+
+Promises: each kernel computes bit for bit what its numpy twin in tests/gbdt/twins.py computes, on every
+CPU: no fastmath, no libm, element-wise functions built from + - * / in a fixed order.
+Refuses nothing: callers have validated their arrays.
+
+Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F]; `rows` uint32 row
+numbers; `offsets` uint32 [F], where a feature's bins begin among the T.
+"""
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+_AHEAD = 24  # rows between a prefetch and its use: about one memory latency at 50 features a row
+
+
+@intrinsic
+def _prefetch(typingctx, array, index):
+    """Ask for the cache line of array[index]; a hint, without effect on any value."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        byte = ir.IntType(8).as_pointer()
+        place = builder.bitcast(builder.gep(view.data, [args[1]]), byte)
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(hint, [place, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+# ---- element-wise functions -------------------------------------------------------------------------
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH = 6.93147180369123816490e-01  # ln 2 in two parts: k * high is exact for |k| < 2**20
+_LN2_LOW = 1.90821492927058770002e-10
+_INVERSE_FACTORIALS = tuple(1.0 / math.factorial(i) for i in range(14))
+_ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer in the low bits
+_EXPONENT_BIAS = 1023
+_MANTISSA = (1 << 52) - 1
+
+_elementwise = njit(cache=True, nogil=True, inline="always", error_model="numpy")
+_loop = njit(cache=True, nogil=True, error_model="numpy")
+
+
+@_elementwise
+def _exp(x):
+    """e**x, x clipped to +-700: 2**k times the Taylor polynomial of the remainder |r| <= ln2 / 2."""
+    x = x if x < 700.0 else 700.0
+    x = x if x > -700.0 else -700.0
+    shifted = x * _LOG2_E + _ROUND
+    k = shifted - _ROUND
+    r = (x - k * _LN2_HIGH) - k * _LN2_LOW
+    total = _INVERSE_FACTORIALS[13]
+    total = total * r + _INVERSE_FACTORIALS[12]
+    total = total * r + _INVERSE_FACTORIALS[11]
+    total = total * r + _INVERSE_FACTORIALS[10]
+    total = total * r + _INVERSE_FACTORIALS[9]
+    total = total * r + _INVERSE_FACTORIALS[8]
+    total = total * r + _INVERSE_FACTORIALS[7]
+    total = total * r + _INVERSE_FACTORIALS[6]
+    total = total * r + _INVERSE_FACTORIALS[5]
+    total = total * r + _INVERSE_FACTORIALS[4]
+    total = total * r + _INVERSE_FACTORIALS[3]
+    total = total * r + _INVERSE_FACTORIALS[2]
+    total = total * r + 1.0
+    total = total * r + 1.0
+    power = np.int64((np.float64(shifted).view(np.int64) + _EXPONENT_BIAS) << 52)
+    return total * power.view(np.float64)
+
+
+@_elementwise
+def _log(x):
+    """ln x for normal x > 0: exponent * ln2 + 2 atanh(s), s = (m - 1) / (m + 1), m in [.7, 1.5)."""
+    word = np.float64(x).view(np.int64)
+    e = (word >> 52) - _EXPONENT_BIAS
+    m = np.int64((word & _MANTISSA) | (_EXPONENT_BIAS << 52)).view(np.float64)
+    high = m > 1.4142135623730951
+    m = m * 0.5 if high else m
+    e = e + 1 if high else e
+    s = (m - 1.0) / (m + 1.0)
+    q = s * s
+    total = q * (1.0 / 19.0) + 1.0 / 17.0
+    total = total * q + 1.0 / 15.0
+    total = total * q + 1.0 / 13.0
+    total = total * q + 1.0 / 11.0
+    total = total * q + 1.0 / 9.0
+    total = total * q + 1.0 / 7.0
+    total = total * q + 1.0 / 5.0
+    total = total * q + 1.0 / 3.0
+    total = total * q + 1.0
+    k = np.float64(e)
+    return k * _LN2_LOW + (2.0 * s * total + k * _LN2_HIGH)
+
+
+@_elementwise
+def _sigmoid(x):
+    return 1.0 / (1.0 + _exp(-x))
+
+
+@_loop
+def exps(x):
+    """e**x of each x: float64 [N]."""
+    out = np.empty(x.size, np.float64)
+    for i in range(x.size):
+        out[i] = _exp(x[i])
+    return out
+
+
+@_loop
+def logs(x):
+    """ln x of each x > 0: float64 [N]."""
+    out = np.empty(x.size, np.float64)
+    for i in range(x.size):
+        out[i] = _log(x[i])
+    return out
+
+
+@_loop
+def sigmoids(margin):
+    """1 / (1 + e**-margin): float64 [N]."""
+    out = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        out[i] = _sigmoid(margin[i])
+    return out
+
+
+@_loop
+def logistic_gradients(margin, label, weight):
+    """Gradient w (p - y) and hessian w p (1 - p) of the log loss: two float64 [N]."""
+    gradient = np.empty(margin.size, np.float64)
+    hessian = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        p = _sigmoid(margin[i])
+        gradient[i] = weight[i] * (p - label[i])
+        hessian[i] = weight[i] * (p * (1.0 - p))
+    return gradient, hessian
+
+
+@_loop
+def log_losses(margin, label, weight):
+    """w log(1 + e**-z), z the margin signed by the label: float64 [N]."""
+    out = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        z = margin[i] if label[i] > 0.5 else -margin[i]
+        loss = (-z if z < 0.0 else 0.0) + _log(1.0 + _exp(-abs(z)))
+        out[i] = weight[i] * loss
+    return out
+
+
+# ---- gradients to packed integers -------------------------------------------------------------------
+
+
+@_loop
+def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
+    """(gradient << 32) + hessian, both fixed-point as `Scale.encode` makes them: int64 [N].
+
+    The hessian is never negative, so the low half is a plain sum of hessians as long as fewer than
+    2**32 / limit rows are added, and the high half the sum of gradients.
+    """
+    out = np.empty(gradient.size, np.int64)
+    for i in range(gradient.size):
+        g = np.rint(gradient[i] * gradient_factor)
+        g = g if g < limit else limit
+        g = g if g > -limit else -limit
+        h = np.rint(hessian[i] * hessian_factor)
+        h = h if h < limit else limit
+        out[i] = (np.int64(g) << 32) + np.int64(h)
+    return out
+
+
+# ---- histograms -------------------------------------------------------------------------------------
+
+
+@_loop
+def _unpack_into(packed, out):
+    for i in range(packed.size):
+        value = packed[i]
+        out[2 * i] += value >> 32
+        out[2 * i + 1] += value & 0xFFFFFFFF
+        packed[i] = 0
+
+
+@_loop
+def build_histogram(bins, rows, pairs, offsets, block, scratch, out):
+    """Add the pairs of `rows` into the bin each feature puts them in: out is int64 [2 T] (g, h, g, h ...).
+
+    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow; `scratch` is
+    int64 [T], all zero before and after.
+    """
+    features = offsets.size
+    flat = bins.ravel()
+    for start in range(0, rows.size, block):
+        end = min(start + block, rows.size)
+        for i in range(start, end):
+            if i + _AHEAD < rows.size:
+                ahead = np.int64(rows[i + _AHEAD])
+                _prefetch(flat, ahead * features)
+                _prefetch(flat, ahead * features + features - 1)
+                _prefetch(pairs, ahead)
+            row = np.int64(rows[i])
+            pair = pairs[row]
+            base = row * features
+            for f in range(features):
+                scratch[offsets[f] + flat[base + f]] += pair
+        _unpack_into(scratch, out)
+
+
+@_loop
+def sum_pairs(pairs):
+    """Totals of the gradients and of the hessians of all rows."""
+    gradient, hessian = 0, 0
+    for i in range(pairs.size):
+        gradient += pairs[i] >> 32
+        hessian += pairs[i] & 0xFFFFFFFF
+    return gradient, hessian
+
+
+# ---- rows of nodes ----------------------------------------------------------------------------------
+
+
+@_loop
+def partition(bins, feature, last_left, missing_bin, missing_left, rows, scratch):
+    """Reorder `rows` in place, stably: those that go left first. Returns how many go left.
+
+    A row goes left if its bin is at most `last_left`; the missing bin goes where `missing_left` says.
+    """
+    features = bins.shape[1]
+    flat = bins.ravel()
+    left, right = 0, 0
+    for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            _prefetch(flat, np.int64(rows[i + _AHEAD]) * features + feature)
+        row = rows[i]
+        code = flat[np.int64(row) * features + feature]
+        goes_left = missing_left if code == missing_bin else code <= last_left
+        rows[left] = row  # never overtakes the reader: left <= i
+        scratch[right] = row
+        left += goes_left
+        right += not goes_left
+    rows[left:] = scratch[:right]
+    return left
+
+
+@_loop
+def add_value(margin, rows, value):
+    """margin[rows] += value."""
+    for i in range(rows.size):
+        margin[rows[i]] += value
+
+
+# ---- splits -----------------------------------------------------------------------------------------
+
+
+@_loop
+def _score(gradient, hessian, reg_lambda, reg_alpha):
+    """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha."""
+    if gradient > reg_alpha:
+        shrunk = gradient - reg_alpha
+    elif gradient < -reg_alpha:
+        shrunk = gradient + reg_alpha
+    else:
+        shrunk = 0.0
+    return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
+
+
+@_loop
+def best_split(histogram, offsets, value_bins, missing, factors, penalties, total):
+    """The split of highest gain of one node; ties go to the lowest feature, then bin, then missing right.
+
+    histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], whether a
+    missing bin follows them; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda,
+    reg_alpha, min_child_weight; total: the node's own two sums.
+    Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none.
+    """
+    reg_lambda, reg_alpha, min_child_weight = penalties
+    root = _score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha)
+    best_gain, best_feature, best_bin, best_missing_left = 0.0, -1, -1, False
+    best_left_gradient, best_left_hessian = 0, 0
+    for f in range(offsets.size):
+        first, bins = np.int64(offsets[f]), value_bins[f]
+        gradient_missing, hessian_missing = 0, 0
+        if missing[f]:
+            gradient_missing = histogram[2 * (first + bins)]
+            hessian_missing = histogram[2 * (first + bins) + 1]
+        directions = 2 if hessian_missing != 0 or gradient_missing != 0 else 1
+        gradient, hessian = 0, 0
+        # A cut after the last value bin parts the present from the missing, so it is tried only with both.
+        for b in range(bins if directions == 2 else bins - 1):
+            gradient += histogram[2 * (first + b)]
+            hessian += histogram[2 * (first + b) + 1]
+            for missing_left in range(directions if b < bins - 1 else 1):
+                left_gradient = gradient + gradient_missing * missing_left
+                left_hessian = hessian + hessian_missing * missing_left
+                gl, hl = left_gradient / factors[0], left_hessian / factors[1]
+                gr = (total[0] - left_gradient) / factors[0]
+                hr = (total[1] - left_hessian) / factors[1]
+                if hl < min_child_weight or hr < min_child_weight or hl <= 0.0 or hr <= 0.0:
+                    continue
+                gain = (
+                    _score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)
+                ) - root
+                if gain > best_gain:
+                    best_gain, best_feature, best_bin = gain, f, b
+                    best_missing_left = missing_left == 1
+                    best_left_gradient, best_left_hessian = left_gradient, left_hessian
+    return best_gain, best_feature, best_bin, best_missing_left, best_left_gradient, best_left_hessian
+
+
+# ---- cut points and bins ----------------------------------------------------------------------------
+
+
+@_loop
+def float_keys(values):
+    """The order-preserving uint32 key of each float32: a < b exactly if key(a) < key(b).
+
+    NaN (missing) has the highest key of all; -0.0 has that of 0.0. `values` is float32 [N].
+    """
+    bits = values.view(np.uint32)
+    out = np.empty(values.size, np.uint32)
+    for i in range(values.size):
+        word = bits[i]
+        if (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):
+            out[i] = 0xFFFFFFFF
+        elif word == np.uint32(0x80000000):
+            out[i] = 0x80000000
+        elif word >> 31:
+            out[i] = ~word
+        else:
+            out[i] = word | np.uint32(0x80000000)
+    return out
+
+
+@_loop
+def count_cells(keys, starts, widths, subdivisions, out):
+    """Count keys in the subcells of disjoint cells, given in increasing order.
+
+    Cell c covers the 2**widths[c] keys from starts[c] and is cut in 2**subdivisions[c] equal subcells, whose
+    counts stand in out one cell after the other. Keys in no cell are not counted.
+    """
+    cells = starts.size
+    base = np.zeros(cells + 1, np.int64)
+    for c in range(cells):
+        base[c + 1] = base[c] + (1 << subdivisions[c])
+    for i in range(keys.size):
+        key = np.int64(keys[i])
+        low, high = 0, cells
+        while low < high:  # first cell that starts beyond the key
+            middle = (low + high) >> 1
+            if np.int64(starts[middle]) <= key:
+                low = middle + 1
+            else:
+                high = middle
+        c = low - 1
+        if c < 0:
+            continue
+        into = key - np.int64(starts[c])
+        if into >> widths[c]:
+            continue
+        out[base[c] + (into >> (widths[c] - subdivisions[c]))] += 1
+
+
+@_loop
+def bin_column(values, cuts, missing_bin, out):
+    """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 in, uint8 (strided) out."""
+    for i in range(values.size):
+        value = values[i]
+        if value != value:
+            out[i] = missing_bin
+            continue
+        low, high = 0, cuts.size
+        while low < high:
+            middle = (low + high) >> 1
+            if cuts[middle] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        out[i] = low
+
+
+# ---- prediction -------------------------------------------------------------------------------------
+
+
+@_loop
+def predict_margins(features, roots, left, right, feature, threshold, default_left, value, margin):
+    """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
+
+    The trees stand one after the other in the node columns; `roots` [trees] tells where each begins and
+    child numbers count from there. A leaf has left = -1.
+    """
+    for i in range(features.shape[0]):
+        total = margin[i]
+        for t in range(roots.size):
+            root = roots[t]
+            node = root
+            while left[node] >= 0:
+                x = features[i, feature[node]]
+                goes_left = default_left[node] if x != x else x < threshold[node]
+                node = root + (left[node] if goes_left else right[node])
+            total += value[node]
+        margin[i] = total

@@ -1,0 +1,106 @@
+"""Objectives: gradient, hessian, their public bounds, and the way between margin and prediction.
+
+Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
+loss has one, holds for every row whatever its label says.
+Refuses: labels an objective cannot have.
+"""
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt import kernels
+from fedboost.gbdt.bins import Float32
+
+
+class Loss(Protocol):
+    """One objective. Margins are float64 [N], labels and weights float32 [N]."""
+
+    metric: str
+    """The metric of XGBoost's default for this objective."""
+    bounds: tuple[int, int] | None
+    """Binary exponents bounding |gradient| and hessian of a row of weight 1; None if nothing bounds them."""
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        """First and second derivative of the loss in the margin, times the weight."""
+        ...
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        """The constant prediction, from the sums of gradients and hessians at margin 0."""
+        ...
+
+    def margin(self, score: float) -> float:
+        """The margin of a prediction."""
+        ...
+
+    def predict(self, margin: Float64) -> Float64:
+        """The prediction of each margin."""
+        ...
+
+    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+        """The first row whose label this objective cannot have, and what it takes instead."""
+        ...
+
+
+class Logistic:
+    """binary:logistic: label 0 or 1, prediction the probability of 1."""
+
+    metric = "logloss"
+    bounds = (0, -2)  # |p - y| <= 1, p (1 - p) <= 1/4
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = kernels.logistic_gradients(margin, label, weight)
+        return gradient, hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        # At margin 0 a row has gradient w (1/2 - y) and hessian w / 4; so this is the mean label.
+        mean = 0.5 - gradient / (4.0 * hessian)
+        if not 0.0 < mean < 1.0:
+            raise ConfigError(
+                f"the label is {round(mean)} in every row of every party: there is nothing to learn"
+            )
+        return mean
+
+    def margin(self, score: float) -> float:
+        if not 0.0 < score < 1.0:
+            raise ConfigError(f"base_score {score} must lie strictly between 0 and 1 for binary:logistic")
+        odds = kernels.logs(np.array([score, 1.0 - score]))
+        return float(odds[0] - odds[1])
+
+    def predict(self, margin: Float64) -> Float64:
+        out: Float64 = kernels.sigmoids(margin)
+        return out
+
+    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+        bad = np.flatnonzero((label != 0.0) & (label != 1.0))
+        return (int(bad[0]), "0 or 1") if bad.size else None
+
+
+class SquaredError:
+    """reg:squarederror: any finite label, prediction the conditional mean."""
+
+    metric = "rmse"
+    bounds = None
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        hessian = weight.astype(np.float64)
+        return hessian * (margin - label), hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return -gradient / hessian
+
+    def margin(self, score: float) -> float:
+        return score
+
+    def predict(self, margin: Float64) -> Float64:
+        return margin
+
+    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+        bad = np.flatnonzero(~(np.abs(label) <= math.ldexp(1.0, 60)))
+        return (int(bad[0]), "a number of magnitude at most 2**60") if bad.size else None
+
+
+LOSSES: dict[str, Loss] = {"binary:logistic": Logistic(), "reg:squarederror": SquaredError()}

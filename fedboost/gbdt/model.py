@@ -1,0 +1,214 @@
+"""A boosted ensemble: predict, importance, and XGBoost's JSON in and out.
+
+Promises: `to_xgboost` is a model file that `xgboost.Booster` loads and predicts the same with, to float32
+rounding; the same trees give the same bytes; `from_xgboost` reads it back without loss.
+Refuses: files that are not such a model (ConfigError).
+
+The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt import kernels
+from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.loss import LOSSES
+from fedboost.gbdt.tree import NO_CHILD, Tree
+
+FORMAT_VERSION = [2, 0, 0]
+"""The XGBoost version whose format is written: later ones read it too."""
+_NO_PARENT = 2147483647
+_OBJECTIVE_PARAMETERS = {
+    "binary:logistic": {"reg_loss_param": {"scale_pos_weight": "1"}},
+    "reg:squarederror": {"reg_loss_param": {"scale_pos_weight": "1"}},
+}
+IMPORTANCES = ("gain", "cover", "weight")
+
+
+@dataclass(frozen=True)
+class Booster:
+    """Trees over named features. `base_score` is the constant prediction boosting started from."""
+
+    objective: str
+    base_score: float
+    features: tuple[str, ...]
+    trees: tuple[Tree, ...] = field(repr=False)
+
+    @cached_property
+    def _nodes(self) -> tuple[npt.NDArray[Any], ...]:
+        """All trees as the columns `kernels.predict_margins` takes."""
+        sizes = [len(tree.left) for tree in self.trees]
+        roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
+
+        def column(name: str, kind: type) -> npt.NDArray[Any]:
+            return np.array([v for tree in self.trees for v in getattr(tree, name)], kind)
+
+        left = column("left", np.int64)
+        return (
+            roots,
+            left,
+            np.where(left >= 0, left + 1, left),
+            column("feature", np.int64),
+            column("threshold", np.float32),
+            column("missing_left", np.bool_),
+            column("value", np.float64),
+        )
+
+    def margins(self, features: Float32) -> Float64:
+        """Sum of leaf values over the trees, from the base score's margin: float64 [rows]."""
+        start = LOSSES[self.objective].margin(self.base_score)
+        margin = np.full(features.shape[0], start, np.float64)
+        if self.trees:
+            kernels.predict_margins(np.ascontiguousarray(features, np.float32), *self._nodes, margin)
+        return margin
+
+    def predict(self, features: Float32) -> Float64:
+        """Predictions for float32 [rows, features] (NaN = missing): probabilities, or values: float64 [rows]."""
+        return LOSSES[self.objective].predict(self.margins(features))
+
+    def importance(self, kind: str = "gain") -> dict[str, float]:
+        """Feature name to importance, for features that split: XGBoost's `gain` and `cover` (means over the
+        splits) or `weight` (number of splits), highest first."""
+        if kind not in IMPORTANCES:
+            raise ConfigError(f"unknown importance {kind!r}; known: {', '.join(IMPORTANCES)}")
+        total: dict[int, float] = {}
+        count: dict[int, int] = {}
+        for tree in self.trees:
+            for node, left in enumerate(tree.left):
+                if left != NO_CHILD:
+                    feature = tree.feature[node]
+                    count[feature] = count.get(feature, 0) + 1
+                    amount = tree.gain[node] if kind == "gain" else tree.cover[node]
+                    total[feature] = total.get(feature, 0.0) + amount
+        score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
+        return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
+
+    def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
+        """The model as XGBoost's JSON; attributes ride along and change no prediction."""
+        width = len(self.features)
+        count = str(len(self.trees))
+        return json.dumps(
+            {
+                "learner": {
+                    "attributes": dict(attributes or {}),
+                    "feature_names": list(self.features),
+                    "feature_types": ["float"] * width,
+                    "gradient_booster": {
+                        "model": {
+                            "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": count},
+                            "iteration_indptr": list(range(len(self.trees) + 1)),
+                            "tree_info": [0] * len(self.trees),
+                            "trees": [_tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
+                        },
+                        "name": "gbtree",
+                    },
+                    "learner_model_param": {
+                        "base_score": repr(self.base_score),
+                        "boost_from_average": "1",
+                        "num_class": "0",
+                        "num_feature": str(width),
+                        "num_target": "1",
+                    },
+                    "objective": {"name": self.objective, **_OBJECTIVE_PARAMETERS[self.objective]},
+                },
+                "version": FORMAT_VERSION,
+            },
+            separators=(",", ":"),
+        )
+
+    @classmethod
+    def from_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from what `to_xgboost` wrote."""
+        try:
+            learner = json.loads(text)["learner"]
+            objective = learner["objective"]["name"]
+            parameters = learner["learner_model_param"]
+            features = tuple(str(name) for name in learner["feature_names"])
+            trees = tuple(_tree_from_json(t) for t in learner["gradient_booster"]["model"]["trees"])
+            score = float(parameters["base_score"])
+            attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            kind = type(error).__name__
+            raise ConfigError(f"{source}: not a fedboost model: {kind}: {error}") from None
+        if objective not in LOSSES:
+            raise ConfigError(f"{source}: objective {objective!r} is none of {', '.join(LOSSES)}")
+        for number, tree in enumerate(trees):
+            _check_tree(tree, number, len(features), source)
+        LOSSES[objective].margin(score)
+        return cls(objective, score, features, trees), attributes
+
+
+def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
+    size = len(tree.left)
+    parents = [_NO_PARENT] * size
+    for node, left in enumerate(tree.left):
+        if left != NO_CHILD:
+            parents[left] = parents[left + 1] = node
+    inner = [left != NO_CHILD for left in tree.left]
+    return {
+        "base_weights": [_shortest(v) for v in tree.value],
+        "categories": [],
+        "categories_nodes": [],
+        "categories_segments": [],
+        "categories_sizes": [],
+        "default_left": [int(left) for left in tree.missing_left],
+        "id": number,
+        "left_children": tree.left,
+        "loss_changes": [_shortest(v) for v in tree.gain],
+        "parents": parents,
+        "right_children": [left + 1 if left != NO_CHILD else NO_CHILD for left in tree.left],
+        "split_conditions": [
+            _shortest(t if is_inner else v)
+            for t, v, is_inner in zip(tree.threshold, tree.value, inner, strict=True)
+        ],
+        "split_indices": tree.feature,
+        "split_type": [0] * size,
+        "sum_hessian": [_shortest(v) for v in tree.cover],
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(features),
+            "num_nodes": str(size),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def _shortest(value: float) -> float:
+    """The float64 of the shortest decimal that names the same float32: as exact, and half as long in JSON."""
+    return float(str(np.float32(value)))
+
+
+def _tree_from_json(tree: Mapping[str, Any]) -> Tree:
+    left = [int(v) for v in tree["left_children"]]
+    conditions = [float(np.float32(v)) for v in tree["split_conditions"]]
+    inner = [child != NO_CHILD for child in left]
+    return Tree(
+        left=left,
+        feature=[int(v) for v in tree["split_indices"]],
+        threshold=[c if is_inner else 0.0 for c, is_inner in zip(conditions, inner, strict=True)],
+        missing_left=[bool(v) for v in tree["default_left"]],
+        value=[float(np.float32(v)) for v in tree["base_weights"]],
+        gain=[float(np.float32(v)) for v in tree["loss_changes"]],
+        cover=[float(np.float32(v)) for v in tree["sum_hessian"]],
+    )
+
+
+def _check_tree(tree: Tree, number: int, features: int, source: str) -> None:
+    size = len(tree.left)
+    columns = (tree.feature, tree.threshold, tree.missing_left, tree.value, tree.gain, tree.cover)
+    sound = (
+        size > 0
+        and all(len(column) == size for column in columns)
+        and all(left == NO_CHILD or node < left < size - 1 for node, left in enumerate(tree.left))
+        and all(0 <= feature < features for feature in tree.feature)
+    )
+    if not sound:
+        raise ConfigError(f"{source}: tree {number} is not a tree over {features} features")

@@ -1,0 +1,74 @@
+"""The gain of a split, the best split of a node, the value of a leaf: XGBoost's formulas on exact sums.
+
+Promises: the best split depends on the integer sums alone; ties go to the lowest feature, then the lowest
+bin, then to sending missing values right.
+Refuses nothing: a node without a split that is allowed has none.
+
+Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2;
+as in XGBoost the gain is not halved, and `gamma` is compared with it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.fixedpoint import Int64, Scale
+from fedboost.gbdt import kernels
+from fedboost.gbdt.histogram import Layout, Total
+
+SMALLEST_GAIN = 1e-6
+"""XGBoost's kRtEps: a split must gain more than this."""
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """What decides on splits and leaf values, under XGBoost's names; and the scales of the sums."""
+
+    reg_lambda: float
+    reg_alpha: float
+    gamma: float
+    min_child_weight: float
+    learning_rate: float
+    gradient: Scale
+    hessian: Scale
+
+    def leaf_value(self, total: Total) -> float:
+        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha."""
+        gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
+        shrunk = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
+        denominator = hessian + self.reg_lambda
+        return float(np.float32(-shrunk / denominator * self.learning_rate)) if denominator > 0 else 0.0
+
+    def may_split(self, total: Total) -> bool:
+        """Whether both children could reach min_child_weight."""
+        return self.hessian.decode(total[1]) >= 2.0 * self.min_child_weight
+
+    def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
+        """The split of highest gain, or None if none gains enough."""
+        found = kernels.best_split(
+            histogram,
+            layout.offsets,
+            layout.value_bins,
+            layout.missing,
+            (self.gradient.factor, self.hessian.factor),
+            (float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)),
+            total,
+        )
+        gain, feature, bin_, missing_left, left_gradient, left_hessian = found
+        if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
+            return None
+        left = int(left_gradient), int(left_hessian)
+        right = total[0] - left[0], total[1] - left[1]
+        return BestSplit(float(gain), int(feature), int(bin_), bool(missing_left), left, right)
+
+
+@dataclass(frozen=True)
+class BestSplit:
+    """A split of a node and the sums of the two children."""
+
+    gain: float
+    feature: int
+    bin: int
+    missing_left: bool
+    left: Total
+    right: Total

@@ -1,0 +1,118 @@
+"""A tree as columns, and the rows of its nodes.
+
+Promises: children are numbered in the order of the splits, left before right, so every party grows the
+same tree; `RowsOfNodes` reorders one array of row numbers in place and never copies a table.
+Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt import kernels
+from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.histogram import Bins, Rows
+from fedboost.gbdt.split import BestSplit
+
+ROOT = 0
+NO_CHILD = -1
+
+
+@dataclass(frozen=True)
+class Split:
+    """One decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1."""
+
+    node: int
+    feature: int
+    bin: int
+    missing_left: bool
+    left: int
+
+
+@dataclass
+class Tree:
+    """Columns with one entry a node: XGBoost's columns under XGBoost's names, but for `value`.
+
+    value: float32 leaf values, learning rate included (at inner nodes the value a leaf there would have);
+    threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves.
+    """
+
+    left: list[int] = field(default_factory=list)
+    feature: list[int] = field(default_factory=list)
+    threshold: list[float] = field(default_factory=list)
+    missing_left: list[bool] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+    gain: list[float] = field(default_factory=list)
+    cover: list[float] = field(default_factory=list)
+
+    def add_leaf(self, value: float, cover: float) -> int:
+        """Append a leaf; returns its number."""
+        self.left.append(NO_CHILD)
+        self.feature.append(0)
+        self.threshold.append(0.0)
+        self.missing_left.append(False)
+        self.value.append(value)
+        self.gain.append(0.0)
+        self.cover.append(float(np.float32(cover)))
+        return len(self.left) - 1
+
+    def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
+        """Make a leaf an inner node whose children are `left` and left + 1 (to be added); the decision."""
+        cuts = cut_points.cuts[best.feature]
+        # A split after the last value bin parts the present from the missing: every number is below infinity.
+        threshold = float(cuts[best.bin]) if best.bin < cuts.size else float("inf")
+        self.left[node] = left
+        self.feature[node] = best.feature
+        self.threshold[node] = threshold
+        self.missing_left[node] = best.missing_left
+        self.gain[node] = float(np.float32(best.gain))
+        return Split(node, best.feature, best.bin, best.missing_left, left)
+
+    @property
+    def leaves(self) -> list[int]:
+        """Numbers of the leaves."""
+        return [node for node, left in enumerate(self.left) if left == NO_CHILD]
+
+
+class RowsOfNodes:
+    """Which rows are in which leaf of the tree that grows: one array of row numbers, a range a leaf."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows: Rows = np.arange(rows, dtype=np.uint32)
+        self._scratch: Rows = np.empty(rows, np.uint32)
+        self._ranges: dict[int, tuple[int, int]] = {ROOT: (0, rows)}
+
+    def of(self, node: int) -> Rows:
+        """Row numbers of a leaf, increasing."""
+        if node not in self._ranges:
+            raise PeerError(f"node {node} is not a leaf of the tree that grows")
+        start, end = self._ranges[node]
+        return self._rows[start:end]
+
+    def apply(self, splits: tuple[Split, ...], bins: Bins, cut_points: CutPoints) -> None:
+        """Send the rows of each split node to its children."""
+        for split in splits:
+            rows = self.of(split.node)
+            if split.left in self._ranges or split.left + 1 in self._ranges:
+                raise PeerError(f"split of node {split.node} into {split.left}, which is a leaf already")
+            if not (0 <= split.feature < len(cut_points.cuts)):
+                raise PeerError(f"split of node {split.node} by feature {split.feature}, which is unknown")
+            value_bins = cut_points.cuts[split.feature].size + 1
+            if not 0 <= split.bin < value_bins:
+                raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
+            missing_bin = value_bins if cut_points.missing[split.feature] else -1
+            left = kernels.partition(
+                bins, split.feature, split.bin, missing_bin, split.missing_left, rows, self._scratch
+            )
+            start, end = self._ranges.pop(split.node)
+            self._ranges[split.left] = (start, start + int(left))
+            self._ranges[split.left + 1] = (start + int(left), end)
+
+    def add_values(self, values: dict[int, float], margin: Float64) -> None:
+        """Move the margin of each row by the value of its leaf; every leaf must have one."""
+        if set(values) != set(self._ranges):
+            raise PeerError("the leaf values are not those of the leaves of the tree that grew")
+        for node in self._ranges:
+            kernels.add_value(margin, self.of(node), values[node])

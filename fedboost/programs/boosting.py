@@ -1,0 +1,186 @@
+"""THE LOOP: gradient boosting as a program. It reads like centralised boosting; each `yield` is a turn.
+
+Promises: a pure function of the terms and the sums, so the model is the same for every partition of the
+rows; parties are asked for the smaller child only, the sibling is the parent minus it.
+Refuses: sums that violate what must hold of them (PeerError), a label with nothing to learn (ConfigError).
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
+from fedboost.gbdt import metrics
+from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
+from fedboost.gbdt.histogram import Layout, Total, node_total
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.model import Booster
+from fedboost.gbdt.split import BestSplit, SplitRule
+from fedboost.gbdt.tree import ROOT, Split, Tree
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.protocol.terms import Terms
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The public fixed-point scales of the next tree and of the metrics after it."""
+
+    gradient: Scale
+    hessian: Scale
+    metric: MetricScale
+
+    @classmethod
+    def of(cls, terms: Terms, exponents: Int64) -> "Scales":
+        """From the loss's own bounds where it has them, else from the summed exponent counts."""
+        gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
+        bounds = terms.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
+        weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.gradient_bits)
+        scales = [Scale(bound + weight_scale.exponent, terms.gradient_bits) for bound in bounds]
+        # A step of at most one Newton step cannot move a residual by more than the largest residual.
+        return cls(scales[0], scales[1], MetricScale(weight_scale, bounds[0] + 1))
+
+
+def train(terms: Terms) -> Generator[Query, Int64, Booster]:
+    """Boost terms.rounds trees."""
+    counts = yield RowsQuery()
+    rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
+    cut_points = yield from find_cut_points(terms, rows)
+    score = yield from find_base_score(terms, rows, cut_points, scales)
+    constant = terms.loss.margin(score)
+    exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), ((ROOT, constant),), scales)
+    trees = []
+    for number in range(terms.rounds):
+        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales)
+        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        exponents = yield from end_round(terms, rows, number, splits, values, scales)
+        trees.append(tree)
+    return Booster(terms.objective, score, terms.columns.features, tuple(trees))
+
+
+def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
+    """Cut points of every feature, by grid refinement or from KLL sketches."""
+    features = len(terms.columns.features)
+    if terms.cut_points == "kll":
+        found = yield KllQuery(rows, features, terms.max_bin)
+        table = found.reshape(features, -1)
+        cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
+        return CutPoints(cuts, tuple(bool(row[0]) for row in table))
+    quantiles = [Quantiles(terms.max_bin, rows) for _ in range(features)]
+    for _ in range(MAX_REFINEMENTS):
+        grids = tuple(quantile.grid for quantile in quantiles)
+        if not any(grid.cells for grid in grids):
+            break
+        counts = yield QuantileQuery(rows, grids)
+        ends = np.cumsum([grid.cells for grid in grids])
+        for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
+            quantile.refine(part)
+    return CutPoints(tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles))
+
+
+def find_base_score(
+    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
+) -> Generator[Query, Int64, float]:
+    """The constant prediction: the one of the terms, or the best for all rows. Hands out the cut points."""
+    gradient, hessian = yield StartQuery(rows, cut_points, scales.gradient, scales.hessian)
+    if hessian <= 0:
+        raise ConfigError("the row weights of all parties sum to zero: there is nothing to learn")
+    best = terms.loss.base_score(scales.gradient.decode(gradient), scales.hessian.decode(hessian))
+    return float(np.float32(best if terms.base_score is None else terms.base_score))
+
+
+def end_round(
+    terms: Terms,
+    rows: int,
+    number: int,
+    splits: tuple[Split, ...],
+    values: tuple[tuple[int, float], ...],
+    scales: Scales,
+) -> Generator[Query, Int64, Int64]:
+    """Move the margins; returns the exponent counts of the new gradients (empty if the terms ask for none)."""
+    exponents = terms.asks_for_exponents
+    total = yield EndRoundQuery(
+        rows, number, splits, values, terms.metrics, scales.metric, exponents
+    )
+    return total[metrics.cells(terms.metrics) :]
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A leaf that may still split: its number, its sums, its depth, and its histogram."""
+
+    node: int
+    total: Total
+    depth: int
+    histogram: Int64
+
+
+def grow_tree(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    """Grow one tree level by level; returns it with the splits no party has heard of yet."""
+    rule = SplitRule(
+        terms.reg_lambda,
+        terms.reg_alpha,
+        terms.gamma,
+        terms.min_child_weight,
+        terms.learning_rate,
+        scales.gradient,
+        scales.hessian,
+    )
+    layout = Layout.of(cut_points)
+
+    def ask(splits: tuple[Split, ...], nodes: tuple[int, ...]) -> HistogramQuery:
+        return HistogramQuery(rows, number, splits, nodes, layout.bins, rule.gradient, rule.hessian)
+
+    tree = Tree()
+    histogram = yield ask((), (ROOT,))
+    total = node_total(histogram, layout)
+    tree.add_leaf(rule.leaf_value(total), rule.hessian.decode(total[1]))
+    frontier = [Leaf(ROOT, total, 0, histogram)]
+    while True:
+        splits, pairs = [], []
+        for leaf in frontier:
+            best = rule.best_split(leaf.histogram, layout, leaf.total)
+            if best is not None:
+                splits.append(add_children(tree, leaf, best, cut_points, rule))
+                pairs.append((leaf, best))
+        wanted = [
+            (leaf, best, split.left)
+            for (leaf, best), split in zip(pairs, splits, strict=True)
+            if leaf.depth + 1 < terms.max_depth and (rule.may_split(best.left) or rule.may_split(best.right))
+        ]
+        if not wanted:
+            return tree, tuple(splits)
+        smaller = [left if best.left[1] <= best.right[1] else left + 1 for _, best, left in wanted]
+        sums = yield ask(tuple(splits), tuple(smaller))
+        frontier = []
+        for (leaf, best, left), asked, cells in zip(
+            wanted, smaller, sums.reshape(len(wanted), -1), strict=True
+        ):
+            due = best.left if asked == left else best.right
+            if node_total(cells, layout) != due:
+                raise PeerError(f"tree {number}: the sums of node {asked} are not those its parent's split gave")
+            sibling = leaf.histogram - cells
+            of_left, of_right = (cells, sibling) if asked == left else (sibling, cells)
+            for node, child, histogram in ((left, best.left, of_left), (left + 1, best.right, of_right)):
+                if rule.may_split(child):
+                    frontier.append(Leaf(node, child, leaf.depth + 1, histogram))
+
+
+def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
+    """Split a leaf of the tree; the decision the parties will hear."""
+    left = tree.add_leaf(rule.leaf_value(best.left), rule.hessian.decode(best.left[1]))
+    tree.add_leaf(rule.leaf_value(best.right), rule.hessian.decode(best.right[1]))
+    return tree.split(leaf.node, best, cut_points, left)

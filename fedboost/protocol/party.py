@@ -1,0 +1,130 @@
+"""A party's rows and the tree that grows on them; `answer` turns a query into one vector of integers.
+
+Promises: the vector depends on this party's rows and the queries so far alone; adding the vectors of all
+parties gives what one party with all rows would have answered, bit for bit.
+Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
+"""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import numpy as np
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64, exponent_counts
+from fedboost.gbdt import bins, histogram, kernels, metrics
+from fedboost.gbdt.bins import CutPoints, Float32
+from fedboost.gbdt.histogram import Bins, Layout
+from fedboost.gbdt.tree import ROOT, RowsOfNodes
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.protocol.terms import Terms
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight."""
+
+    columns: tuple[Float32, ...]
+    label: Float32
+    weight: Float32
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.label.size)
+
+
+class Party:
+    """The state of one session at one party."""
+
+    def __init__(self, shard: Shard, terms: Terms) -> None:
+        self._shard = shard
+        self._terms = terms
+        self._loss = terms.loss
+        self._margin = np.zeros(shard.rows, np.float64)
+        self._tree = CONSTANT_TREE
+        self._nodes = RowsOfNodes(shard.rows)
+        self._pairs: Int64 = np.zeros(0, np.int64)
+        self._binned: tuple[Bins, CutPoints, Layout] | None = None
+
+    def answer(self, query: Query) -> Int64:
+        """This party's integers: int64 [query.cells]."""
+        match query:
+            case RowsQuery():
+                return np.concatenate([[self._shard.rows], self._exponents()])
+            case QuantileQuery(_, grids):
+                columns = zip(self._shard.columns, grids, strict=True)
+                return np.concatenate([bins.count_cells(column, grid) for column, grid in columns])
+            case KllQuery():
+                raise PeerError("a sketch is not a vector of integers")
+            case StartQuery():
+                return self._start(query)
+            case HistogramQuery():
+                return self._histograms(query)
+            case EndRoundQuery():
+                return self._end_round(query)
+            case _:
+                assert_never(query)
+
+    def _exponents(self) -> Int64:
+        shard = self._shard
+        unit = np.ones(shard.rows, np.float32)
+        gradient, hessian = self._loss.gradients(self._margin, shard.label, unit)
+        return np.concatenate([exponent_counts(v) for v in (gradient, hessian, shard.weight)])
+
+    def _quantise(self, query: StartQuery | HistogramQuery) -> None:
+        gradient, hessian = self._loss.gradients(self._margin, self._shard.label, self._shard.weight)
+        factors = query.gradient.factor, query.hessian.factor
+        self._pairs = kernels.quantise(gradient, hessian, *factors, float(query.gradient.limit))
+
+    def _start(self, query: StartQuery) -> Int64:
+        if self._binned is not None:
+            raise PeerError("the cut points were given already")
+        for column, missing in zip(self._shard.columns, query.cut_points.missing, strict=True):
+            if not missing and np.isnan(column).any():
+                raise PeerError("the cut points leave no bin for the missing values of a feature")
+        codes = query.cut_points.bin_rows(self._shard.columns)
+        self._binned = codes, query.cut_points, Layout.of(query.cut_points)
+        self._quantise(query)
+        return np.array(kernels.sum_pairs(self._pairs), np.int64)
+
+    def _histograms(self, query: HistogramQuery) -> Int64:
+        codes, cut_points, layout = self._started()
+        if query.bins != layout.bins:
+            raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
+        if query.nodes == (ROOT,) and query.tree == self._tree and not query.splits:
+            self._quantise(query)
+        elif query.tree != self._tree or not self._pairs.size:
+            raise PeerError(f"a query for tree {query.tree} while tree {self._tree} grows")
+        self._nodes.apply(query.splits, codes, cut_points)
+        out = np.zeros((len(query.nodes), layout.cells), np.int64)
+        for node, cells in zip(query.nodes, out, strict=True):
+            rows = self._nodes.of(node)
+            histogram.build(codes, rows, self._pairs, layout, query.gradient.limit, cells)
+        return out.reshape(-1)
+
+    def _end_round(self, query: EndRoundQuery) -> Int64:
+        codes, cut_points, _ = self._started()
+        if query.tree != self._tree:
+            raise PeerError(f"the end of tree {query.tree} while tree {self._tree} grows")
+        self._nodes.apply(query.splits, codes, cut_points)
+        self._nodes.add_values(dict(query.values), self._margin)
+        self._nodes = RowsOfNodes(self._shard.rows)
+        self._tree += 1
+        shard = self._shard
+        sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)
+        return np.concatenate([sums, self._exponents()]) if query.exponents else sums
+
+    def _started(self) -> tuple[Bins, CutPoints, Layout]:
+        if self._binned is None:
+            raise PeerError("no cut points were given yet")
+        return self._binned

@@ -1,0 +1,191 @@
+"""The closed set of questions. Whatever a program wants to know, it asks with one of these.
+
+Promises: each query says how many integers answer it and how large one row's share of any of them can be,
+so both ends know the width of a cell before anything is computed. `rows` is the number of rows behind the
+sum, a public number; it bounds the cells.
+Refuses: nothing itself; `check` says what the terms do not allow (Refused).
+"""
+
+import math
+from dataclasses import dataclass
+
+from fedboost.errors import Refused
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BYTES, Scale, cell_bytes
+from fedboost.gbdt import metrics
+from fedboost.gbdt.bins import MAX_CODES, SUBCELLS_PER_BIN, CutPoints, Grid
+from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.terms import Terms
+
+EXPONENT_VECTORS = 3
+"""Exponents are counted of gradients, hessians and weights."""
+
+
+@dataclass(frozen=True)
+class RowsQuery:
+    """How many rows are there, and how large are gradients, hessians and weights at margin 0?
+
+    Answer: the row count, then exponent counts of gradients, hessians and weights.
+    """
+
+    @property
+    def cells(self) -> int:
+        return 1 + EXPONENT_VECTORS * EXPONENT_CELLS
+
+    @property
+    def cell_bytes(self) -> int:
+        return MAX_CELL_BYTES  # nobody knows the number of rows yet
+
+
+@dataclass(frozen=True)
+class QuantileQuery:
+    """How many rows lie in each subcell of these grids (one a feature)?"""
+
+    rows: int
+    grids: tuple[Grid, ...]
+
+    @property
+    def cells(self) -> int:
+        return sum(grid.cells for grid in self.grids)
+
+    @property
+    def cell_bytes(self) -> int:
+        return cell_bytes(1, self.rows)
+
+
+@dataclass(frozen=True)
+class KllQuery:
+    """A KLL sketch of every feature. The sum is, feature by feature, missing rows, number of cuts, cut keys.
+
+    Sketches hold raw values of the rows: `plain` alone allows it.
+    """
+
+    rows: int
+    features: int
+    max_bin: int
+
+    @property
+    def cells(self) -> int:
+        return self.features * (2 + self.max_bin)
+
+    @property
+    def cell_bytes(self) -> int:
+        return MAX_CELL_BYTES
+
+
+@dataclass(frozen=True)
+class StartQuery:
+    """These are the cut points. What are the sums of gradients and hessians at margin 0?"""
+
+    rows: int
+    cut_points: CutPoints
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return STATS
+
+    @property
+    def cell_bytes(self) -> int:
+        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+
+
+@dataclass(frozen=True)
+class HistogramQuery:
+    """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
+
+    Gradients are taken and quantised when a tree's root is asked for. `bins` is the number of bins of all
+    features. Answer: [node, bin, (gradient, hessian)].
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    bins: int
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * self.bins * STATS
+
+    @property
+    def cell_bytes(self) -> int:
+        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+
+
+@dataclass(frozen=True)
+class EndRoundQuery:
+    """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
+
+    Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
+    exponents, exponent counts of the new gradients, hessians and weights.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    values: tuple[tuple[int, float], ...]
+    metrics: tuple[str, ...]
+    scale: MetricScale
+    exponents: bool
+
+    @property
+    def cells(self) -> int:
+        return metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
+
+    @property
+    def cell_bytes(self) -> int:
+        return cell_bytes(metrics.limit(self.metrics, self.scale), self.rows)
+
+
+Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | EndRoundQuery
+
+CONSTANT_TREE = -1
+
+
+def check(query: Query, terms: Terms) -> None:
+    """Raise Refused if the terms do not allow the query, whoever asks."""
+    features = len(terms.columns.features)
+    match query:
+        case QuantileQuery(_, grids):
+            most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
+            if len(grids) != features or any(grid.cells > most for grid in grids):
+                raise Refused(f"the terms allow grids of {features} features with at most {most} cells each")
+        case KllQuery():
+            if terms.cut_points != "kll" or terms.protection != "plain":
+                raise Refused("the terms do not allow KLL sketches: they show raw values to the aggregator")
+            if query.features != features or query.max_bin != terms.max_bin:
+                raise Refused("the terms have other features or another max_bin")
+        case StartQuery(_, cut_points, gradient, hessian):
+            _check_bits(terms, gradient, hessian)
+            if len(cut_points.cuts) != features:
+                raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
+            if any(cuts.size + 1 > MAX_CODES - miss for cuts, miss in zip(cut_points.cuts, cut_points.missing, strict=True)):
+                raise Refused("more bins than a byte can number")
+        case HistogramQuery(_, tree, _, nodes, _, gradient, hessian):
+            _check_bits(terms, gradient, hessian)
+            _check_tree(terms, tree, 0)
+            if not nodes or len(nodes) > 1 << terms.max_depth:
+                raise Refused(f"{len(nodes)} nodes in one query; depth {terms.max_depth} has no level so wide")
+        case EndRoundQuery(_, tree, _, values, names):
+            _check_tree(terms, tree, CONSTANT_TREE)
+            if names != terms.metrics:
+                raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
+            if any(not math.isfinite(value) for _, value in values):
+                raise Refused("a leaf value is not finite")
+        case RowsQuery():
+            pass
+
+
+def _check_bits(terms: Terms, *scales: Scale) -> None:
+    if any(scale.bits != terms.gradient_bits for scale in scales):
+        raise Refused(f"the terms allow gradients of {terms.gradient_bits} bits, no others")
+
+
+def _check_tree(terms: Terms, tree: int, first: int) -> None:
+    if not first <= tree < terms.rounds:
+        raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")

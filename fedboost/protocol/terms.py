@@ -1,0 +1,217 @@
+"""What every party agreed to for one session: the model, the data schema, the protection. Frozen, hashed.
+
+Promises: `Terms.digest` is the same on every machine for the same terms; everything that decides the model
+is in here, and nothing else is.
+Refuses: unknown keys and values (naming the nearest known one), and combinations that cannot be trained.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt.loss import LOSSES, Loss
+from fedboost.gbdt.metrics import METRICS
+
+M = TypeVar("M", bound=BaseModel)
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+_OTHER_NAMES = {
+    "num_boost_round": "rounds",
+    "n_estimators": "rounds",
+    "num_rounds": "rounds",
+    "iterations": "rounds",
+    "eta": "learning_rate",
+    "lambda": "reg_lambda",
+    "alpha": "reg_alpha",
+    "min_split_loss": "gamma",
+    "max_bins": "max_bin",
+    "metric": "eval_metric",
+    "loss": "objective",
+    "target": "label",
+}
+
+
+class Frozen(BaseModel):
+    """Base of what users write: frozen, without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Schema(Frozen):
+    """The columns every party must have. Features stand in this order: numeric, then categorical."""
+
+    label: Name
+    positive: str | None = Field(None, description="the label value that counts as 1, where labels are words")
+    weight: Name | None = Field(None, description="a column of row weights")
+    numeric: tuple[Name, ...] = ()
+    categorical: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Feature names, in order."""
+        return (*self.numeric, *self.categorical)
+
+    @model_validator(mode="after")
+    def _columns_are_distinct(self) -> "Schema":
+        names = [*self.features, self.label, *([self.weight] if self.weight else [])]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"column {twice[0]!r} is named more than once")
+        if not self.features:
+            raise ValueError("no features: name at least one column in numeric or categorical")
+        for name, levels in self.categorical.items():
+            if not levels or len(set(levels)) != len(levels):
+                raise ValueError(f"the levels of {name!r} must be at least one, each once")
+        return self
+
+
+class Terms(Frozen):
+    """The agreement of one session. Parameters have XGBoost's names and defaults, but for `rounds`."""
+
+    columns: Schema
+    parties: tuple[Name, ...] = ()
+    objective: str = "binary:logistic"
+    rounds: int = Field(100, ge=1, le=100_000)
+    max_depth: int = Field(6, ge=1, le=16)
+    learning_rate: float = Field(0.3, gt=0, le=1)
+    max_bin: int = Field(256, ge=2, le=256)
+    reg_lambda: float = Field(1.0, ge=0)
+    reg_alpha: float = Field(0.0, ge=0)
+    gamma: float = Field(0.0, ge=0)
+    min_child_weight: float = Field(1.0, ge=0)
+    base_score: float | None = None
+    eval_metric: tuple[str, ...] = ()
+    cut_points: Literal["grid", "kll"] = "grid"
+    gradient_bits: int = Field(16, ge=8, le=24)
+    protection: Literal["plain"] = "plain"
+    program: Name = "boosting"
+
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, value: str) -> str:
+        return _known(value, LOSSES, "objective")
+
+    @field_validator("parties")
+    @classmethod
+    def _distinct_parties(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) != len(value):
+            raise ValueError("a party is named more than once")
+        return value
+
+    @field_validator("eval_metric", mode="before")
+    @classmethod
+    def _one_metric_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> "Terms":
+        for name in self.eval_metric:
+            _known(name, METRICS, "eval_metric")
+            if self.objective not in METRICS[name].objectives:
+                fitting = ", ".join(n for n, m in METRICS.items() if self.objective in m.objectives)
+                raise ValueError(f"eval_metric {name} does not fit objective {self.objective}; use {fitting}")
+        if self.base_score is not None:
+            try:
+                self.loss.margin(self.base_score)
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if self.columns.positive is not None and self.objective != "binary:logistic":
+            raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
+        return self
+
+    @property
+    def loss(self) -> Loss:
+        """The objective."""
+        return LOSSES[self.objective]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of each round: eval_metric, or the objective's own."""
+        return self.eval_metric or (self.loss.metric,)
+
+    @property
+    def asks_for_exponents(self) -> bool:
+        """Whether gradients have no public bound, so that the parties must count their exponents."""
+        return self.loss.bounds is None or self.columns.weight is not None
+
+    @property
+    def known_weight_scale(self) -> Scale | None:
+        """The scale of row weights where they all are 1."""
+        return None if self.columns.weight else UNIT
+
+    def canonical(self) -> str:
+        """These terms as JSON with sorted keys: what is hashed and what travels."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()
+
+    def with_parties(self, parties: Iterable[str]) -> "Terms":
+        """The same terms for these parties."""
+        return self.changed(parties=tuple(parties))
+
+    def changed(self, **settings: object) -> "Terms":
+        """The same terms with other settings, checked anew."""
+        return Terms.read({**self.model_dump(mode="json"), **settings})
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], source: str = "terms") -> "Terms":
+        """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
+        return read_model(cls, values, source)
+
+    @classmethod
+    def from_canonical(cls, text: str) -> "Terms":
+        """Terms from what `canonical` wrote."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"terms: not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise ConfigError("terms: not a JSON object")
+        return cls.read(values)
+
+
+def _known(value: str, known: Iterable[str], what: str) -> str:
+    names = list(known)
+    if value not in names:
+        raise ValueError(f"unknown {what} {value!r}{nearest(value, names)}; known: {', '.join(names)}")
+    return value
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' (did you mean X?)', or nothing if no known word is near."""
+    names = list(known)
+    close = [_OTHER_NAMES[word]] if _OTHER_NAMES.get(word) in names else difflib.get_close_matches(word, names, 1)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
+    """Validate values from a user; the first fault becomes a ConfigError of one line."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        place = [str(part) for part in fault["loc"]]
+        owner: Any = model
+        for part in place[:-1]:
+            annotation = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else None
+            owner = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else owner
+        key = ".".join(place)
+        if fault["type"] == "extra_forbidden":
+            message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
+        elif fault["type"] == "missing":
+            message = f"key {key!r} is missing"
+        elif fault["type"] == "value_error":
+            message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
+        else:
+            got = fault["input"]
+            shown = f", got {got!r}" if isinstance(got, (str, int, float, bool)) else ""
+            message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
+        raise ConfigError(f"{source}: {message}") from None
