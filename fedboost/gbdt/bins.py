@@ -90,7 +90,8 @@ class Quantiles:
             return
         first = grid.widths[0] == KEY_BITS
         keep = ~np.isin(self._starts, grid.starts)
-        begins = np.cumsum(1 << grid.subdivisions.astype(np.int64)) - (1 << grid.subdivisions.astype(np.int64))
+        subcells = np.int64(1) << grid.subdivisions.astype(np.int64)
+        begins = np.cumsum(subcells) - subcells
         if (counts < 0).any() or (np.add.reduceat(counts, begins) != self._counts[~keep]).any():
             raise PeerError("the counts of a refined cell do not sum to the rows the cell had")
         starts, widths = [self._starts[keep]], [self._widths[keep]]
@@ -127,7 +128,7 @@ class Quantiles:
         """Increasing float32 cuts: bins of about equal row counts, and a bin of its own for a heavy value.
 
         At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
-        each has.
+        each has, but for rare neighbours: those that share a cell fine enough share a bin.
         """
         bins = min(self._max_bin, MAX_CODES - (1 if self.missing else 0))
         counts = self._counts.tolist()
@@ -157,7 +158,8 @@ def keys_to_floats(keys: Int64) -> Float32:
 
 def floats_to_keys(values: Float32) -> Int64:
     """The order-preserving key of each float32 as int64 (`kernels.float_keys`)."""
-    return kernels.float_keys(np.ascontiguousarray(values, np.float32)).astype(np.int64)
+    keys: Keys = kernels.float_keys(np.ascontiguousarray(values, np.float32))
+    return keys.astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -167,10 +169,22 @@ class CutPoints:
     cuts: tuple[Float32, ...]
     missing: tuple[bool, ...]
 
-    def bin_rows(self, columns: Sequence[Float32]) -> npt.NDArray[np.uint8]:
-        """uint8 [rows, features]: the bin of each value of the float32 columns."""
-        rows = columns[0].size if columns else 0
-        out = np.empty((rows, len(self.cuts)), np.uint8)
-        for f, (column, cuts) in enumerate(zip(columns, self.cuts, strict=True)):
-            kernels.bin_column(np.ascontiguousarray(column), cuts, min(cuts.size + 1, 255), out[:, f])
-        return out
+    def bin_rows(self, columns: Sequence[Float32]) -> "BinnedRows":
+        """The bin of each value of the float32 columns."""
+        by_feature = np.empty((len(self.cuts), columns[0].size), np.uint8)
+        for codes, column, cuts in zip(by_feature, columns, self.cuts, strict=True):
+            kernels.bin_column(np.ascontiguousarray(column), cuts, min(cuts.size + 1, 255), codes)
+        by_row = np.empty(by_feature.shape[::-1], np.uint8)
+        kernels.transpose(by_feature, by_row)
+        return BinnedRows(by_row, by_feature)
+
+
+@dataclass(frozen=True)
+class BinnedRows:
+    """The bins of all rows, twice: a histogram reads whole rows, a split reads one feature of many rows.
+
+    by_row: uint8 [rows, features]; by_feature: uint8 [features, rows].
+    """
+
+    by_row: npt.NDArray[np.uint8]
+    by_feature: npt.NDArray[np.uint8]

@@ -13,10 +13,9 @@ import numpy.typing as npt
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.bins import BinnedRows, CutPoints
 
 Rows = npt.NDArray[np.uint32]
-Bins = npt.NDArray[np.uint8]
 
 STATS = 2
 Total = tuple[int, int]
@@ -51,14 +50,14 @@ class Layout:
         return STATS * self.bins
 
 
-def build(bins: Bins, rows: Rows, pairs: Int64, layout: Layout, limit: int, out: Int64) -> None:
+def build(binned: BinnedRows, rows: Rows, pairs: Int64, layout: Layout, limit: int, out: Int64) -> None:
     """Accumulate the packed pairs of `rows` (`kernels.quantise`) into out, int64 [layout.cells], all zero.
 
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
     """
     block = (1 << 31) // limit - 1
     scratch = np.zeros(layout.bins, np.int64)
-    kernels.build_histogram(bins, rows, pairs, layout.offsets, block, scratch, out)
+    kernels.build_histogram(binned.by_row, rows, pairs, layout.offsets, block, scratch, out)
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

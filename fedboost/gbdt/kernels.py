@@ -15,6 +15,7 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+_BLOCK = 256  # rows of a block of `transpose`
 _AHEAD = 24  # rows between a prefetch and its use: about one memory latency at 50 features a row
 
 
@@ -175,6 +176,18 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
     return out
 
 
+@_loop
+def sum_units(values, factor, limit):
+    """The sum of `Scale.encode(values)`: float64 [N] in, one integer out."""
+    total = 0
+    for i in range(values.size):
+        units = np.rint(values[i] * factor)
+        units = units if units < limit else limit
+        units = units if units > -limit else -limit
+        total += np.int64(units)
+    return total
+
+
 # ---- histograms -------------------------------------------------------------------------------------
 
 
@@ -226,19 +239,16 @@ def sum_pairs(pairs):
 
 
 @_loop
-def partition(bins, feature, last_left, missing_bin, missing_left, rows, scratch):
+def partition(codes, last_left, missing_bin, missing_left, rows, scratch):
     """Reorder `rows` in place, stably: those that go left first. Returns how many go left.
 
-    A row goes left if its bin is at most `last_left`; the missing bin goes where `missing_left` says.
+    `codes` is uint8 [N], the bin of each row for the feature that splits. A row goes left if its bin is at
+    most `last_left`; the missing bin goes where `missing_left` says.
     """
-    features = bins.shape[1]
-    flat = bins.ravel()
     left, right = 0, 0
     for i in range(rows.size):
-        if i + _AHEAD < rows.size:
-            _prefetch(flat, np.int64(rows[i + _AHEAD]) * features + feature)
         row = rows[i]
-        code = flat[np.int64(row) * features + feature]
+        code = codes[row]
         goes_left = missing_left if code == missing_bin else code <= last_left
         rows[left] = row  # never overtakes the reader: left <= i
         scratch[right] = row
@@ -303,9 +313,7 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
                 hr = (total[1] - left_hessian) / factors[1]
                 if hl < min_child_weight or hr < min_child_weight or hl <= 0.0 or hr <= 0.0:
                     continue
-                gain = (
-                    _score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)
-                ) - root
+                gain = (_score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)) - root
                 if gain > best_gain:
                     best_gain, best_feature, best_bin = gain, f, b
                     best_missing_left = missing_left == 1
@@ -368,7 +376,7 @@ def count_cells(keys, starts, widths, subdivisions, out):
 
 @_loop
 def bin_column(values, cuts, missing_bin, out):
-    """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 in, uint8 (strided) out."""
+    """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
     for i in range(values.size):
         value = values[i]
         if value != value:
@@ -382,6 +390,17 @@ def bin_column(values, cuts, missing_bin, out):
             else:
                 high = middle
         out[i] = low
+
+
+@_loop
+def transpose(by_feature, by_row):
+    """by_row[i, f] = by_feature[f, i], in blocks that stay in the cache. uint8 [F, N] in, [N, F] out."""
+    features, rows = by_feature.shape
+    for start in range(0, rows, _BLOCK):
+        end = min(start + _BLOCK, rows)
+        for f in range(features):
+            for i in range(start, end):
+                by_row[i, f] = by_feature[f, i]
 
 
 # ---- prediction -------------------------------------------------------------------------------------

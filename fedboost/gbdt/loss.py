@@ -19,10 +19,15 @@ from fedboost.gbdt.bins import Float32
 class Loss(Protocol):
     """One objective. Margins are float64 [N], labels and weights float32 [N]."""
 
-    metric: str
-    """The metric of XGBoost's default for this objective."""
-    bounds: tuple[int, int] | None
-    """Binary exponents bounding |gradient| and hessian of a row of weight 1; None if nothing bounds them."""
+    @property
+    def metric(self) -> str:
+        """The metric XGBoost reports for this objective unless told otherwise."""
+        ...
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Binary exponents bounding |gradient| and hessian of a row of weight 1; None if nothing does."""
+        ...
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         """First and second derivative of the loss in the margin, times the weight."""

@@ -31,8 +31,15 @@ class MetricScale:
 class Metric(Protocol):
     """One metric. `sums` is computed at a party, `value` from the total at the aggregator."""
 
-    objectives: tuple[str, ...]
-    cells: int
+    @property
+    def objectives(self) -> tuple[str, ...]:
+        """Objectives whose margins and labels it is for."""
+        ...
+
+    @property
+    def cells(self) -> int:
+        """Integers of `sums`."""
+        ...
 
     def scale(self, of: MetricScale) -> Scale:
         """Scale of the integers a row contributes."""
@@ -58,7 +65,7 @@ class LogLoss:
 
     def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
         losses = kernels.log_losses(margin, label, weight)
-        return self.scale(of).encode(losses).sum(keepdims=True)
+        return _total(self.scale(of), losses)
 
     def value(self, total: Int64, weight: float, of: MetricScale) -> float:
         return self.scale(of).decode(int(total[0])) / weight
@@ -75,7 +82,7 @@ class Error:
 
     def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
         wrong = (margin > 0.0) != (label > 0.5)
-        return of.weight.encode(weight[wrong].astype(np.float64)).sum(keepdims=True)
+        return _total(of.weight, weight[wrong])
 
     def value(self, total: Int64, weight: float, of: MetricScale) -> float:
         return of.weight.decode(int(total[0])) / weight
@@ -117,13 +124,17 @@ class Rmse:
 
     def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
         residual = margin - label
-        return self.scale(of).encode(weight * (residual * residual)).sum(keepdims=True)
+        return _total(self.scale(of), weight * (residual * residual))
 
     def value(self, total: Int64, weight: float, of: MetricScale) -> float:
         return math.sqrt(self.scale(of).decode(int(total[0])) / weight)
 
 
 METRICS: dict[str, Metric] = {"logloss": LogLoss(), "error": Error(), "auc": Auc(), "rmse": Rmse()}
+
+
+def _total(scale: Scale, values: Float64 | Float32) -> Int64:
+    return np.array([kernels.sum_units(values, scale.factor, float(scale.limit))], np.int64)
 
 
 def limit(names: tuple[str, ...], of: MetricScale) -> int:
@@ -136,11 +147,9 @@ def cells(names: tuple[str, ...]) -> int:
     return 1 + sum(METRICS[name].cells for name in names)
 
 
-def sums(
-    names: tuple[str, ...], margin: Float64, label: Float32, weight: Float32, of: MetricScale
-) -> Int64:
+def sums(names: tuple[str, ...], margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
-    weights = of.weight.encode(weight.astype(np.float64)).sum(keepdims=True)
+    weights = _total(of.weight, weight)
     return np.concatenate([weights, *(METRICS[name].sums(margin, label, weight, of) for name in names)])
 
 

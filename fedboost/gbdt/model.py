@@ -8,6 +8,7 @@ The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,8 @@ _OBJECTIVE_PARAMETERS = {
     "reg:squarederror": {"reg_loss_param": {"scale_pos_weight": "1"}},
 }
 IMPORTANCES = ("gain", "cover", "weight")
+_BEYOND_FLOAT32 = 1e39
+"""JSON has no infinity. This is one as soon as it is a float32, for XGBoost as for `from_xgboost`."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Booster:
     trees: tuple[Tree, ...] = field(repr=False)
 
     @cached_property
-    def _nodes(self) -> tuple[npt.NDArray[Any], ...]:
+    def _nodes(self) -> Any:
         """All trees as the columns `kernels.predict_margins` takes."""
         sizes = [len(tree.left) for tree in self.trees]
         roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
@@ -67,11 +70,12 @@ class Booster:
         start = LOSSES[self.objective].margin(self.base_score)
         margin = np.full(features.shape[0], start, np.float64)
         if self.trees:
-            kernels.predict_margins(np.ascontiguousarray(features, np.float32), *self._nodes, margin)
+            add: Any = kernels.predict_margins
+            add(np.ascontiguousarray(features, np.float32), *self._nodes, margin)
         return margin
 
     def predict(self, features: Float32) -> Float64:
-        """Predictions for float32 [rows, features] (NaN = missing): probabilities, or values: float64 [rows]."""
+        """Probabilities or values, float64 [rows], for float32 [rows, features] (NaN = missing)."""
         return LOSSES[self.objective].predict(self.margins(features))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
@@ -122,6 +126,7 @@ class Booster:
                 "version": FORMAT_VERSION,
             },
             separators=(",", ":"),
+            allow_nan=False,
         )
 
     @classmethod
@@ -129,20 +134,26 @@ class Booster:
         """The model and its attributes, from what `to_xgboost` wrote."""
         try:
             learner = json.loads(text)["learner"]
-            objective = learner["objective"]["name"]
+            objective = str(learner["objective"]["name"])
             parameters = learner["learner_model_param"]
             features = tuple(str(name) for name in learner["feature_names"])
-            trees = tuple(_tree_from_json(t) for t in learner["gradient_booster"]["model"]["trees"])
+            with np.errstate(over="ignore"):
+                trees = tuple(_tree_from_json(t) for t in learner["gradient_booster"]["model"]["trees"])
             score = float(parameters["base_score"])
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             kind = type(error).__name__
             raise ConfigError(f"{source}: not a fedboost model: {kind}: {error}") from None
         if objective not in LOSSES:
             raise ConfigError(f"{source}: objective {objective!r} is none of {', '.join(LOSSES)}")
         for number, tree in enumerate(trees):
             _check_tree(tree, number, len(features), source)
-        LOSSES[objective].margin(score)
+        try:
+            sound = math.isfinite(LOSSES[objective].margin(score))
+        except ConfigError:
+            sound = False
+        if not sound:
+            raise ConfigError(f"{source}: base_score {score} does not fit objective {objective}")
         return cls(objective, score, features, trees), attributes
 
 
@@ -183,11 +194,16 @@ def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
 
 def _shortest(value: float) -> float:
     """The float64 of the shortest decimal that names the same float32: as exact, and half as long in JSON."""
-    return float(str(np.float32(value)))
+    return float(str(np.float32(value))) if math.isfinite(value) else _BEYOND_FLOAT32
 
 
 def _tree_from_json(tree: Mapping[str, Any]) -> Tree:
     left = [int(v) for v in tree["left_children"]]
+    right = [int(v) for v in tree["right_children"]]
+    if right != [child + 1 if child != NO_CHILD else NO_CHILD for child in left]:
+        raise ValueError("a right child does not follow its left sibling")
+    if any(tree["split_type"]):
+        raise ValueError("a tree splits by category")
     conditions = [float(np.float32(v)) for v in tree["split_conditions"]]
     inner = [child != NO_CHILD for child in left]
     return Tree(

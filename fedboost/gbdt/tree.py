@@ -12,12 +12,13 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import CutPoints
-from fedboost.gbdt.histogram import Bins, Rows
+from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt.histogram import Rows
 from fedboost.gbdt.split import BestSplit
 
 ROOT = 0
 NO_CHILD = -1
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Tree:
         self.feature[node] = best.feature
         self.threshold[node] = threshold
         self.missing_left[node] = best.missing_left
-        self.gain[node] = float(np.float32(best.gain))
+        self.gain[node] = float(np.float32(min(best.gain, _LARGEST_FLOAT32)))
         return Split(node, best.feature, best.bin, best.missing_left, left)
 
     @property
@@ -91,7 +92,7 @@ class RowsOfNodes:
         start, end = self._ranges[node]
         return self._rows[start:end]
 
-    def apply(self, splits: tuple[Split, ...], bins: Bins, cut_points: CutPoints) -> None:
+    def apply(self, splits: tuple[Split, ...], binned: BinnedRows, cut_points: CutPoints) -> None:
         """Send the rows of each split node to its children."""
         for split in splits:
             rows = self.of(split.node)
@@ -103,9 +104,8 @@ class RowsOfNodes:
             if not 0 <= split.bin < value_bins:
                 raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
             missing_bin = value_bins if cut_points.missing[split.feature] else -1
-            left = kernels.partition(
-                bins, split.feature, split.bin, missing_bin, split.missing_left, rows, self._scratch
-            )
+            codes = binned.by_feature[split.feature]
+            left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, self._scratch)
             start, end = self._ranges.pop(split.node)
             self._ranges[split.left] = (start, start + int(left))
             self._ranges[split.left + 1] = (start + int(left), end)

@@ -5,13 +5,13 @@ Promises: adding residues and taking the sign once at the end gives the exact su
 Refuses: bytes of another length than the cells need (PeerError).
 """
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-
-Residues = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
 
 def pack(values: Int64, width: int) -> bytes:
@@ -29,7 +29,7 @@ class RunningSum:
     def __init__(self, cells: int, width: int) -> None:
         self._width = width
         # Four-byte cells add in four bytes; others in eight, cut to their width when the sum is taken.
-        self._sum = np.zeros(cells, np.uint32 if width == 4 else np.uint64)
+        self._sum: npt.NDArray[Any] = np.zeros(cells, np.uint32 if width == 4 else np.uint64)
 
     def add(self, start: int, cells: int, packed: bytes) -> None:
         """Add `cells` packed integers at place `start`."""
@@ -50,4 +50,5 @@ class RunningSum:
         if self._width == 4:
             return self._sum.view(np.int32).astype(np.int64)
         spare = np.uint64(64 - 8 * self._width)
-        return (self._sum << spare).view(np.int64) >> np.int64(spare)
+        signed: Int64 = (self._sum << spare).view(np.int64) >> np.int64(spare)
+        return signed

@@ -108,11 +108,9 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[Query, Int64, Int64]:
-    """Move the margins; returns the exponent counts of the new gradients (empty if the terms ask for none)."""
+    """Move the margins; the exponent counts of the new gradients (empty if the terms ask for none)."""
     exponents = terms.asks_for_exponents
-    total = yield EndRoundQuery(
-        rows, number, splits, values, terms.metrics, scales.metric, exponents
-    )
+    total = yield EndRoundQuery(rows, number, splits, values, terms.metrics, scales.metric, exponents)
     return total[metrics.cells(terms.metrics) :]
 
 
@@ -171,7 +169,9 @@ def grow_tree(
         ):
             due = best.left if asked == left else best.right
             if node_total(cells, layout) != due:
-                raise PeerError(f"tree {number}: the sums of node {asked} are not those its parent's split gave")
+                raise PeerError(
+                    f"tree {number}: the sums of node {asked} are not those its parent's split gave"
+                )
             sibling = leaf.histogram - cells
             of_left, of_right = (cells, sibling) if asked == left else (sibling, cells)
             for node, child, histogram in ((left, best.left, of_left), (left + 1, best.right, of_right)):

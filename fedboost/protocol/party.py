@@ -13,8 +13,8 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
-from fedboost.gbdt.bins import CutPoints, Float32
-from fedboost.gbdt.histogram import Bins, Layout
+from fedboost.gbdt.bins import BinnedRows, CutPoints, Float32
+from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import ROOT, RowsOfNodes
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
@@ -54,7 +54,7 @@ class Party:
         self._tree = CONSTANT_TREE
         self._nodes = RowsOfNodes(shard.rows)
         self._pairs: Int64 = np.zeros(0, np.int64)
-        self._binned: tuple[Bins, CutPoints, Layout] | None = None
+        self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
@@ -79,7 +79,9 @@ class Party:
         shard = self._shard
         unit = np.ones(shard.rows, np.float32)
         gradient, hessian = self._loss.gradients(self._margin, shard.label, unit)
-        return np.concatenate([exponent_counts(v) for v in (gradient, hessian, shard.weight)])
+        return np.concatenate(
+            [exponent_counts(v) for v in (gradient, hessian, shard.weight.astype(np.float64))]
+        )
 
     def _quantise(self, query: StartQuery | HistogramQuery) -> None:
         gradient, hessian = self._loss.gradients(self._margin, self._shard.label, self._shard.weight)
@@ -92,31 +94,31 @@ class Party:
         for column, missing in zip(self._shard.columns, query.cut_points.missing, strict=True):
             if not missing and np.isnan(column).any():
                 raise PeerError("the cut points leave no bin for the missing values of a feature")
-        codes = query.cut_points.bin_rows(self._shard.columns)
-        self._binned = codes, query.cut_points, Layout.of(query.cut_points)
+        binned = query.cut_points.bin_rows(self._shard.columns)
+        self._binned = binned, query.cut_points, Layout.of(query.cut_points)
         self._quantise(query)
         return np.array(kernels.sum_pairs(self._pairs), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
-        codes, cut_points, layout = self._started()
+        binned, cut_points, layout = self._started()
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
         if query.nodes == (ROOT,) and query.tree == self._tree and not query.splits:
             self._quantise(query)
         elif query.tree != self._tree or not self._pairs.size:
             raise PeerError(f"a query for tree {query.tree} while tree {self._tree} grows")
-        self._nodes.apply(query.splits, codes, cut_points)
+        self._nodes.apply(query.splits, binned, cut_points)
         out = np.zeros((len(query.nodes), layout.cells), np.int64)
         for node, cells in zip(query.nodes, out, strict=True):
             rows = self._nodes.of(node)
-            histogram.build(codes, rows, self._pairs, layout, query.gradient.limit, cells)
+            histogram.build(binned, rows, self._pairs, layout, query.gradient.limit, cells)
         return out.reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
-        codes, cut_points, _ = self._started()
+        binned, cut_points, _ = self._started()
         if query.tree != self._tree:
             raise PeerError(f"the end of tree {query.tree} while tree {self._tree} grows")
-        self._nodes.apply(query.splits, codes, cut_points)
+        self._nodes.apply(query.splits, binned, cut_points)
         self._nodes.add_values(dict(query.values), self._margin)
         self._nodes = RowsOfNodes(self._shard.rows)
         self._tree += 1
@@ -124,7 +126,7 @@ class Party:
         sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)
         return np.concatenate([sums, self._exponents()]) if query.exponents else sums
 
-    def _started(self) -> tuple[Bins, CutPoints, Layout]:
+    def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:
             raise PeerError("no cut points were given yet")
         return self._binned

@@ -164,13 +164,16 @@ def check(query: Query, terms: Terms) -> None:
             _check_bits(terms, gradient, hessian)
             if len(cut_points.cuts) != features:
                 raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
-            if any(cuts.size + 1 > MAX_CODES - miss for cuts, miss in zip(cut_points.cuts, cut_points.missing, strict=True)):
+            codes = zip(cut_points.cuts, cut_points.missing, strict=True)
+            if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
         case HistogramQuery(_, tree, _, nodes, _, gradient, hessian):
             _check_bits(terms, gradient, hessian)
             _check_tree(terms, tree, 0)
             if not nodes or len(nodes) > 1 << terms.max_depth:
-                raise Refused(f"{len(nodes)} nodes in one query; depth {terms.max_depth} has no level so wide")
+                raise Refused(
+                    f"{len(nodes)} nodes in one query; depth {terms.max_depth} has no level so wide"
+                )
         case EndRoundQuery(_, tree, _, values, names):
             _check_tree(terms, tree, CONSTANT_TREE)
             if names != terms.metrics:

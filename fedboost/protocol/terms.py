@@ -188,7 +188,8 @@ def _known(value: str, known: Iterable[str], what: str) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known word is near."""
     names = list(known)
-    close = [_OTHER_NAMES[word]] if _OTHER_NAMES.get(word) in names else difflib.get_close_matches(word, names, 1)
+    other = _OTHER_NAMES.get(word)
+    close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""
 
 
@@ -199,10 +200,10 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         place = [str(part) for part in fault["loc"]]
-        owner: Any = model
+        owner: type[BaseModel] = model
         for part in place[:-1]:
-            annotation = owner.model_fields[part].annotation if part in getattr(owner, "model_fields", {}) else None
-            owner = annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else owner
+            inner = owner.model_fields[part].annotation if part in owner.model_fields else None
+            owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
         key = ".".join(place)
         if fault["type"] == "extra_forbidden":
             message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"

@@ -1,0 +1,62 @@
+"""fedboost: gradient-boosted trees over rows that may not be pooled.
+
+    import fedboost as fb
+
+    terms = fb.Terms.draft("hospital.csv", label="diagnosis", rounds=50)
+    result = fb.simulate(terms, {"north": "north.csv", "south": "south.csv"})
+    result.model.save("model.json")            # an ordinary XGBoost file
+
+Promises: importing this module imports nothing heavy; names arrive when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Terms": "fedboost.sdk",
+    "Model": "fedboost.shell.model",
+    "Result": "fedboost.shell.simulation",
+    "Training": "fedboost.shell.analyst",
+    "connect": "fedboost.shell.analyst",
+    "simulate": "fedboost.shell.simulation",
+    "FedboostError": "fedboost.errors",
+    "ConfigError": "fedboost.errors",
+    "PeerError": "fedboost.errors",
+    "Refused": "fedboost.errors",
+    "SessionFailed": "fedboost.errors",
+}
+
+if TYPE_CHECKING:
+    from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
+    from fedboost.protocol.terms import Terms
+    from fedboost.shell.analyst import Training, connect
+    from fedboost.shell.model import Model
+    from fedboost.shell.simulation import Result, simulate
+
+__all__ = [
+    "ConfigError",
+    "FedboostError",
+    "Model",
+    "PeerError",
+    "Refused",
+    "Result",
+    "SessionFailed",
+    "Terms",
+    "Training",
+    "connect",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedboost' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,1 @@
+"""The command line: one command, a subcommand for each thing a person does."""

@@ -1,0 +1,202 @@
+"""`fedboost demo`: several processes train one model over gRPC; then what it was worth.
+
+Promises: an aggregator and the parties run as processes of their own on loopback; the federated model is
+compared, byte for byte, with the one the pooled rows give; the sites' files stay in a folder to look at.
+Refuses: a table or label that cannot be used, before anything is started.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedboost.cli.show import PLAIN_NOTICE, notice, print_json, print_traffic, progress
+from fedboost.errors import ConfigError, FedboostError
+from fedboost.fixedpoint import UNIT, Float64
+from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.protocol.terms import Terms
+from fedboost.shell.config import terms_to_toml
+from fedboost.shell.data import read_table, to_shard
+from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.shell.loopback import Loopback
+from fedboost.shell.model import Model
+from fedboost.shell.simulation import simulate
+
+HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
+HELD_OUT = 0.25
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The rows each site trains on, and rows nobody trains on."""
+
+    tables: Mapping[str, Any]
+    held_out: Any
+    label: str
+
+
+def run_demo(
+    data: Path | None,
+    label: str | None,
+    site: str | None,
+    parties: int,
+    rounds: int,
+    folder: Path,
+    as_json: bool,
+) -> None:
+    """`fedboost demo`."""
+    sites = _hospitals() if data is None else _own_sites(data, label, site, parties)
+    from pyarrow import concat_tables
+
+    draft = draft_schema(concat_tables(sites.tables.values()), sites.label)
+    terms = Terms.read(
+        {
+            "objective": draft.objective,
+            "rounds": rounds,
+            "max_depth": 4,
+            "learning_rate": 0.2,
+            "parties": list(sites.tables),
+            "columns": draft.columns.model_dump(mode="json"),
+        }
+    )
+    files = _write_files(folder, sites, terms)
+    say = (lambda text: None) if as_json else print
+    names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
+    say(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out")
+    _warm_up(say)
+    model_file = folder / "model.json"
+    say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
+    notice(PLAIN_NOTICE)
+    with Loopback(folder, files) as consortium:
+        training = consortium.analyst.train(terms)
+        with progress(terms, as_json) as draw:
+            for row in training:
+                draw(row)
+        model = training.model
+    model.save(model_file)
+    pooled = simulate(terms, {"pooled": concat_tables(sites.tables.values())}).model
+    equal = model.booster.to_xgboost() == pooled.booster.to_xgboost()
+    scores = _scores(terms, sites, model, pooled)
+    if as_json:
+        print_json(
+            event="done",
+            model=str(model_file),
+            equal=equal,
+            held_out=scores,
+            traffic={party: {"sent": s, "received": r} for party, (s, r) in training.traffic.items()},
+        )
+    else:
+        _print_scores(scores)
+        print(f"federated == pooled: {'yes' if equal else 'NO'}")
+        print()
+        print_traffic(training.traffic, terms.rounds)
+        print()
+        print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")
+    if not equal:
+        raise FedboostError("the federated model differs from the pooled one: please report this")
+
+
+def _hospitals() -> Sites:
+    """scikit-learn's breast-cancer table, split unevenly."""
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError:
+        raise ConfigError(
+            "the demo's table comes with scikit-learn: pip install 'fedboost[demo]', or give --data"
+        ) from None
+    import pyarrow as pa
+
+    bunch = load_breast_cancer()
+    names = [str(name).replace(" ", "_") for name in bunch.feature_names]
+    columns = dict(zip(names, bunch.data.T, strict=True))
+    table = pa.table({**columns, "benign": bunch.target})
+    train, held_out = _hold_out(table)
+    return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
+
+
+def _own_sites(data: Path, label: str | None, site: str | None, parties: int) -> Sites:
+    """The user's own table, by its site column or split unevenly."""
+    if label is None:
+        raise ConfigError("--data needs --label, the column to predict")
+    table = read_table(data)
+    train, held_out = _hold_out(table)
+    if site is None:
+        names = [f"site-{i + 1}" for i in range(parties)]
+        return Sites(split_by_weights(train, names, list(range(parties, 0, -1)), SEED), held_out, label)
+    return Sites(split_by_site(train, site), held_out.drop_columns([site]), label)
+
+
+def _hold_out(table: Any) -> tuple[Any, Any]:
+    if table.num_rows < 20:
+        raise ConfigError(f"a table of {table.num_rows} rows is too small for the demo; it needs 20")
+    order = np.random.default_rng(SEED).permutation(table.num_rows)
+    held = int(table.num_rows * HELD_OUT)
+    return table.take(order[held:]), table.take(order[:held])
+
+
+def _write_files(folder: Path, sites: Sites, terms: Terms) -> dict[str, Path]:
+    from pyarrow import csv
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "terms.toml").write_text(terms_to_toml(terms))
+        files = {}
+        for number, (name, table) in enumerate(sites.tables.items()):
+            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+            files[name] = folder / (f"{safe}.csv" if safe == name else f"{number}-{safe}.csv")
+            csv.write_csv(table, files[name])
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    return files
+
+
+def _warm_up(say: Any) -> None:
+    """Compile the kernels once, here, so that the processes find them compiled."""
+    say("loading kernels (the first time they are compiled, which takes some seconds) ...")
+    values = np.arange(64, dtype=np.float64)
+    table = {"x": values, "y": values % 2}
+    for objective in ("binary:logistic", "reg:squarederror"):
+        terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "objective": objective, "rounds": 1})
+        simulate(terms, [table]).model.predict(table)
+
+
+def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str, dict[str, float]]:
+    """Model name to metrics on the held-out rows; empty where a site alone cannot train."""
+    held_out = to_shard(sites.held_out, terms, "held-out rows")
+    label, weight = held_out.label, held_out.weight
+    features = np.column_stack(held_out.columns)
+    binary = terms.objective == "binary:logistic"
+    names = ("auc", "logloss", "error") if binary else ("rmse",)
+
+    def score(one: Model) -> dict[str, float]:
+        margin: Float64 = one.booster.margins(features)
+        worst = float(np.abs(margin - label).max())
+        scale = MetricScale(UNIT, int(np.frexp(worst)[1]))
+        return metrics.values(names, metrics.sums(names, margin, label, weight, scale), scale)
+
+    scores: dict[str, dict[str, float]] = {}
+    for name, table in sites.tables.items():
+        try:
+            scores[f"{name} alone"] = score(simulate(terms, {name: table}).model)
+        except FedboostError:
+            scores[f"{name} alone"] = {}
+    return {**scores, "federated": score(model), "pooled": score(pooled)}
+
+
+def _print_scores(scores: Mapping[str, Mapping[str, float]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    names = list(scores["pooled"])
+    table = Table("model", *names, title="on the same held-out rows", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for model, values in scores.items():
+        cells = [f"{values[name]:.4f}" for name in names] if values else ["cannot train"]
+        table.add_row(model, *cells)
+    print()
+    Console().print(table)

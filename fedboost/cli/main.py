@@ -1,0 +1,170 @@
+"""The command `fedboost`: what it takes, and how it ends.
+
+Promises: `--help` imports nothing heavy; whatever a user can get wrong ends in one line on standard error
+and exit code 2, without a traceback; Ctrl-C ends with 130.
+Refuses: nothing more than the commands themselves.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedboost import __version__
+from fedboost.errors import FedboostError
+
+app = typer.Typer(
+    name="fedboost",
+    help="Gradient-boosted trees over rows that may not be pooled. Start with: [bold]fedboost demo[/bold]",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
+Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv or .parquet.", show_default=False)]
+Site = Annotated[
+    str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
+]
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"fedboost {__version__}")
+        raise typer.Exit
+
+
+@app.command(
+    epilog="Example: fedboost demo        "
+    "Example: fedboost demo --data patients.csv --label diagnosis --site hospital"
+)
+def demo(
+    data: Annotated[
+        Path | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="Label column of your table.", show_default=False)] = None,
+    site: Site = None,
+    parties: Annotated[int, typer.Option(help="Sites to split the rows among, unevenly.", min=1, max=50)] = 3,
+    rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
+    out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
+        "fedboost-demo"
+    ),
+    json: Json = False,
+) -> None:
+    """Train across several processes on this machine, and compare with pooled rows."""
+    from fedboost.cli.demo import run_demo
+
+    run_demo(data, label, site, parties, rounds, out, json)
+
+
+@app.command(epilog="Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json")
+def simulate(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    data: Annotated[Path, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    site: Site = None,
+    parties: Annotated[
+        int | None, typer.Option(help="Split the rows evenly among so many.", min=1, show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """Train in this one process, as if the rows were at several sites."""
+    from fedboost.cli.training import run_simulation
+
+    run_simulation(terms, data, site, parties, seed, out, json)
+
+
+@app.command(epilog="Example: fedboost aggregator --config aggregator.toml")
+def aggregator(
+    config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Run the aggregator: parties and analysts dial it."""
+    from fedboost.cli.serving import run_aggregator
+
+    run_aggregator(config, json)
+
+
+@app.command(epilog="Example: fedboost party --config party.toml")
+def party(
+    config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)] = 600,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one session.")] = False,
+) -> None:
+    """Take part with this site's rows, session after session."""
+    from fedboost.cli.serving import run_party
+
+    run_party(config, wait, once)
+
+
+@app.command(epilog="Example: fedboost train terms.toml --aggregator localhost:7070 --out model.json")
+def train(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    aggregator: Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    json: Json = False,
+) -> None:
+    """Submit terms to an aggregator and receive the model."""
+    from fedboost.cli.training import run_training
+
+    run_training(terms, aggregator, out, wait, json)
+
+
+@app.command(epilog="Example: fedboost predict model.json new.csv --out predictions.csv")
+def predict(
+    model: Annotated[Path, typer.Argument(help="A model file.", show_default=False)],
+    data: Data,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Predict each row of a table: a CSV with one column, `prediction`."""
+    from fedboost.cli.tables import run_predict
+
+    run_predict(model, data, out)
+
+
+@app.command(
+    epilog="Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
+)
+def terms(
+    data: Data,
+    label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
+    ] = None,
+    party: Annotated[
+        list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Draft a terms file from a table, for the analyst to edit."""
+    from fedboost.cli.tables import run_terms
+
+    run_terms(data, label, weight, exclude or [], party or [], out)
+
+
+def main() -> None:
+    """The entry point."""
+    try:
+        app()
+    except FedboostError as error:
+        print(f"fedboost: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("fedboost: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
+        sys.exit(141)

@@ -1,0 +1,59 @@
+"""`fedboost aggregator` and `fedboost party`: run until told to stop (SIGTERM or Ctrl-C)."""
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from fedboost.cli.show import print_json
+from fedboost.errors import SessionFailed
+from fedboost.shell.config import read_aggregator, read_party
+from fedboost.shell.telemetry import logger
+
+
+def run_aggregator(config_file: Path, as_json: bool) -> None:
+    """`fedboost aggregator`."""
+    config = read_aggregator(config_file)
+
+    async def serve() -> None:
+        from fedboost.shell.aggregator_server import AggregatorServer
+
+        server = AggregatorServer(config, logger("aggregator"))
+        await server.start()
+        if as_json:
+            print_json(event="listening", address=server.address)
+        else:
+            print(f"aggregator listening on {server.address}, without encryption", flush=True)
+        try:
+            await server.serve()
+        finally:
+            await server.stop()
+
+    _run_until_stopped(serve())
+
+
+def run_party(config_file: Path, wait: float, once: bool) -> None:
+    """`fedboost party`."""
+    config = read_party(config_file)
+    from fedboost.shell.party_node import PartyNode
+
+    node = PartyNode(config, logger("party"))
+    _run_until_stopped(node.run(wait, once))
+    if once and node.ended and node.ended[-1]:
+        raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+
+
+def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run to the end, or until SIGTERM or SIGINT, which cancel it."""
+
+    async def supervised() -> None:
+        task = asyncio.ensure_future(work)
+        loop = asyncio.get_running_loop()
+        for stop in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(stop, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+    asyncio.run(supervised())

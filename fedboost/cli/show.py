@@ -1,0 +1,80 @@
+"""What people see: progress, tables, sizes. Promises plain lines where standard output is no terminal."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from fedboost.protocol.terms import Terms
+from fedboost.shell.telemetry import Row
+
+ACCOUNTED = ("round", "seconds", "bytes")
+
+PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
+
+
+def print_json(**values: Any) -> None:
+    """One object on one line of standard output."""
+    print(json.dumps(values), flush=True)
+
+
+def notice(text: str) -> None:
+    """A line on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a row of the history."""
+    return {name: value for name, value in row.items() if name not in ACCOUNTED}
+
+
+@contextmanager
+def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
+    """A function to call with each row of the history: draws a bar, or prints JSON."""
+    if as_json:
+        yield lambda row: print_json(event="round", **row)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[metric]}"),
+        TextColumn("{task.fields[bytes]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns) as bar:
+        task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
+        so_far = 0.0
+
+        def draw(row: Row) -> None:
+            nonlocal so_far
+            so_far += row["bytes"]
+            metric = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
+            bar.update(task, advance=1, metric=metric, bytes=size(so_far))
+
+        yield draw
+
+
+def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int) -> None:
+    """Bytes of each party: in all, and sent per round."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("party", "sent", "received", "sent per round", box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for party, (sent, received) in traffic.items():
+        table.add_row(party, size(sent), size(received), size(sent / max(rounds, 1)))
+    Console().print(table)

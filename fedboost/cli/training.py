@@ -1,0 +1,84 @@
+"""`fedboost simulate` and `fedboost train`: the same training, in one process or over the network.
+
+Promises: the model file appears whole, at the end, or not at all.
+Refuses: an output path that cannot be written, before anything is trained.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedboost.cli.show import PLAIN_NOTICE, metrics_of, notice, print_json, print_traffic, progress, size
+from fedboost.errors import ConfigError
+from fedboost.shell.analyst import Connection
+from fedboost.shell.config import check_address, read_terms
+from fedboost.shell.data import read_table
+from fedboost.shell.draft import split_by_site, split_by_weights
+from fedboost.shell.files import check_writable
+from fedboost.shell.model import Model
+from fedboost.shell.simulation import simulate
+
+
+def run_simulation(
+    terms_file: Path,
+    data: Path,
+    site: str | None,
+    parties: int | None,
+    seed: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """`fedboost simulate`."""
+    if site is not None and parties is not None:
+        raise ConfigError("give --site or --parties, not both")
+    if out is not None:
+        check_writable(out)
+    terms = read_terms(terms_file)
+    table = read_table(data)
+    if site is not None:
+        shards = split_by_site(table, site)
+    else:
+        named = parties is None and terms.parties
+        names = terms.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]
+        shards = split_by_weights(table, names, [1.0] * len(names), seed)
+    with progress(terms, as_json) as draw:
+        result = simulate(terms, shards, seed=seed, on_round=draw)
+    _conclude(result.model, result.traffic, out, as_json)
+
+
+def run_training(terms_file: Path, address: str, out: Path, wait: float, as_json: bool) -> None:
+    """`fedboost train`."""
+    check_address(address, "--aggregator")
+    check_writable(out)
+    terms = read_terms(terms_file)
+    if terms.protection == "plain":
+        notice(PLAIN_NOTICE)
+    training = Connection(address).train(terms, wait, _say_waiting)
+    with progress(terms, as_json) as draw:
+        for row in training:
+            draw(row)
+    _conclude(training.model, training.traffic, out, as_json)
+
+
+def _say_waiting(parties: tuple[str, ...]) -> None:
+    notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")
+
+
+def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
+    if out is not None:
+        model.save(out)
+    last = metrics_of(model.rounds[-1])
+    if as_json:
+        print_json(
+            event="done",
+            model=str(out) if out else None,
+            fingerprint=model.fingerprint,
+            terms=model.terms.digest,
+            metrics=last,
+            traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
+        )
+        return
+    metrics = ", ".join(f"{name} {value:.5f}" for name, value in last.items())
+    total = size(sum(map(sum, traffic.values())))
+    print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
+    print_traffic(traffic, len(model.rounds))
+    print(f"model: {out} (XGBoost JSON)" if out else "model: not saved (give --out model.json)")

@@ -1,0 +1,26 @@
+"""The terms as analysts write them in Python: those of the protocol, with a draft from a table.
+
+Promises: `Terms(...)` and `Terms.draft(...)` raise ConfigError with one line for what cannot be.
+Refuses: tables without the label, settings that do not exist.
+"""
+
+from typing import Any
+
+from fedboost.protocol import terms
+from fedboost.shell.data import as_table
+from fedboost.shell.draft import draft_schema
+
+
+class Terms(terms.Terms):
+    """What every party agrees to for one session."""
+
+    @classmethod
+    def draft(cls, data: Any, label: str, weight: str | None = None, **settings: Any) -> terms.Terms:
+        """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
+
+        label, weight: names of columns; settings: fields of Terms, under XGBoost's names.
+        """
+        draft = draft_schema(as_table(data), label, weight)
+        return cls.read(
+            {"objective": draft.objective, **settings, "columns": draft.columns.model_dump(mode="json")}
+        )

@@ -1,0 +1,1 @@
+"""Sockets, files, clocks, randomness, logs: the only place with I/O."""

@@ -1,0 +1,96 @@
+"""The analyst's end: submits terms to an aggregator, follows the rounds, receives the model.
+
+Promises: `Training` yields a row a round as it comes; after the last row `model` is there.
+Refuses: a session that failed raises SessionFailed with the aggregator's sentence; no aggregator within
+`wait` seconds is a ConfigError.
+"""
+
+from collections.abc import Callable, Iterator
+
+from fedboost.errors import ConfigError, PeerError, SessionFailed
+from fedboost.protocol.terms import Terms
+from fedboost.shell import channel
+from fedboost.shell.config import check_address
+from fedboost.shell.model import Model
+from fedboost.shell.telemetry import Row
+from fedboost.wire import codec
+from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting
+
+OnWaiting = Callable[[tuple[str, ...]], None]
+
+
+class Training:
+    """One training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
+
+    def __init__(self, address: str, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> None:
+        self.history: list[Row] = []
+        """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
+        self.traffic: dict[str, tuple[int, int]] = {}
+        """Party to (bytes sent, bytes received)."""
+        self._model: Model | None = None
+        self._rows = self._follow(address, terms, wait, on_waiting)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    @property
+    def model(self) -> Model:
+        """The model; waits for the end of the training if it goes on."""
+        for _ in self._rows:
+            pass
+        if self._model is None:
+            raise SessionFailed("the training ended without a model")
+        return self._model
+
+    def _follow(self, address: str, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+        import grpc
+
+        data = bytearray()
+        before, bytes_before = 0.0, 0
+        try:
+            for message in channel.train_stream(address, codec.encode_train_request(terms.canonical()), wait):
+                match codec.decode_train_event(message):
+                    case Waiting(parties):
+                        if on_waiting:
+                            on_waiting(parties)
+                    case RoundDone(number, metrics, seconds, traffic):
+                        self.traffic = dict(traffic)
+                        total = sum(map(sum, traffic.values()))
+                        row: Row = {"round": number, **metrics}
+                        row |= {"seconds": seconds - before, "bytes": total - bytes_before}
+                        before, bytes_before = seconds, total
+                        self.history.append(row)
+                        yield row
+                    case ModelPart(part, last, traffic):
+                        data += part
+                        if last:
+                            self.traffic = dict(traffic)
+                            self._model = Model.from_bytes(bytes(data), "the aggregator's model")
+                    case Failed(reason):
+                        raise SessionFailed(reason)
+        except grpc.RpcError as error:
+            raise channel.explained(error, f"the aggregator at {address}") from None
+        if self._model is None:
+            raise PeerError(f"the aggregator at {address} ended the training without a model")
+
+
+class Connection:
+    """An aggregator an analyst can submit terms to."""
+
+    def __init__(self, address: str) -> None:
+        self._address = check_address(address, "aggregator")
+
+    def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
+        """Submit terms; iterate over the result for a row a round.
+
+        wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
+        waits for, whenever that changes.
+        """
+        if not terms.parties:
+            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        return Training(self._address, terms, wait, on_waiting)
+
+
+def connect(address: str) -> Connection:
+    """An aggregator by its address, HOST:PORT. Nothing is sent until terms are submitted."""
+    return Connection(address)

@@ -1,0 +1,88 @@
+"""gRPC, as both ends use it: method names, limits, keepalive, and what its errors mean to a person.
+
+Promises: one table maps fedboost's errors to status codes and back; messages are bytes here, `wire.codec`
+gives them meaning.
+Refuses: an address nobody answers at, a server that is not a fedboost aggregator (ConfigError).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from fedboost.errors import (
+    ConfigError,
+    FedboostError,
+    LocalProtocolError,
+    PeerError,
+    Refused,
+    SessionFailed,
+)
+from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
+
+SERVICE = "fedboost.wire.v1.Aggregator"
+ATTEND = f"/{SERVICE}/Attend"
+TRAIN = f"/{SERVICE}/Train"
+PARTY_KEY = "fedboost-party-bin"
+VERSION_KEY = "fedboost-wire"
+
+KEEPALIVE_MS = 20_000
+"""A silent connection is probed this often, and given up when the probe is not answered in as long."""
+
+CLIENT_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_FROM_AGGREGATOR),
+    ("grpc.max_send_message_length", MAX_TO_AGGREGATOR),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+]
+SERVER_OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_TO_AGGREGATOR),
+    ("grpc.max_send_message_length", MAX_FROM_AGGREGATOR),
+    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
+    ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.so_reuseport", 0),
+]
+
+STATUS: list[tuple[type[FedboostError], grpc.StatusCode]] = [
+    (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
+    (PeerError, grpc.StatusCode.DATA_LOSS),
+    (Refused, grpc.StatusCode.PERMISSION_DENIED),
+    (SessionFailed, grpc.StatusCode.ABORTED),
+    (LocalProtocolError, grpc.StatusCode.INTERNAL),
+]
+
+
+def status_of(error: FedboostError) -> grpc.StatusCode:
+    """The status code an error travels as."""
+    return next(code for kind, code in STATUS if isinstance(error, kind))
+
+
+def explained(error: Any, who: str) -> FedboostError:
+    """What a failed call means, as an error of fedboost."""
+    code, details = error.code(), error.details() or ""
+    for kind, status in STATUS:
+        if code == status:
+            return kind(details)
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return SessionFailed(f"the connection to {who} was lost; start again when it is back")
+    if code == grpc.StatusCode.UNIMPLEMENTED:
+        return ConfigError(f"{who} is not a fedboost aggregator of this version; check the address")
+    return PeerError(f"{who} answered {code.name}: {details}")
+
+
+def train_stream(address: str, request: bytes, wait: float) -> Iterator[bytes]:
+    """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator."""
+    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as opened:
+        try:
+            grpc.channel_ready_future(opened).result(timeout=wait)
+        except grpc.FutureTimeoutError:
+            raise ConfigError(
+                f"no aggregator answers at {address} (waited {wait:g} s); check the address and that it runs"
+            ) from None
+        train: Any = opened.unary_stream
+        yield from train(TRAIN)(request, metadata=((VERSION_KEY, str(WIRE_VERSION)),))

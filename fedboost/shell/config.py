@@ -1,0 +1,110 @@
+"""The files users write: terms, a site's file, the aggregator's file. All TOML.
+
+Promises: paths in a file count from that file's folder; a fault is one line that names file and key.
+Refuses: unknown keys, naming the nearest known one (ConfigError).
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+
+
+def _address(value: str) -> str:
+    host, colon, port = value.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) <= 65535):
+        raise ValueError(f"{value!r} is not an address; write HOST:PORT, such as localhost:7070")
+    return value
+
+
+def check_address(value: str, source: str) -> str:
+    """The address itself if it has the form HOST:PORT, else ConfigError."""
+    try:
+        return _address(value)
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+
+
+class PartyConfig(Frozen):
+    """A site's file."""
+
+    party: Name
+    aggregator: str
+    data: Path
+
+    _check = field_validator("aggregator")(_address)
+
+
+class AggregatorConfig(Frozen):
+    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name."""
+
+    listen: str = "127.0.0.1:7070"
+    programs: tuple[str, ...] = Field(())
+
+    _check = field_validator("listen")(_address)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file."""
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not TOML: {error}") from None
+
+
+def read_terms(path: Path) -> Terms:
+    """An analyst's terms."""
+    return Terms.read(read_toml(path), str(path))
+
+
+def read_party(path: Path) -> PartyConfig:
+    """A site's file; its data path is made absolute."""
+    config = read_model(PartyConfig, read_toml(path), str(path))
+    return config.model_copy(update={"data": (path.parent / config.data).resolve()})
+
+
+def read_aggregator(path: Path) -> AggregatorConfig:
+    """The aggregator's file."""
+    return read_model(AggregatorConfig, read_toml(path), str(path))
+
+
+_ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}
+
+
+def terms_to_toml(terms: Terms) -> str:
+    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last."""
+    values = terms.model_dump(mode="json")
+    written = _ALWAYS_WRITTEN | terms.model_fields_set
+    lines = [
+        f"{key} = {_toml(value)}" for key, value in values.items() if key in written and key != "columns"
+    ]
+    lines += ["", "[columns]"]
+    chosen = terms.columns.model_dump(mode="json", exclude_defaults=True)
+    lines += [f"{key} = {_toml(value)}" for key, value in chosen.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case str():
+            escaped = "".join(_ESCAPES.get(c, c if c.isprintable() else f"\\U{ord(c):08X}") for c in value)
+            return f'"{escaped}"'
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dict():
+            return "{ " + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+    raise TypeError(f"{type(value).__name__} has no TOML form here")
+
+
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}

@@ -1,0 +1,384 @@
+"""Tables (CSV, Parquet, Arrow, pandas) to the float32 columns the terms want.
+
+Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
+categories through their text); every array is new, contiguous and writable, and the table is not touched.
+Refuses: columns that are absent or of another type, levels that are not declared, infinite values, and labels
+or weights that are missing or out of range, each with the column, the row (the first data row is row 1) and
+the value. Such a message quotes a site's data: it is meant for the people at that site.
+
+What is missing: nulls and NaN everywhere; in text also the empty string; in text read as numbers also NA,
+NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL, ...).
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.bins import Float32
+from fedboost.protocol.party import Shard
+from fedboost.protocol.terms import Schema, Terms, nearest
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
+    import pyarrow as pa
+
+Rows = npt.NDArray[np.bool_]
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+"""What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
+_MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
+_UNKNOWN = -1.0
+"""The code of a value that is no declared level."""
+
+
+def read_table(path: Path | str) -> "pa.Table":
+    """The table in a file, by its suffix (`SUFFIXES`). Raises ConfigError with the full path."""
+    import pyarrow as pa
+
+    path = Path(path).absolute()
+    name = path.name.lower()
+    if not name.endswith((*SUFFIXES, ".gz")):
+        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; known: {', '.join(SUFFIXES)}")
+    form = "Parquet" if name.endswith((".parquet", ".pq")) else "CSV"
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a directory, not a file")
+        if path.stat().st_size == 0:
+            raise ConfigError(f"{path}: the file is empty")
+        table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
+        return _distinct(table, str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as {form}: {_first_line(error)}") from None
+
+
+def as_table(data: object) -> "pa.Table":
+    """A table from a path, a pyarrow Table, a pandas DataFrame (its index is dropped), or a mapping of column
+    name to a sequence of values. Raises ConfigError."""
+    import pyarrow as pa
+
+    kind = type(data)
+    if isinstance(data, (str, Path)):
+        return read_table(data)
+    try:
+        if isinstance(data, pa.Table):
+            return _distinct(data, "the table")
+        if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "__dataframe__"):
+            return _distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
+        if isinstance(data, Mapping):
+            return pa.table({str(name): values for name, values in data.items()})
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot make a table of this {kind.__name__}: {_first_line(error)}") from None
+    raise ConfigError(
+        f"cannot make a table of {kind.__module__}.{kind.__qualname__}: "
+        "give a path, a pyarrow Table, a pandas DataFrame or a mapping of column names to values"
+    )
+
+
+def to_shard(table: "pa.Table", terms: Terms, site: str) -> Shard:
+    """The label, weight and features the terms name, as float32. Raises Refused with one line."""
+    try:
+        return _shard(table, terms)
+    except ConfigError as error:
+        raise Refused(f"party {site}: {error}") from None
+
+
+def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. A level the schema does not declare counts
+    as missing. Raises ConfigError that begins with `source`."""
+    out = np.empty((table.num_rows, len(schema.features)), np.float32)
+    try:
+        for place, name in enumerate(schema.numeric):
+            out[:, place] = _finite(table, name)
+        for place, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
+            codes = _codes(table, name, levels)
+            out[:, place] = np.where(codes == _UNKNOWN, np.float32(np.nan), codes)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    return out
+
+
+def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
+    """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
+    if name in table.column_names:
+        return table.column(name)
+    hint = nearest(name, table.column_names) or f"; the columns are {listing(table.column_names)}"
+    raise ConfigError(f"column {name!r} is missing{hint}")
+
+
+def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
+    """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
+    ConfigError for another type, and for the first text that is no number."""
+    import pyarrow as pa
+
+    values = _plain(column)
+    if is_text(values.type):
+        values = _parsed(values, name)
+    elif not _is_number(values.type):
+        raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say numeric")
+    if values.type != pa.float32():
+        values = values.cast(pa.float64(), safe=False)
+    with np.errstate(over="ignore"):
+        return np.array(values.to_numpy(), np.float32)
+
+
+def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]:
+    """A column as categories: the index of each row's text, int64 [rows] (missing: -1), and the texts found.
+
+    The text of a string is itself; of an integer, also in a column of floats, its digits; of another number,
+    the shortest decimal that reads as it; of a boolean, true or false. Raises ConfigError for other types.
+    """
+    import pyarrow as pa
+
+    values = _plain(column)
+    if not is_text(values.type) and not _is_number(values.type):
+        raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say categorical")
+    encoded = values.dictionary_encode().combine_chunks()
+    distinct = encoded.dictionary.to_pylist()
+    if values.type == pa.float32():
+        distinct = [float(str(np.float32(value))) for value in distinct]
+    spelled = [_text(value) for value in distinct]
+    found = {text: code for code, text in enumerate(dict.fromkeys(filter(None, spelled)))}
+    code_of = np.array([*(found[text] if text else -1 for text in spelled), -1], np.int64)
+    return code_of[encoded.indices.fill_null(-1).to_numpy()], tuple(found)
+
+
+def is_text(kind: "pa.DataType") -> bool:
+    """Whether values of this Arrow type are strings."""
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def kind_of(column: "pa.ChunkedArray") -> str:
+    """The type of a column's values, for a message."""
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "binary (not UTF-8 text)"
+    return "string" if is_text(kind) else shorten(str(kind))
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """At most `limit` characters of it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def listing(values: Sequence[str], limit: int = 8) -> str:
+    """The first few values, quoted, for a message."""
+    shown = [shorten(repr(value)) for value in values[:limit]]
+    return ", ".join(shown) + (f", … ({len(values)} in all)" if len(values) > limit else "")
+
+
+def _read_csv(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import csv
+
+    name = path.name.lower()
+    delimiter = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
+    with pa.input_stream(str(path), compression="gzip" if name.endswith(".gz") else None) as stream:
+        return csv.read_csv(
+            stream,
+            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+            convert_options=csv.ConvertOptions(strings_can_be_null=True),
+        )
+
+
+def _read_parquet(path: Path) -> "pa.Table":
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:  # read_table would turn folder names like a=1 into columns
+        return file.read()
+
+
+def _distinct(table: "pa.Table", source: str) -> "pa.Table":
+    names = table.column_names
+    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    if twice is not None:
+        raise ConfigError(f"{source}: there are two columns named {twice!r}")
+    return table
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return shorten(lines[0], 200)
+
+
+def _shard(table: "pa.Table", terms: Terms) -> Shard:
+    schema = terms.columns
+    if table.num_rows == 0:
+        raise ConfigError("the table has no rows")
+    for name in (schema.label, *([schema.weight] if schema.weight else []), *schema.features):
+        column_of(table, name)
+    label = (
+        _label(table, terms) if schema.positive is None else _positive(table, schema.label, schema.positive)
+    )
+    weight = _weight(table, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
+    numeric = [_finite(table, name) for name in schema.numeric]
+    categorical = [_declared(table, name, levels) for name, levels in schema.categorical.items()]
+    return Shard((*numeric, *categorical), label, weight)
+
+
+def _refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
+    """Raise for the first of these rows, if there is one."""
+    if rows.any():
+        row = int(np.argmax(rows))
+        value = shorten(repr(table.column(name)[row].as_py()))
+        raise ConfigError(f"column {name!r} is {value} in row {row + 1}, {reason}")
+
+
+def _refuse_missing(rows: Rows, what: str) -> None:
+    if rows.any():
+        raise ConfigError(f"{what} is missing in row {np.argmax(rows) + 1}: fill it in, or drop the row")
+
+
+def _finite(table: "pa.Table", name: str) -> Float32:
+    values = numbers(column_of(table, name), name)
+    _refuse(table, name, np.isinf(values), "which is infinite or too large for a 32-bit float")
+    return values
+
+
+def _label(table: "pa.Table", terms: Terms) -> Float32:
+    name = terms.columns.label
+    binary = terms.objective == "binary:logistic"
+    hint = "; set positive under [columns] to the label value that counts as 1" if binary else ""
+    try:
+        label = _finite(table, name)
+    except ConfigError as error:
+        text = is_text(_plain(table.column(name)).type)
+        raise ConfigError(f"label {error}{hint if text else ''}") from None
+    _refuse_missing(np.isnan(label), f"label {name!r}")
+    bad = terms.loss.bad_label(label)
+    if bad:
+        rows = np.arange(label.size) == bad[0]
+        _refuse(table, name, rows, f"as the label of {terms.objective} it takes {bad[1]}{hint}")
+    return label
+
+
+def _positive(table: "pa.Table", name: str, positive: str) -> Float32:
+    codes, found = texts(table.column(name), name)
+    _refuse_missing(codes < 0, f"label {name!r}")
+    if len(found) > 2:
+        raise ConfigError(f"label {name!r} has more than two values: {listing(found)}")
+    wanted = _spelled_as(table.column(name), positive)
+    if wanted not in found and len(found) == 2:
+        raise ConfigError(
+            f"label {name!r} has the values {listing(found)}, positive = {positive!r} is neither"
+        )
+    code = found.index(wanted) if wanted in found else len(found)
+    return np.equal(codes, code).astype(np.float32)
+
+
+def _weight(table: "pa.Table", name: str) -> Float32:
+    weight = _finite(table, name)
+    _refuse_missing(np.isnan(weight), f"weight {name!r}")
+    _refuse(table, name, weight < 0.0, "a weight must be 0 or more")
+    return weight
+
+
+def _declared(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
+    codes = _codes(table, name, levels)
+    _refuse(table, name, codes == _UNKNOWN, f"the levels in the terms are {listing(levels)}")
+    return codes
+
+
+def _codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
+    """The index of each row's level: float32 [rows]; missing: NaN; no declared level: `_UNKNOWN`."""
+    column = column_of(table, name)
+    codes, found = texts(column, name)
+    known: dict[str, int] = {}
+    for code, level in enumerate(levels):
+        known.setdefault(_spelled_as(column, level), code)
+    known |= {level: code for code, level in enumerate(levels)}
+    values = np.array([*(known.get(text, _UNKNOWN) for text in found), np.nan], np.float32)
+    return values[codes]
+
+
+def _spelled_as(column: "pa.ChunkedArray", text: str) -> str:
+    """What `texts` makes of `text` in this column: a CSV file that says 01 or True is read as numbers or
+    booleans, and then holds 1 or true."""
+    if is_text(_plain(column).type):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        return _text(float(text)) or text
+    except ValueError:
+        return text
+
+
+def _text(value: object) -> str | None:
+    """The text of one value; None for what is missing."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            whole = value.is_integer()
+            return None if value != value else str(int(value)) if whole else repr(value)
+        case None | "":
+            return None
+        case _:
+            return str(value)
+
+
+def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """The same values without the encodings that compute functions cannot all read."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    if types.is_dictionary(column.type):
+        decoded = [chunk.dictionary.take(chunk.indices) for chunk in column.chunks]
+        column = pa.chunked_array(decoded, column.type.value_type)
+    kind = column.type
+    if types.is_decimal(kind):
+        return column.cast(pa.string()).cast(pa.float64())
+    if types.is_float16(kind):
+        return column.cast(pa.float32())
+    if kind == pa.string_view():
+        return column.cast(pa.large_string())
+    return column.cast(pa.string()) if types.is_null(kind) else column
+
+
+def _is_number(kind: "pa.DataType") -> bool:
+    from pyarrow import types
+
+    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
+def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
+    """Text as float64."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    spelled = compute.utf8_trim_whitespace(column)
+    missing = compute.is_in(spelled, value_set=pa.array(_MISSING_NUMBERS, spelled.type))
+    spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
+    try:
+        return spelled.cast(pa.float64())
+    except pa.ArrowInvalid:
+        row = _first_unparsed(spelled)
+    value = shorten(repr(column[row].as_py()))
+    raise ConfigError(
+        f"column {name!r} is string here (first value that is not a number: {value} in row {row + 1}), "
+        "the terms say numeric"
+    )
+
+
+def _first_unparsed(column: "pa.ChunkedArray") -> int:
+    """The first row that is no number, where there is one."""
+    import pyarrow as pa
+
+    good, end = 0, len(column)  # rows before `good` are numbers; one of those before `end` is not
+    while end - good > 1:
+        middle = (good + end) // 2
+        try:
+            column.slice(good, middle - good).cast(pa.float64())
+            good = middle
+        except pa.ArrowInvalid:
+            end = middle
+    return good

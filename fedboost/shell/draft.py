@@ -1,0 +1,170 @@
+"""What an analyst starts from: a schema drafted from a table, and a table split into parties to try things.
+
+Promises: a drafted schema fits the table it was drafted from; every row goes to exactly one party; the same
+seed gives the same split.
+Refuses: labels no objective fits, tables without a usable feature, and splits that leave a party without rows
+(ConfigError).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.bins import Float32
+from fedboost.protocol.terms import Schema, read_model
+from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_LEVELS = 1000
+"""A text column of more distinct values than this is a name or a note rather than a category."""
+_INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
+_MAX_NAME = 256
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A schema and an objective to start from."""
+
+    columns: Schema
+    objective: str
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Name of each column that can be no feature -> the reason."""
+
+
+def draft_schema(
+    table: "pa.Table", label: str, weight: str | None = None, exclude: Sequence[str] = ()
+) -> Draft:
+    """A schema with every usable column as a feature, but for label, weight and `exclude`.
+
+    Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
+    become categorical, with the levels found, sorted. Raises ConfigError.
+    """
+    objective, positive = _objective(table, label)
+    no_features = [label, *([weight] if weight else []), *exclude]
+    for name in no_features:
+        column_of(table, name)
+    numeric: list[str] = []
+    categorical: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
+    for name in table.column_names:
+        if name in no_features:
+            continue
+        use = _use(table.column(name), name)
+        if use is None:
+            numeric.append(name)
+        elif isinstance(use, str):
+            left_out[name] = use
+        else:
+            categorical[name] = use
+    if not numeric and not categorical:
+        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
+        raise ConfigError(f"no column can be a feature{reasons}")
+    values = {"label": label, "positive": positive, "weight": weight}
+    schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
+    return Draft(schema, objective, left_out)
+
+
+def split_by_site(table: "pa.Table", column: str) -> "dict[str, pa.Table]":
+    """Each site's rows, in their order and without the column that names the site, by site name, sorted.
+    Raises ConfigError where the column is absent, of a type without text, or null in a row."""
+    if table.num_rows == 0:
+        raise ConfigError("the table has no rows")
+    codes, sites = texts(column_of(table, column), column)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0)) + 1
+        raise ConfigError(f"column {column!r} names no site in row {row}: fill it in, or drop the row")
+    rest = table.drop_columns([column])
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
+    return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}
+
+
+def split_by_weights(
+    table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int
+) -> "dict[str, pa.Table]":
+    """Shuffled rows shared out in proportion to the weights, at least one row a party, by name in the order
+    given. Raises ConfigError where names repeat, a weight is not positive, or rows are fewer than parties."""
+    rows, parties = table.num_rows, len(names)
+    if not parties or len(set(names)) != parties or len(weights) != parties:
+        raise ConfigError(f"give each party its own name and a weight: {listing(names)}, {[*weights]}")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ConfigError(f"the weights of parties must be positive numbers, got {[*weights]}")
+    if rows < parties:
+        raise ConfigError(f"{rows} rows cannot be split among {parties} parties: each needs at least one")
+    exact = np.array(weights, np.float64) / np.sum(weights) * rows
+    sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
+    while sizes.sum() != rows:  # one step a party at most
+        step = 1 if sizes.sum() < rows else -1
+        short = np.where(sizes + step > 0, step * (exact - sizes), -np.inf)
+        sizes[np.argmax(short)] += step
+    order = np.random.default_rng(seed).permutation(rows)
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    return {name: table.take(part) for name, part in zip(names, parts, strict=True)}
+
+
+def _objective(table: "pa.Table", label: str) -> tuple[str, str | None]:
+    """The objective that fits a label column, and the label value that counts as 1 where it is not plain 1."""
+    column = column_of(table, label)
+    try:
+        values = numbers(column, label)
+    except ConfigError:
+        distinct = np.zeros(0, np.float32)
+    else:
+        distinct = np.unique(values[~np.isnan(values)])
+    if distinct.size > 2:
+        return "reg:squarederror", None
+    if distinct.tolist() == [0.0, 1.0]:
+        return "binary:logistic", None
+    codes, found = texts(column, label)
+    if not found:
+        raise ConfigError(f"label {label!r} has no values")
+    if len(found) == 1:
+        raise ConfigError(f"label {label!r} is constant: {listing(found)} in every row")
+    if len(found) > 2:
+        raise ConfigError(
+            f"label {label!r} has more than two values that are not numbers: {listing(found)}; "
+            "multiclass objectives are not supported"
+        )
+    counts = Counter(found[code] for code in codes[codes >= 0].tolist())
+    return "binary:logistic", min(sorted(found, reverse=True), key=counts.__getitem__)
+
+
+def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
+    """What a feature column is: its levels; None for numbers; or the reason why it can be none."""
+    from pyarrow import types
+
+    if not name:
+        return "has no name"
+    if len(name) > _MAX_NAME:
+        return f"has a name of more than {_MAX_NAME} characters"
+    if name.startswith(_INDEX):
+        return "is an index of pandas"
+    if column.null_count == len(column):
+        return "has no values"
+    if not types.is_dictionary(column.type):
+        try:
+            values = numbers(column, name)
+        except ConfigError:
+            pass  # text
+        else:
+            return _use_of_numbers(values)
+    try:
+        _, found = texts(column, name)
+    except ConfigError:
+        return f"is {kind_of(column)}, neither numbers nor text"
+    if len(found) > MAX_LEVELS:
+        return f"has {len(found)} distinct values, more than {MAX_LEVELS}"
+    return sorted(found) or "has no values"
+
+
+def _use_of_numbers(values: Float32) -> str | None:
+    if np.isnan(values).all():
+        return "has no values"
+    return "has values that are infinite or too large for a 32-bit float" if np.isinf(values).any() else None

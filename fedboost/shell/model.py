@@ -1,0 +1,120 @@
+"""The model as people hold it: trees, the terms they were trained under, and a file.
+
+Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
+file at once or not at all; the same parties and terms give the same file, byte for byte.
+Refuses: files that are not such models (ConfigError).
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedboost import __version__
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt.model import Booster
+from fedboost.protocol.terms import Terms
+from fedboost.shell.files import write_atomically
+
+_PREFIX = "fedboost."
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model. `terms` are those of its session; `rounds` has the metrics of each round."""
+
+    booster: Booster = field(repr=False)
+    terms: Terms = field(repr=False)
+    rounds: tuple[Mapping[str, float], ...] = field(repr=False)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties whose rows trained it."""
+        return self.terms.parties
+
+    @property
+    def protection(self) -> str:
+        """How the parties' vectors were hidden."""
+        return self.terms.protection
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model without fedboost's facts: equal for equal trees, whoever trained them."""
+        return hashlib.sha256(self.booster.to_xgboost().encode()).hexdigest()
+
+    def facts(self) -> dict[str, str]:
+        """What rides in the attributes of the file."""
+        terms = self.terms
+        return {
+            _PREFIX + "version": __version__,
+            _PREFIX + "terms": terms.canonical(),
+            _PREFIX + "terms_digest": terms.digest,
+            _PREFIX + "protection": terms.protection,
+            _PREFIX + "parties": json.dumps(terms.parties),
+            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+        }
+
+    def to_bytes(self) -> bytes:
+        """The content of the model file."""
+        return self.booster.to_xgboost(self.facts()).encode()
+
+    def save(self, path: Path | str) -> None:
+        """Write the model file: XGBoost JSON."""
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "model") -> "Model":
+        """The model in the content of a model file; ConfigError if it is none."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source}: not a fedboost model: not text") from None
+        booster, attributes = Booster.from_xgboost(text, source)
+        try:
+            terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
+            history = json.loads(attributes[_PREFIX + "history"])
+            rounds = tuple({str(k): float(v) for k, v in row.items()} for row in history)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+        if terms.columns.features != booster.features or terms.objective != booster.objective:
+            raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
+        return cls(booster, terms, rounds)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Model":
+        """Read a model file."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
+        return cls.from_bytes(data, str(path))
+
+    def predict(self, data: Any) -> Float64:
+        """Predictions, float64 [rows], for a table (path, pandas, Arrow) or float32 [rows, features] array.
+
+        A table needs the feature columns of the terms; values missing or never declared count as missing.
+        """
+        from fedboost.shell.data import as_table, to_features
+
+        if isinstance(data, np.ndarray):
+            if data.ndim != 2 or data.shape[1] != len(self.booster.features):
+                raise ConfigError(
+                    f"an array of shape {data.shape}; the model has {len(self.booster.features)} features"
+                )
+            return self.booster.predict(data.astype(np.float32, copy=False))
+        source = str(data) if isinstance(data, (str, Path)) else "table"
+        return self.booster.predict(to_features(as_table(data), self.terms.columns, source))
+
+    def importance(self, kind: str = "gain") -> dict[str, float]:
+        """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
+        return self.booster.importance(kind)
+
+    @classmethod
+    def of(cls, booster: Booster, terms: Terms, rounds: Sequence[Mapping[str, float]]) -> "Model":
+        """The model of a session that is done."""
+        return cls(booster, terms, tuple(rounds))

@@ -1,0 +1,119 @@
+"""A party on the network: dials the aggregator, answers what its session lets it answer.
+
+Promises: computing never blocks the connection (it runs in a thread of its own); an aggregator that is not
+there is waited for, and dialled again when it was lost.
+Refuses: a name that is taken, a server that is no aggregator (the error ends the process).
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.messages import Admit, Bye, FromParty, ToParty
+from fedboost.protocol.party import Shard
+from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.terms import Terms
+from fedboost.shell import channel
+from fedboost.shell.config import PartyConfig
+from fedboost.shell.data import read_table, to_shard
+from fedboost.wire import codec
+
+FIRST_RETRY, LAST_RETRY = 0.2, 5.0
+"""Seconds between two tries to reach the aggregator, doubling from the first to the last."""
+SAY_SO = 1.0
+"""Seconds of waiting before the log says that the aggregator is waited for."""
+
+
+class PartyNode:
+    """One site. Reads its table once, when it starts; ConfigError if it cannot be read."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        self._config = config
+        self._log = log.bind(party=config.party)
+        self._table = read_table(config.data)
+        self._session: PartySession | None = None
+        self.ended: list[str] = []
+        """The reason each session ended, '' for those that made a model."""
+
+    async def run(self, wait: float, once: bool) -> None:
+        """Attend the aggregator until cancelled; with `once` until one session has ended.
+
+        wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over.
+        """
+        address = self._config.aggregator
+        waited, pause, said = 0.0, FIRST_RETRY, False
+        while not (once and self.ended):
+            async with grpc.aio.insecure_channel(address, options=channel.CLIENT_OPTIONS) as opened:
+                try:
+                    await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
+                except TimeoutError:
+                    waited += pause
+                    if waited >= wait:
+                        raise ConfigError(
+                            f"no aggregator answers at {address} (waited {wait:g} s); check `aggregator` in "
+                            f"this site's file and that the aggregator runs"
+                        ) from None
+                    if waited >= SAY_SO and not said:
+                        self._log.info("waiting for the aggregator", address=address)
+                        said = True
+                    pause = min(2 * pause, LAST_RETRY)
+                    continue
+                waited, pause, said = 0.0, FIRST_RETRY, False
+                await self._attend(opened, once)
+
+    async def _attend(self, opened: Any, once: bool) -> None:
+        """One connection, from greeting to loss."""
+        metadata = (
+            (channel.PARTY_KEY, self._config.party.encode()),
+            (channel.VERSION_KEY, str(codec.WIRE_VERSION)),
+        )
+        call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
+        try:
+            self._log.info("at hand", aggregator=self._config.aggregator)
+            async for data in call:
+                message = codec.decode_to_party(data)
+                session = self._session_for(message)
+                if session is None:
+                    continue
+                replies = session.handle(message)
+                while (reply := await asyncio.to_thread(_next, replies)) is not None:
+                    await call.write(codec.encode_from_party(reply))
+                if session.ended is not None:
+                    self._end(session.ended, message)
+                    if once:
+                        await call.done_writing()
+                        return
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
+        except asyncio.InvalidStateError:
+            pass  # the aggregator closed the stream while an answer was being written
+        self._session = None
+        self._log.info("the aggregator is gone; dialling again")
+
+    def _session_for(self, message: ToParty) -> PartySession | None:
+        """The session a message belongs to; None for the last words of one this party has left."""
+        if isinstance(message, Admit):
+            self._log.info("session offered", session=message.session, terms=message.terms.digest[:12])
+            self._session = PartySession(self._config.party, self._read_shard)
+        return self._session
+
+    def _end(self, reason: str, message: ToParty) -> None:
+        if not reason:
+            self._log.info("session done")
+        elif isinstance(message, Bye):
+            self._log.info("session failed", reason=reason)
+        else:
+            self._log.info("left the session", reason=reason)
+        self.ended.append(reason)
+        self._session = None
+
+    def _read_shard(self, terms: Terms) -> Shard:
+        return to_shard(self._table, terms, self._config.party)
+
+
+def _next(replies: Iterator[FromParty]) -> FromParty | None:
+    return next(replies, None)

@@ -1,0 +1,31 @@
+"""Which program a name in the terms stands for. Code never travels: custom ones are named in the aggregator's
+own file. Refuses names that are not, and modules that cannot be imported (ConfigError)."""
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import cast
+
+from fedboost.errors import ConfigError
+from fedboost.programs import boosting
+from fedboost.protocol.aggregator_session import Program
+
+BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
+
+
+def load_program(name: str, allowed: Iterable[str]) -> Program:
+    """A built-in program, or `module:function` if it is among the allowed ones."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name not in set(allowed):
+        known = ", ".join([*BUILT_IN, *allowed])
+        raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise ConfigError(f"program {name!r}: write module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder the aggregator was started in
+    try:
+        return cast(Program, getattr(import_module(module), function))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"program {name!r} cannot be loaded: {error}") from None

@@ -1,0 +1,128 @@
+"""All parties and the aggregator in one process: the same sessions, the same codec, no sockets.
+
+Promises: every message passes through the codec, so its bytes are those of the wire; parties' messages are
+delivered in an order drawn from the seed; the model does not depend on it.
+Refuses: what the sessions refuse, as the error they name (SessionFailed).
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.model import Booster
+from fedboost.programs import boosting
+from fedboost.protocol.aggregator_session import AggregatorSession, Outbox, Program
+from fedboost.protocol.messages import FromParty
+from fedboost.protocol.party import Shard
+from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.terms import Terms
+from fedboost.shell.data import as_table, to_shard
+from fedboost.shell.model import Model
+from fedboost.shell.telemetry import Meter, Row
+from fedboost.wire import codec
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a training came to.
+
+    history: a row a round with `round`, the metrics by name, `seconds`, and `bytes` (sent and received by
+    all parties in that round); traffic: party to (bytes sent, bytes received), all turns together.
+    """
+
+    model: Model
+    history: list[Row]
+    traffic: dict[str, tuple[int, int]]
+
+
+def simulate(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    program: Program | None = None,
+    seed: int = 0,
+    on_round: Callable[[Row], None] | None = None,
+) -> Result:
+    """Train in this process.
+
+    shards: party name to table (path, pandas, Arrow, or a mapping of columns to arrays), or a list of
+    tables, whose parties are then called party-1, party-2, ... The terms' own parties are replaced by these.
+    program: the algorithm, a generator over queries; boosting unless given.
+    seed: of the order in which messages are delivered; it does not change the model.
+    on_round: called with each row of the history as it comes.
+    """
+    if not isinstance(shards, Mapping):
+        shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
+    if not shards:
+        raise ConfigError("no parties: give at least one table")
+    terms = terms.with_parties(shards)
+    if program is None and terms.program != "boosting":
+        raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
+    meter = Meter(terms.parties)
+    session = AggregatorSession("simulation", terms, program or boosting.train)
+    nodes = {name: _Node(name, data) for name, data in shards.items()}
+    _deliver(session.start(), nodes, meter)
+    draw = random.Random(seed)
+    busy = list(nodes)
+    while busy:
+        name = busy[draw.randrange(len(busy))]
+        reply = nodes[name].next_reply()
+        if reply is None:
+            busy.remove(name)
+            continue
+        data = codec.encode_from_party(reply)
+        meter.sent(name, len(data))
+        outbox = session.handle(name, codec.decode_from_party(data))
+        for row in meter.rows(session.history):
+            if on_round:
+                on_round(row)
+        busy = _deliver(outbox, nodes, meter) or busy
+    return finish(session, meter)
+
+
+def finish(session: AggregatorSession, meter: Meter) -> Result:
+    """The result of a session that is over; raises SessionFailed if it has no model."""
+    if session.error is not None:
+        raise session.error
+    if not isinstance(session.booster, Booster):
+        raise ConfigError(f"program {session.terms.program!r} returned no model")
+    rounds = [{"round": row.round, **row.metrics} for row in session.history]
+    model = Model.of(session.booster, session.terms, rounds)
+    return Result(model, meter.history, meter.traffic)
+
+
+@dataclass
+class _Node:
+    """One party: its session, what was sent to it, and the reply it is in the middle of."""
+
+    name: str
+    data: Any
+    inbox: deque[bytes] = field(default_factory=deque)
+    _session: PartySession | None = None
+    _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
+
+    def next_reply(self) -> FromParty | None:
+        """The next message of this party, or None if it waits for the aggregator."""
+        session = self._session = self._session or PartySession(self.name, self._read_shard)
+        while True:
+            for reply in self._replies:
+                return reply
+            if not self.inbox:
+                return None
+            self._replies = session.handle(codec.decode_to_party(self.inbox.popleft()))
+
+    def _read_shard(self, terms: Terms) -> Shard:
+        return to_shard(as_table(self.data), terms, self.name)
+
+
+def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
+    """Put the messages into the inboxes; the parties that have something to do now."""
+    last_message, last_data = None, b""
+    for name, message in outbox:
+        if message is not last_message:
+            last_message, last_data = message, codec.encode_to_party(message)
+        meter.received(name, len(last_data))
+        nodes[name].inbox.append(last_data)
+    return list(nodes) if outbox else []

@@ -1,0 +1,363 @@
+"""Messages to bytes and back. The only importer of the generated protobuf code.
+
+Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
+a message or a PeerError.
+Refuses: bytes that are no message of this version, values outside their ranges, oversized messages.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.metrics import METRICS, MetricScale
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.messages import Admit, Ask, Bye, FromParty, Join, Leave, Report, ToParty
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.protocol.terms import Terms
+from fedboost.wire.v1 import fedboost_pb2 as pb
+
+WIRE_VERSION = 1
+MAX_TO_AGGREGATOR = 4 << 20
+"""Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
+MAX_FROM_AGGREGATOR = 64 << 20
+"""Bytes of a message from the aggregator: the grids of a wide table are the largest."""
+MODEL_PART = 1 << 20
+
+Traffic = Mapping[str, tuple[int, int]]
+"""Party to bytes it sent and received."""
+
+
+# ---- party -> aggregator ----------------------------------------------------------------------------
+
+
+def encode_from_party(message: FromParty) -> bytes:
+    """Bytes of a party's message."""
+    match message:
+        case Join(session, digest):
+            out = pb.FromParty(join=pb.Join(session=session, digest=digest))
+        case Report(turn, part, cells):
+            out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells))
+        case Leave(reason):
+            out = pb.FromParty(leave=pb.Leave(reason=reason))
+        case _:
+            assert_never(message)
+    return _serialised(out)
+
+
+def decode_from_party(data: bytes) -> FromParty:
+    """The message in these bytes, or PeerError."""
+    message = _parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
+    match message.WhichOneof("message"):
+        case "join":
+            return Join(message.join.session, message.join.digest)
+        case "report":
+            return Report(message.report.turn, message.report.part, message.report.cells)
+        case "leave":
+            return Leave(message.leave.reason)
+    raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+# ---- aggregator -> party ----------------------------------------------------------------------------
+
+
+def encode_to_party(message: ToParty) -> bytes:
+    """Bytes of a message of the aggregator."""
+    match message:
+        case Admit(session, terms):
+            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical()))
+        case Ask(turn, query):
+            out = pb.ToParty(ask=_ask_to_pb(turn, query))
+        case Bye(reason):
+            out = pb.ToParty(bye=pb.Bye(reason=reason))
+        case _:
+            assert_never(message)
+    return _serialised(out)
+
+
+def decode_to_party(data: bytes) -> ToParty:
+    """The message in these bytes, or PeerError."""
+    message = _parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
+    match message.WhichOneof("message"):
+        case "admit":
+            try:
+                return Admit(message.admit.session, Terms.from_canonical(message.admit.terms))
+            except ConfigError as error:
+                raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
+        case "ask":
+            return Ask(message.ask.turn, _query_from_pb(message.ask))
+        case "bye":
+            return Bye(message.bye.reason)
+    raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _ask_to_pb(turn: int, query: Query) -> Any:
+    match query:
+        case RowsQuery():
+            return pb.Ask(turn=turn, rows=pb.RowsQuery())
+        case QuantileQuery(rows, grids):
+            return pb.Ask(turn=turn, quantiles=pb.QuantileQuery(rows=rows, grids=map(_grid_to_pb, grids)))
+        case KllQuery(rows, features, max_bin):
+            return pb.Ask(turn=turn, kll=pb.KllQuery(rows=rows, features=features, max_bin=max_bin))
+        case StartQuery(rows, cut_points, gradient, hessian):
+            cuts = [
+                pb.Cuts(cuts=c.tolist(), missing=m)
+                for c, m in zip(cut_points.cuts, cut_points.missing, strict=True)
+            ]
+            start = pb.StartQuery(
+                rows=rows, features=cuts, gradient=_scale_to_pb(gradient), hessian=_scale_to_pb(hessian)
+            )
+            return pb.Ask(turn=turn, start=start)
+        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian):
+            histograms = pb.HistogramQuery(
+                rows=rows,
+                tree=tree,
+                splits=map(_split_to_pb, splits),
+                nodes=nodes,
+                bins=bins,
+                gradient=_scale_to_pb(gradient),
+                hessian=_scale_to_pb(hessian),
+            )
+            return pb.Ask(turn=turn, histograms=histograms)
+        case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents):
+            end_round = pb.EndRoundQuery(
+                rows=rows,
+                tree=tree,
+                splits=map(_split_to_pb, splits),
+                values=[pb.LeafValue(node=node, value=value) for node, value in values],
+                metrics=metrics,
+                weight=_scale_to_pb(scale.weight),
+                residual_exponent=scale.residual_exponent,
+                exponents=exponents,
+            )
+            return pb.Ask(turn=turn, end_round=end_round)
+        case _:
+            assert_never(query)
+
+
+def _query_from_pb(ask: Any) -> Query:
+    match ask.WhichOneof("query"):
+        case "rows":
+            return RowsQuery()
+        case "quantiles":
+            q = ask.quantiles
+            return QuantileQuery(_rows(q), tuple(_grid_from_pb(grid) for grid in q.grids))
+        case "kll":
+            q = ask.kll
+            return KllQuery(_rows(q), q.features, q.max_bin)
+        case "start":
+            q = ask.start
+            cuts = tuple(_cuts_from_pb(f) for f in q.features)
+            cut_points = CutPoints(cuts, tuple(f.missing for f in q.features))
+            return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
+        case "histograms":
+            q = ask.histograms
+            return HistogramQuery(
+                _rows(q),
+                q.tree,
+                tuple(map(_split_from_pb, q.splits)),
+                tuple(q.nodes),
+                q.bins,
+                _scale_from_pb(q.gradient),
+                _scale_from_pb(q.hessian),
+            )
+        case "end_round":
+            q = ask.end_round
+            _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
+            _require(all(name in METRICS for name in q.metrics), "a metric this version does not know")
+            _require(abs(q.residual_exponent) <= 128, f"residual exponent {q.residual_exponent}")
+            return EndRoundQuery(
+                _rows(q),
+                q.tree,
+                tuple(map(_split_from_pb, q.splits)),
+                tuple((value.node, value.value) for value in q.values),
+                tuple(q.metrics),
+                MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
+                q.exponents,
+            )
+    raise PeerError("an empty query, or one of a newer version of fedboost")
+
+
+def _rows(query: Any) -> int:
+    _require(0 < query.rows < 1 << 48, f"{query.rows} rows")
+    return int(query.rows)
+
+
+def _scale_to_pb(scale: Scale) -> Any:
+    return pb.Scale(exponent=scale.exponent, bits=scale.bits)
+
+
+def _scale_from_pb(scale: Any) -> Scale:
+    _require(abs(scale.exponent) <= 256 and 1 <= scale.bits <= 32, "a scale out of range")
+    return Scale(scale.exponent, scale.bits)
+
+
+def _split_to_pb(split: Split) -> Any:
+    return pb.Split(
+        node=split.node,
+        feature=split.feature,
+        bin=split.bin,
+        missing_left=split.missing_left,
+        left=split.left,
+    )
+
+
+def _split_from_pb(split: Any) -> Split:
+    return Split(split.node, split.feature, split.bin, split.missing_left, split.left)
+
+
+def _cuts_from_pb(feature: Any) -> Any:
+    cuts = np.array(feature.cuts, np.float32)
+    _require(bool(np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()), "cut points that do not increase")
+    return cuts
+
+
+def _grid_to_pb(grid: Grid) -> Any:
+    return pb.Grid(
+        starts=grid.starts.tolist(), widths=grid.widths.tobytes(), subdivisions=grid.subdivisions.tobytes()
+    )
+
+
+def _grid_from_pb(grid: Any) -> Grid:
+    starts = np.array(grid.starts, np.uint32)
+    widths = np.frombuffer(grid.widths, np.uint8)
+    subdivisions = np.frombuffer(grid.subdivisions, np.uint8)
+    _require(starts.size == widths.size == subdivisions.size, "a grid with columns of different lengths")
+    _require(bool((subdivisions <= widths).all() and (widths <= KEY_BITS).all()), "a grid out of range")
+    first = starts.astype(np.int64)
+    ends = first + (np.int64(1) << widths.astype(np.int64))
+    _require(bool((first[1:] >= ends[:-1]).all() and (ends <= 1 << KEY_BITS).all()), "overlapping cells")
+    _require(bool((subdivisions < 24).all()), "a grid with too many subcells")
+    return Grid(starts, widths, subdivisions)
+
+
+# ---- analyst ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The session waits for these parties; for another session to end, if there are none."""
+
+    parties: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """One round: number from 0, metrics, seconds and traffic since the session began."""
+
+    round: int
+    metrics: dict[str, float]
+    seconds: float
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class ModelPart:
+    """A piece of the model file; with the last one the session's traffic."""
+
+    data: bytes = field(repr=False)
+    last: bool
+    traffic: Traffic
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The session ended without a model."""
+
+    reason: str
+
+
+TrainEvent = Waiting | RoundDone | ModelPart | Failed
+
+
+def encode_train_request(terms: str) -> bytes:
+    """Bytes of an analyst's request: the terms as JSON."""
+    return _serialised(pb.TrainRequest(terms=terms))
+
+
+def decode_train_request(data: bytes) -> Terms:
+    """The terms an analyst submits. Raises PeerError, or ConfigError for terms that cannot be."""
+    request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
+    return Terms.from_canonical(request.terms)
+
+
+def encode_train_event(event: TrainEvent) -> bytes:
+    """Bytes of an event for the analyst."""
+    match event:
+        case Waiting(parties):
+            out = pb.TrainEvent(waiting=pb.Waiting(parties=parties))
+        case RoundDone(number, metrics, seconds, traffic):
+            values = [pb.MetricValue(name=name, value=value) for name, value in metrics.items()]
+            out = pb.TrainEvent(
+                round=pb.RoundDone(
+                    round=number, metrics=values, seconds=seconds, traffic=_traffic_to_pb(traffic)
+                )
+            )
+        case ModelPart(data, last, traffic):
+            out = pb.TrainEvent(model=pb.ModelPart(data=data, last=last, traffic=_traffic_to_pb(traffic)))
+        case Failed(reason):
+            out = pb.TrainEvent(failed=pb.Failed(reason=reason))
+        case _:
+            assert_never(event)
+    return _serialised(out)
+
+
+def decode_train_event(data: bytes) -> TrainEvent:
+    """The event in these bytes, or PeerError."""
+    event = _parsed(pb.TrainEvent, data, MAX_FROM_AGGREGATOR)
+    match event.WhichOneof("event"):
+        case "waiting":
+            return Waiting(tuple(event.waiting.parties))
+        case "round":
+            done = event.round
+            metrics = {value.name: value.value for value in done.metrics}
+            return RoundDone(done.round, metrics, done.seconds, _traffic_from_pb(done.traffic))
+        case "model":
+            part = event.model
+            return ModelPart(part.data, part.last, _traffic_from_pb(part.traffic))
+        case "failed":
+            return Failed(event.failed.reason)
+    raise PeerError("an empty event, or one of a newer version of fedboost")
+
+
+def _traffic_to_pb(traffic: Traffic) -> list[Any]:
+    return [pb.PartyTraffic(party=p, sent=sent, received=got) for p, (sent, got) in traffic.items()]
+
+
+def _traffic_from_pb(traffic: Iterable[Any]) -> dict[str, tuple[int, int]]:
+    return {t.party: (t.sent, t.received) for t in traffic}
+
+
+# ---- both -------------------------------------------------------------------------------------------
+
+
+def _serialised(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _parsed(kind: Any, data: bytes, limit: int) -> Any:
+    _require(len(data) <= limit, f"a message of {len(data)} bytes; {limit} are allowed")
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise PeerError("bytes that are not a message of fedboost") from None
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise PeerError(f"a message out of bounds: {what}")

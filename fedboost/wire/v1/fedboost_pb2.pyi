@@ -1,0 +1,273 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class FromParty(_message.Message):
+    __slots__ = ("join", "report", "leave")
+    JOIN_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    join: Join
+    report: Report
+    leave: Leave
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+
+class Join(_message.Message):
+    __slots__ = ("session", "digest")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    digest: str
+    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("turn", "part", "cells")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    part: int
+    cells: bytes
+    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ...) -> None: ...
+
+class Leave(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ToParty(_message.Message):
+    __slots__ = ("admit", "ask", "bye")
+    ADMIT_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    BYE_FIELD_NUMBER: _ClassVar[int]
+    admit: Admit
+    ask: Ask
+    bye: Bye
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ...) -> None: ...
+
+class Admit(_message.Message):
+    __slots__ = ("session", "terms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    terms: str
+    def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ...) -> None: ...
+
+class Ask(_message.Message):
+    __slots__ = ("turn", "rows", "quantiles", "kll", "start", "histograms", "end_round")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    QUANTILES_FIELD_NUMBER: _ClassVar[int]
+    KLL_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
+    END_ROUND_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    rows: RowsQuery
+    quantiles: QuantileQuery
+    kll: KllQuery
+    start: StartQuery
+    histograms: HistogramQuery
+    end_round: EndRoundQuery
+    def __init__(self, turn: _Optional[int] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ...) -> None: ...
+
+class Bye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class RowsQuery(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class QuantileQuery(_message.Message):
+    __slots__ = ("rows", "grids")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    GRIDS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    grids: _containers.RepeatedCompositeFieldContainer[Grid]
+    def __init__(self, rows: _Optional[int] = ..., grids: _Optional[_Iterable[_Union[Grid, _Mapping]]] = ...) -> None: ...
+
+class Grid(_message.Message):
+    __slots__ = ("starts", "widths", "subdivisions")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    WIDTHS_FIELD_NUMBER: _ClassVar[int]
+    SUBDIVISIONS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    widths: bytes
+    subdivisions: bytes
+    def __init__(self, starts: _Optional[_Iterable[int]] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
+
+class KllQuery(_message.Message):
+    __slots__ = ("rows", "features", "max_bin")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    MAX_BIN_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    features: int
+    max_bin: int
+    def __init__(self, rows: _Optional[int] = ..., features: _Optional[int] = ..., max_bin: _Optional[int] = ...) -> None: ...
+
+class StartQuery(_message.Message):
+    __slots__ = ("rows", "features", "gradient", "hessian")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    features: _containers.RepeatedCompositeFieldContainer[Cuts]
+    gradient: Scale
+    hessian: Scale
+    def __init__(self, rows: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Cuts, _Mapping]]] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+
+class Cuts(_message.Message):
+    __slots__ = ("cuts", "missing")
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    cuts: _containers.RepeatedScalarFieldContainer[float]
+    missing: bool
+    def __init__(self, cuts: _Optional[_Iterable[float]] = ..., missing: _Optional[bool] = ...) -> None: ...
+
+class Scale(_message.Message):
+    __slots__ = ("exponent", "bits")
+    EXPONENT_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    exponent: int
+    bits: int
+    def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
+
+class HistogramQuery(_message.Message):
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    tree: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    bins: int
+    gradient: Scale
+    hessian: Scale
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+
+class Split(_message.Message):
+    __slots__ = ("node", "feature", "bin", "missing_left", "left")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FEATURE_FIELD_NUMBER: _ClassVar[int]
+    BIN_FIELD_NUMBER: _ClassVar[int]
+    MISSING_LEFT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    feature: int
+    bin: int
+    missing_left: bool
+    left: int
+    def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ...) -> None: ...
+
+class EndRoundQuery(_message.Message):
+    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "residual_exponent", "exponents")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_EXPONENT_FIELD_NUMBER: _ClassVar[int]
+    EXPONENTS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    tree: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    values: _containers.RepeatedCompositeFieldContainer[LeafValue]
+    metrics: _containers.RepeatedScalarFieldContainer[str]
+    weight: Scale
+    residual_exponent: int
+    exponents: bool
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., residual_exponent: _Optional[int] = ..., exponents: _Optional[bool] = ...) -> None: ...
+
+class LeafValue(_message.Message):
+    __slots__ = ("node", "value")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    node: int
+    value: float
+    def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+
+class TrainRequest(_message.Message):
+    __slots__ = ("terms",)
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    terms: str
+    def __init__(self, terms: _Optional[str] = ...) -> None: ...
+
+class TrainEvent(_message.Message):
+    __slots__ = ("waiting", "round", "model", "failed")
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    waiting: Waiting
+    round: RoundDone
+    model: ModelPart
+    failed: Failed
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., round: _Optional[_Union[RoundDone, _Mapping]] = ..., model: _Optional[_Union[ModelPart, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("parties",)
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    parties: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, parties: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RoundDone(_message.Message):
+    __slots__ = ("round", "metrics", "seconds", "traffic")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    metrics: _containers.RepeatedCompositeFieldContainer[MetricValue]
+    seconds: float
+    traffic: _containers.RepeatedCompositeFieldContainer[PartyTraffic]
+    def __init__(self, round: _Optional[int] = ..., metrics: _Optional[_Iterable[_Union[MetricValue, _Mapping]]] = ..., seconds: _Optional[float] = ..., traffic: _Optional[_Iterable[_Union[PartyTraffic, _Mapping]]] = ...) -> None: ...
+
+class MetricValue(_message.Message):
+    __slots__ = ("name", "value")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: float
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+
+class PartyTraffic(_message.Message):
+    __slots__ = ("party", "sent", "received")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    sent: int
+    received: int
+    def __init__(self, party: _Optional[str] = ..., sent: _Optional[int] = ..., received: _Optional[int] = ...) -> None: ...
+
+class ModelPart(_message.Message):
+    __slots__ = ("data", "last", "traffic")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    TRAFFIC_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    last: bool
+    traffic: _containers.RepeatedCompositeFieldContainer[PartyTraffic]
+    def __init__(self, data: _Optional[bytes] = ..., last: _Optional[bool] = ..., traffic: _Optional[_Iterable[_Union[PartyTraffic, _Mapping]]] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
