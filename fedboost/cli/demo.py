@@ -49,7 +49,7 @@ def run_demo(
     as_json: bool,
 ) -> None:
     """`fedboost demo`."""
-    sites = _hospitals() if data is None else _own_sites(data, label, site, parties)
+    sites = hospitals() if data is None else _own_sites(data, label, site, parties)
     from pyarrow import concat_tables
 
     draft = draft_schema(concat_tables(sites.tables.values()), sites.label)
@@ -100,7 +100,7 @@ def run_demo(
         raise FedboostError("the federated model differs from the pooled one: please report this")
 
 
-def _hospitals() -> Sites:
+def hospitals() -> Sites:
     """scikit-learn's breast-cancer table, split unevenly."""
     try:
         from sklearn.datasets import load_breast_cancer

@@ -20,7 +20,7 @@ def pack(values: Int64, width: int) -> bytes:
         return values.astype("<i8", copy=False).tobytes()
     if width == 4:
         return values.astype("<i4").tobytes()
-    return values.astype("<i8", copy=False).view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    return np.ascontiguousarray(values, "<i8").view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
 
 
 class RunningSum:

@@ -136,7 +136,9 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
 
     values = _plain(column)
     if not is_text(values.type) and not _is_number(values.type):
-        raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say categorical")
+        raise ConfigError(
+            f"column {name!r} is {kind_of(column)} here, categorical takes text, numbers or booleans"
+        )
     encoded = values.dictionary_encode().combine_chunks()
     distinct = encoded.dictionary.to_pylist()
     if values.type == pa.float32():

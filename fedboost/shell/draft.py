@@ -110,7 +110,7 @@ def split_by_weights(
 
 
 def _objective(table: "pa.Table", label: str) -> tuple[str, str | None]:
-    """The objective that fits a label column, and the label value that counts as 1 where it is not plain 1."""
+    """The objective that fits a label, and the label value that counts as 1 where it is not plain 1."""
     column = column_of(table, label)
     try:
         values = numbers(column, label)

@@ -6,6 +6,7 @@ Refuses: processes that do not come up (SessionFailed, with the last line they w
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -89,6 +90,8 @@ class Loopback:
             stdout=subprocess.PIPE if name == "aggregator" else log,
             stderr=log,
             text=True,
+            # The processes find the modules this one finds: a custom program beside the script that runs.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._open.callback(_end, process)
         self.processes[name] = process

@@ -1,0 +1,70 @@
+"""A training program of your own: boosting whose learning rate shrinks from round to round.
+
+A program is a generator: it yields queries, receives sums over all parties, returns the model. It runs
+unchanged in one process and over gRPC, where the aggregator offers it by name. The parties never run it:
+they answer the same closed set of queries.
+
+Run: python examples/custom_program.py
+"""
+
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+import numpy as np
+
+import fedboost as fb
+from fedboost.gbdt.model import Booster
+from fedboost.gbdt.tree import ROOT
+from fedboost.programs.boosting import Scales, end_round, find_base_score, find_cut_points, grow_tree
+from fedboost.protocol.queries import CONSTANT_TREE, Query, RowsQuery
+from fedboost.shell.loopback import Loopback
+
+SHRINK = 0.95
+
+
+def train(terms: fb.Terms) -> Generator[Query, np.ndarray, Booster]:
+    """Boost with learning rate eta, .95 eta, .95^2 eta, ..."""
+    counts = yield RowsQuery()
+    rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
+    cut_points = yield from find_cut_points(terms, rows)
+    score = yield from find_base_score(terms, rows, cut_points, scales)
+    constant = ((ROOT, terms.loss.margin(score)),)
+    exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
+    trees = []
+    for number in range(terms.rounds):
+        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        slower = terms.changed(learning_rate=terms.learning_rate * SHRINK**number)
+        tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales)
+        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        exponents = yield from end_round(terms, rows, number, splits, values, scales)
+        trees.append(tree)
+    return Booster(terms.objective, score, terms.columns.features, tuple(trees))
+
+
+def main() -> None:
+    """Train in this process, then over gRPC with three processes; the models are equal."""
+    generator = np.random.default_rng(0)
+    table = {name: generator.normal(size=300) for name in "abc"}
+    table["y"] = (table["a"] + table["b"] ** 2 > 1).astype(float)
+    shards = {
+        "north": {name: column[:200] for name, column in table.items()},
+        "south": {name: column[200:] for name, column in table.items()},
+    }
+    terms = fb.Terms.draft(table, label="y", rounds=20, parties=["north", "south"])
+    simulated = fb.simulate(terms, shards, program=train).model
+
+    with tempfile.TemporaryDirectory() as folder:
+        files = {}
+        for name, shard in shards.items():
+            files[name] = Path(folder) / f"{name}.csv"
+            columns = np.column_stack(list(shard.values()))
+            np.savetxt(files[name], columns, delimiter=",", header=",".join(shard), comments="", fmt="%.17g")
+        with Loopback(Path(folder), files, programs=["custom_program:train"]) as consortium:
+            named = terms.changed(program="custom_program:train")
+            over_grpc = consortium.analyst.train(named).model
+    print("simulated == over gRPC:", simulated.fingerprint == over_grpc.fingerprint)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,388 @@
+"""Every kernel equals its naive twin bit for bit; the element-wise functions also are close to libm's."""
+
+import math
+
+import numpy as np
+import pytest
+import twins
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedboost.gbdt import kernels
+
+ROOT_EPS = 1e-15
+NAN_PAYLOADS = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF], np.uint32)
+
+
+def same_bits(one, other):
+    one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+    assert one.shape == other.shape
+    assert one.tobytes() == other.tobytes()
+
+
+def margins(size=3000):
+    rng = np.random.default_rng(size)
+    edges = [
+        0.0,
+        -0.0,
+        1e-300,
+        -1e-300,
+        0.5,
+        -0.5,
+        36.7,
+        -36.8,
+        699.9,
+        700.0,
+        701.0,
+        -700.0,
+        -701.0,
+        1e9,
+        -1e9,
+    ]
+    ln2 = math.log(2) * np.arange(-20, 20)  # where the nearest power of two changes
+    spread = rng.normal(0, 1, size) * 10.0 ** rng.integers(-6, 3, size)
+    return np.concatenate([edges, ln2, ln2 / 2, np.nextafter(ln2 / 2, 9), spread])
+
+
+# ---- element-wise functions -------------------------------------------------------------------------
+
+
+def test_exps():
+    x = margins()
+    same_bits(kernels.exps(x), twins.exps(x))
+    inside = x[np.abs(x) <= 700]
+    libm = np.exp(inside)
+    assert (np.abs(kernels.exps(inside) - libm) <= ROOT_EPS * libm).all()
+    assert kernels.exps(np.array([701.0, 1e9])).tolist() == kernels.exps(np.array([700.0, 700.0])).tolist()
+
+
+def test_logs():
+    rng = np.random.default_rng(0)
+    near_one = 1.0 + rng.uniform(-0.3, 1.1, 2000)
+    smallest, root = np.finfo(np.float64).tiny, math.sqrt(2.0)
+    edges = [
+        1.0,
+        np.nextafter(1, 0),
+        np.nextafter(1, 2),
+        0.5,
+        2.0,
+        root,
+        np.nextafter(root, 2),
+        smallest,
+        1e308,
+    ]
+    x = np.concatenate([near_one, edges, 10.0 ** rng.uniform(-300, 300, 2000)])
+    same_bits(kernels.logs(x), twins.logs(x))
+    libm = np.log(x)
+    assert (np.abs(kernels.logs(x) - libm) <= ROOT_EPS * np.abs(libm)).all()
+    assert kernels.logs(np.array([1.0])).tolist() == [0.0]
+
+
+def test_sigmoids():
+    x = margins()
+    same_bits(kernels.sigmoids(x), twins.sigmoids(x))
+    inside = x[np.abs(x) <= 700]
+    libm = 1.0 / (1.0 + np.exp(-inside))
+    assert (np.abs(kernels.sigmoids(inside) - libm) <= ROOT_EPS * libm).all()
+    assert kernels.sigmoids(np.array([0.0])).tolist() == [0.5]
+
+
+def rows_of_loss():
+    margin = margins()
+    rng = np.random.default_rng(1)
+    label = rng.integers(0, 2, margin.size).astype(np.float32)
+    weight = (2.0 ** rng.uniform(-10, 10, margin.size)).astype(np.float32)
+    weight[::5] = 0
+    return margin, label, weight
+
+
+def test_logistic_gradients():
+    margin, label, weight = rows_of_loss()
+    found, due = (
+        kernels.logistic_gradients(margin, label, weight),
+        twins.logistic_gradients(margin, label, weight),
+    )
+    same_bits(found[0], due[0])
+    same_bits(found[1], due[1])
+    assert (np.abs(found[0]) <= weight).all()
+    assert (found[1] >= 0).all()
+    assert (found[1] <= weight / 4).all()
+
+
+def test_log_losses():
+    margin, label, weight = rows_of_loss()
+    found = kernels.log_losses(margin, label, weight)
+    same_bits(found, twins.log_losses(margin, label, weight))
+    z = np.where(label == 1, margin, -margin)
+    libm = weight * (np.maximum(-z, 0) + np.log(1 + np.exp(-np.abs(z))))
+    assert (np.abs(found - libm) <= ROOT_EPS * libm).all()
+
+
+@pytest.mark.parametrize("name", ["exps", "logs", "sigmoids"])
+def test_no_rows_no_values(name):
+    assert getattr(kernels, name)(np.zeros(0)).shape == (0,)
+
+
+# ---- gradients to packed integers -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24])
+def test_quantise(bits):
+    rng = np.random.default_rng(bits)
+    limit, unit = 1 << (bits - 1), 2.0 ** (1 - bits)
+    ties = (np.arange(-9, 9) + 0.5) * unit
+    gradient = np.concatenate([rng.uniform(-1, 1, 500), ties, [0.0, -0.0, 1, -1, 1.5, -1.5, 1e9, -1e9]])
+    hessian = np.concatenate([rng.uniform(0, 0.3, 500), np.abs(ties), [0.0, 0.25, 0.26, 1e9, 0, 0, 0, 0]])
+    arguments = gradient, hessian, float(limit), 4.0 * limit, float(limit)
+    assert kernels.quantise(*arguments).tolist() == twins.quantise(*arguments).tolist()
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_sum_units(count):
+    rng = np.random.default_rng(count)
+    values = np.concatenate([rng.normal(0, 1, count), [1e9, -1e9, 0.25, -0.25, 0.75, np.inf, -0.0][:count]])
+    for factor, limit in ((2.0, 8), (2.0**31, 2**31), (2.0**-3, 4)):
+        assert kernels.sum_units(values, factor, float(limit)) == twins.sum_units(values, factor, limit)
+
+
+# ---- histograms -------------------------------------------------------------------------------------
+
+
+def binned(rng, rows, sizes):
+    codes = np.stack([rng.integers(0, size, rows) for size in sizes], axis=1).astype(np.uint8)
+    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.uint32)
+    return np.ascontiguousarray(codes.reshape(rows, len(sizes))), offsets
+
+
+@pytest.mark.parametrize("block", [1, 7, 255, 10_000])
+@pytest.mark.parametrize("count", [0, 1, 60, 600])
+def test_build_histogram(block, count):
+    rng = np.random.default_rng(block + count)
+    sizes = [1, 256, 3, 17]
+    bins, offsets = binned(rng, 700, sizes)
+    limit = 1 << 23
+    # Full bounds: with the block of 24-bit gradients (255 rows) a half must not overflow.
+    gradient = rng.choice([-limit, limit, 1, -1, 0], 700)
+    pairs = (gradient << 32) + rng.choice([0, limit], 700)
+    rows = np.sort(rng.choice(700, count, replace=False)).astype(np.uint32)
+    scratch = np.zeros(sum(sizes), np.int64)
+    out = np.full(2 * sum(sizes), 5, np.int64)
+    kernels.build_histogram(bins, rows, pairs, offsets, min(block, 255), scratch, out)
+    due = 5 + twins.build_histogram(bins, rows, pairs, offsets, sum(sizes))
+    assert out.tolist() == due.tolist()
+    assert not scratch.any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
+    limit, rows = 1 << 23, 255 * 3 + 1
+    bins, offsets = np.zeros((rows, 1), np.uint8), np.zeros(1, np.uint32)
+    pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
+    out = np.zeros(2, np.int64)
+    everyone = np.arange(rows, dtype=np.uint32)
+    kernels.build_histogram(bins, everyone, pairs, offsets, 255, np.zeros(1, np.int64), out)
+    assert out.tolist() == [sign * limit * rows, limit * rows]
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_sum_pairs(count):
+    rng = np.random.default_rng(count)
+    pairs = (rng.integers(-(1 << 23), 1 << 23, count) << 32) + rng.integers(0, 1 << 23, count)
+    assert tuple(kernels.sum_pairs(pairs)) == twins.sum_pairs(pairs)
+
+
+# ---- rows of nodes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing_left", [False, True])
+@pytest.mark.parametrize("missing_bin", [-1, 9, 255])
+@pytest.mark.parametrize(("count", "last_left"), [(0, 3), (1, 0), (40, 4), (300, 8), (300, 254)])
+def test_partition(count, last_left, missing_bin, missing_left):
+    rng = np.random.default_rng(count)
+    table, _ = binned(rng, 400, [10, 256, 5])
+    everyone = rng.permutation(400).astype(np.uint32)
+    rows, scratch = everyone[20 : 20 + count], np.empty(400, np.uint32)
+    before, around = rows.copy(), (everyone[:20].tolist(), everyone[20 + count :].tolist())
+    for codes in np.ascontiguousarray(table.T):
+        left, right = twins.partition(codes, last_left, missing_bin, missing_left, before)
+        rows[:] = before
+        split = kernels.partition(codes, last_left, missing_bin, missing_left, rows, scratch)
+        assert (split, rows.tolist()) == (len(left), left + right)
+        assert (everyone[:20].tolist(), everyone[20 + count :].tolist()) == around
+
+
+def test_add_value():
+    margin = np.arange(6.0)
+    kernels.add_value(margin, np.array([4, 1], np.uint32), 0.1)
+    assert margin.tolist() == [0.0, 1.1, 2.0, 3.0, 4.0 + 0.1, 5.0]
+    kernels.add_value(margin, np.zeros(0, np.uint32), 9.0)
+    assert margin.tolist() == [0.0, 1.1, 2.0, 3.0, 4.0 + 0.1, 5.0]
+
+
+# ---- splits -----------------------------------------------------------------------------------------
+
+
+def node(rng, sizes, missing, size=60, spread=5):
+    """A histogram of a random node, gradients small integers so that gains tie often."""
+    widths = [s + m for s, m in zip(sizes, missing, strict=True)]
+    histogram = np.zeros(2 * sum(widths), np.int64)
+    gradient, hessian = rng.integers(-spread, spread + 1, size), rng.integers(0, 4, size)
+    first = 0
+    for width in widths:
+        place = first + rng.integers(0, width, size)
+        np.add.at(histogram, 2 * place, gradient)
+        np.add.at(histogram, 2 * place + 1, hessian)
+        first += width
+    return histogram, (int(gradient.sum()), int(hessian.sum()))
+
+
+def compare_best_split(histogram, sizes, missing, factors, penalties, total):
+    value_bins, missing = np.array(sizes, np.int64), np.array(missing, np.bool_)
+    offsets = np.concatenate([[0], np.cumsum(value_bins + missing)[:-1]]).astype(np.uint32)
+    found = kernels.best_split(histogram, offsets, value_bins, missing, factors, penalties, total)
+    assert tuple(found) == twins.best_split(histogram, value_bins, missing, factors, penalties, total)
+    return tuple(found)
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    reg_lambda=st.sampled_from([0.0, 1.0, 2.5]),
+    reg_alpha=st.sampled_from([0.0, 0.3, 4.0]),
+    min_child_weight=st.sampled_from([0.0, 1.0, 7.0, 1e9]),
+    size=st.sampled_from([0, 1, 2, 10, 60]),
+    spread=st.sampled_from([1, 5, 100_000]),
+)
+@settings(max_examples=300)
+def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, spread):
+    rng = np.random.default_rng(seed)
+    missing = rng.integers(0, 2, len(sizes)).tolist()
+    histogram, total = node(rng, sizes, missing, size, spread)
+    penalties = reg_lambda, reg_alpha, min_child_weight
+    compare_best_split(histogram, sizes, missing, (16.0, 2.0), penalties, total)
+
+
+def test_best_split_breaks_ties_by_feature_then_bin_then_missing_right():
+    none = (1.0, 0.0, 0.0)
+    # Two features with the same bins: the first wins. An empty middle bin: cutting before it wins.
+    same = np.array([-4, 4, 0, 0, 4, 4] * 2, np.int64)
+    assert compare_best_split(same, [3, 3], [0, 0], (1.0, 1.0), none, (0, 8))[1:4] == (0, 0, False)
+    # The missing values weigh alike on both sides (gradient 0 in the middle): they go right.
+    level = np.array([-4, 4, 4, 4, 0, 2], np.int64)
+    assert compare_best_split(level, [2], [1], (1.0, 1.0), none, (0, 10))[1:4] == (0, 0, False)
+
+
+def test_best_split_parts_the_present_from_the_missing():
+    histogram = np.array([-2, 3, -2, 3, 4, 3], np.int64)
+    found = compare_best_split(histogram, [2], [1], (1.0, 1.0), (1.0, 0.0, 0.0), (0, 9))
+    assert found[1:] == (0, 1, False, -4, 6)
+
+
+def test_best_split_of_a_pure_node_is_none():
+    histogram = np.array([0, 3, 0, 3], np.int64)
+    assert compare_best_split(histogram, [2], [0], (1.0, 1.0), (1.0, 0.0, 0.0), (0, 6))[1] == -1
+
+
+# ---- cut points and bins ----------------------------------------------------------------------------
+
+
+def extreme_floats():
+    info = np.finfo(np.float32)
+    positive = [0.0, info.smallest_subnormal, 1e-40, info.tiny, 1e-20, 0.5, 1, np.nextafter(np.float32(1), 2)]
+    positive += [255, 256, 1e30, info.max, np.inf]
+    both = np.array([*positive, *(-np.array(positive))], np.float32)
+    return np.concatenate([both, NAN_PAYLOADS.view(np.float32)])
+
+
+def test_float_keys():
+    rng = np.random.default_rng(2)
+    any_bits = rng.integers(0, 1 << 32, 3000, dtype=np.uint32).view(np.float32)
+    values = np.concatenate([extreme_floats(), any_bits])
+    keys = kernels.float_keys(values)
+    assert keys.dtype == np.uint32
+    assert keys.tolist() == twins.float_keys(values)
+    assert kernels.float_keys(np.zeros(0, np.float32)).size == 0
+
+
+@given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
+def test_float_keys_keep_the_order(a, b):
+    key_a, key_b, missing = kernels.float_keys(np.array([a, b, math.nan], np.float32)).tolist()
+    assert (a < b) == (key_a < key_b)
+    assert (a == b) == (key_a == key_b)
+    assert max(key_a, key_b) < missing
+
+
+@given(seed=st.integers(0, 2**32), cells=st.integers(0, 8), keys=st.sampled_from([0, 1, 200]))
+def test_count_cells(seed, cells, keys):
+    rng = np.random.default_rng(seed)
+    places = np.sort(rng.choice(16, cells, replace=False)).astype(np.uint32)  # 16 places of 2**28 keys
+    widths = rng.choice([0, 1, 5, 20, 28], cells)
+    subdivisions = np.minimum(rng.integers(0, 7, cells), widths)
+    starts = places << np.uint32(28)
+    some = rng.integers(0, 1 << 32, keys, dtype=np.uint32)
+    if cells and keys:  # most keys into a cell, the edges of cells above all
+        home = rng.integers(0, cells, keys)
+        into = rng.integers(0, 1 << widths[home])
+        some[1::2] = (starts[home] + into.astype(np.uint32))[1::2]
+        some[0] = starts[0] + np.uint32((1 << int(widths[0])) - 1)
+    out = np.zeros(int((1 << subdivisions).sum()), np.int64)
+    kernels.count_cells(some, starts, widths, subdivisions, out)
+    assert out.tolist() == twins.count_cells(some, starts, widths, subdivisions)
+
+
+def test_count_cells_over_all_keys_at_once():
+    keys = np.array([0, 1, 2**21 - 1, 2**21, 2**31, 2**32 - 1, 2**32 - 1], np.uint32)
+    out = np.zeros(2048, np.int64)
+    kernels.count_cells(keys, np.zeros(1, np.uint32), np.array([32]), np.array([11]), out)
+    assert {int(i): int(out[i]) for i in np.flatnonzero(out)} == {0: 3, 1: 1, 1024: 1, 2047: 2}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 17, 255])
+def test_bin_column(count):
+    rng = np.random.default_rng(count)
+    cuts = np.unique(rng.normal(0, 10, count).astype(np.float32))
+    if count > 10:
+        cuts = np.unique(np.concatenate([cuts[2:], [np.float32(0), np.float32(-1e-42)]]).astype(np.float32))
+    values = np.concatenate([extreme_floats(), cuts, np.nextafter(cuts, np.float32(-np.inf))])
+    values = np.concatenate([values, rng.normal(0, 10, 300).astype(np.float32)])
+    codes = np.zeros(values.size, np.uint8)
+    kernels.bin_column(values, cuts, 255, codes)
+    assert codes.tolist() == twins.bin_column(values, cuts, 255)
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (1, 1), (3, 255), (5, 256), (2, 1000)])
+def test_transpose(shape):
+    by_feature = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+    by_row = np.zeros(shape[::-1], np.uint8)
+    kernels.transpose(by_feature, by_row)
+    assert by_row.tolist() == by_feature.T.tolist()
+
+
+# ---- prediction -------------------------------------------------------------------------------------
+
+
+def random_tree(rng, features, depth):
+    nodes = [(-1, -1, 0, 0.0, False, float(np.float32(rng.normal())))]
+    for _ in range(depth):
+        for number, one in enumerate(list(nodes)):
+            if one[0] < 0 and rng.random() < 0.7:
+                cut = float(rng.choice(np.array([-1, 0, 0.25, 1, np.inf], np.float32)))
+                split = int(rng.integers(features)), cut, bool(rng.integers(2))
+                nodes[number] = (len(nodes), len(nodes) + 1, *split, one[5])
+                nodes += [(-1, -1, 0, 0.0, False, float(np.float32(rng.normal()))) for _ in range(2)]
+    return nodes
+
+
+@pytest.mark.parametrize("count", [0, 1, 12])
+def test_predict_margins(count):
+    rng = np.random.default_rng(count)
+    trees = [random_tree(rng, 4, 4) for _ in range(count)]
+    features = rng.choice(np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, np.nan], np.float32), (200, 4))
+    columns = list(zip(*[one for tree in trees for one in tree], strict=True)) or [()] * 6
+    kinds = (np.int64, np.int64, np.int64, np.float32, np.bool_, np.float64)
+    arrays = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    roots = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64)
+    margin = rng.normal(size=200)
+    due = twins.predict_margins(features, trees, margin)
+    kernels.predict_margins(features, roots, *arrays, margin)
+    assert margin.tolist() == due

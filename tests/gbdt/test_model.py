@@ -1,0 +1,249 @@
+"""The model: XGBoost reads what is written and predicts the same; what is no model is one clear error."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import xgboost
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inprocess import randomly, run
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.model import Booster
+from fedboost.gbdt.tree import NO_CHILD, Tree
+
+OBJECTIVES = ("binary:logistic", "reg:squarederror")
+
+
+def data(objective):
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(800, 5)).astype(np.float32)
+    X[:, 3] = rng.integers(0, 4, 800)
+    X[rng.random((800, 5)) < 0.15] = np.nan
+    X[:, 4] = np.where(rng.random(800) < 0.5, 1.0, np.nan)  # nothing to learn but whether it is there
+    signal = np.nan_to_num(X[:, 0]) * 2 + np.nan_to_num(X[:, 1]) ** 2 + 1.5 * np.isnan(X[:, 4]) - 1.5
+    if objective == "binary:logistic":
+        return X, (rng.random(800) < 1 / (1 + np.exp(-signal))).astype(np.float32)
+    return X, (100 + 10 * signal).astype(np.float32)
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def trained(request):
+    X, y = data(request.param)
+    session = run(X, y, randomly(len(y), 2), objective=request.param, rounds=8, max_depth=4)
+    assert session.error is None
+    return X, session.booster
+
+
+def load(text):
+    booster = xgboost.Booster()
+    booster.load_model(bytearray(text.encode()))
+    return booster
+
+
+def strictly(text):
+    """JSON as the standard has it: no Infinity, no NaN."""
+
+    def refuse(constant):
+        raise ValueError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def presence_model(left=0.5, right=-0.5):
+    """One split that parts the present from the missing, by hand."""
+    columns = {"feature": [1, 0, 0], "missing_left": [False] * 3, "cover": [4.0, 3.0, 1.0]}
+    tree = Tree([1, -1, -1], threshold=[math.inf, 0, 0], value=[0, left, right], gain=[2.0, 0, 0], **columns)
+    return Booster("reg:squarederror", 10.0, ("a", "b"), (tree,))
+
+
+# ---- XGBoost reads it -------------------------------------------------------------------------------
+
+
+def test_xgboost_predicts_the_same(trained):
+    X, booster = trained
+    loaded = load(booster.to_xgboost())
+    everything_missing = np.full((1, 5), np.nan, np.float32)
+    extremes = np.array([[s * np.finfo(np.float32).max] * 5 for s in (1, -1)], np.float32)
+    rows = np.concatenate([X, everything_missing, extremes])
+    theirs = loaded.predict(xgboost.DMatrix(rows, feature_names=list(booster.features)))
+    ours = booster.predict(rows)
+    assert np.abs(ours - theirs).max() <= 1e-6 * max(1.0, np.abs(theirs).max())
+    assert np.std(ours[:-3]) > 0.1
+
+
+def test_both_directions_and_presence_splits_occur(trained):
+    _, booster = trained
+    splits = [(t, n) for t in booster.trees for n, left in enumerate(t.left) if left != NO_CHILD]
+    assert {t.missing_left[n] for t, n in splits} == {False, True}
+    assert any(math.isinf(t.threshold[n]) for t, n in splits)
+
+
+def test_xgboost_reads_names_covers_and_gains(trained):
+    _, booster = trained
+    loaded = load(booster.to_xgboost())
+    assert loaded.feature_names == list(booster.features)
+    assert loaded.num_boosted_rounds() == len(booster.trees)
+    for kind in ("gain", "cover", "weight"):
+        theirs = loaded.get_score(importance_type=kind)
+        ours = booster.importance(kind)
+        assert ours == pytest.approx(theirs, rel=1e-6)
+        assert list(ours.values()) == sorted(ours.values(), reverse=True)
+
+
+def test_a_split_into_present_and_missing():
+    booster = presence_model()
+    rows = np.array([[0, 1], [0, np.nan], [0, -3e38], [0, np.finfo(np.float32).max]], np.float32)
+    assert booster.predict(rows).tolist() == [10.5, 9.5, 10.5, 10.5]
+    theirs = load(booster.to_xgboost()).predict(xgboost.DMatrix(rows, feature_names=["a", "b"]))
+    assert theirs.tolist() == [10.5, 9.5, 10.5, 10.5]
+    assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+
+
+def test_the_file_is_json_for_a_strict_parser(trained):
+    _, booster = trained
+    for one in (booster, presence_model()):
+        text = one.to_xgboost()
+        assert strictly(text)["version"] == [2, 0, 0]
+
+
+def test_a_model_of_no_trees_is_its_constant():
+    booster = Booster("binary:logistic", 0.25, ("a",), ())
+    rows = np.zeros((2, 1), np.float32)
+    assert booster.predict(rows) == pytest.approx([0.25, 0.25], rel=1e-12)
+    assert booster.importance() == {}
+    assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+
+
+# ---- to_xgboost and back ----------------------------------------------------------------------------
+
+
+def test_reading_back_gives_the_same_model_and_attributes(trained):
+    X, booster = trained
+    text = booster.to_xgboost({"terms": "abc", "best": "7"})
+    again, attributes = Booster.from_xgboost(text)
+    assert again == booster
+    assert attributes == {"terms": "abc", "best": "7"}
+    assert again.to_xgboost(attributes) == text
+    assert again.predict(X).tolist() == booster.predict(X).tolist()
+    assert load(text).attributes() == attributes
+
+
+def test_a_model_that_xgboost_saved_again_is_read(trained):
+    """The parts that matter keep their places and names in XGBoost's own hands."""
+    _, booster = trained
+    again = json.loads(load(booster.to_xgboost()).save_raw("json"))
+    ours = json.loads(booster.to_xgboost())
+    theirs_trees = again["learner"]["gradient_booster"]["model"]["trees"]
+    for theirs, mine in zip(theirs_trees, ours["learner"]["gradient_booster"]["model"]["trees"], strict=True):
+        for key in ("left_children", "right_children", "parents", "split_indices", "default_left"):
+            assert theirs[key] == mine[key]
+
+
+def test_unknown_importance():
+    with pytest.raises(ConfigError, match="'gian'; known: gain, cover, weight"):
+        presence_model().importance("gian")
+
+
+# ---- what is no model -------------------------------------------------------------------------------
+
+MODEL = presence_model().to_xgboost({"note": "x"})
+
+
+def places(value, at=()):
+    """The path of every value in a JSON document."""
+    yield at
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for key, child in children:
+        yield from places(child, (*at, key))
+
+
+PLACES = [place for place in places(json.loads(MODEL)) if place]
+ODD_VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 5),
+    st.sampled_from([2**31, 2**63, 2**64, 10**400, -(2**63)]),
+    st.floats(),
+    st.sampled_from([1e39, 1e300, -1e300]),
+    st.text(max_size=3),
+    st.sampled_from(["1e999", "nan", "[5E-1]", "binary:logistic", "reg:squarederror"]),
+    st.lists(st.integers(-2, 3), max_size=4),
+    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
+)
+
+
+@settings(max_examples=1500)
+@given(st.sampled_from(PLACES), ODD_VALUES, st.booleans())
+def test_a_changed_model_is_read_or_refused_with_one_line(place, value, drop):
+    document = json.loads(MODEL)
+    owner = document
+    for key in place[:-1]:
+        owner = owner[key]
+    if drop:
+        del owner[place[-1]]
+    else:
+        owner[place[-1]] = value
+    read_or_refused(json.dumps(document))
+
+
+@given(st.integers(0, len(MODEL)), st.integers(0, 30), st.text(max_size=4))
+def test_damaged_text_is_read_or_refused_with_one_line(start, length, put):
+    read_or_refused(MODEL[:start] + put + MODEL[start + length :])
+
+
+def read_or_refused(text):
+    message = None
+    try:
+        booster, _ = Booster.from_xgboost(text, "model.json")
+    except ConfigError as error:
+        message = str(error)
+    if message is None:
+        rows = np.zeros((2, len(booster.features)), np.float32)
+        assert booster.predict(rows).shape == (2,)
+        booster.importance()
+        booster.to_xgboost()
+    else:
+        assert message.startswith("model.json: ")
+        assert "\n" not in message
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "1", "[" * 100_000, '{"learner": 3}', "\x00"])
+def test_other_files(text):
+    with pytest.raises(ConfigError, match=r"^old\.json: not a fedboost model"):
+        Booster.from_xgboost(text, "old.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("left_children", [0, -1, -1]),  # a node that is its own child
+        ("left_children", [2, -1, -1]),  # a right child beyond the end
+        ("left_children", [-2, -1, -1]),
+        ("left_children", [1, -1]),
+        ("left_children", []),
+        ("right_children", [1, -1, -1]),
+        ("split_indices", [2, 0, 0]),
+        ("split_indices", [-1, 0, 0]),
+        ("base_weights", [0.0]),
+        ("sum_hessian", [0.0] * 4),
+        ("split_type", [1, 0, 0]),  # a split by category
+    ],
+)
+def test_trees_that_are_none(key, value):
+    document = json.loads(MODEL)
+    document["learner"]["gradient_booster"]["model"]["trees"][0][key] = value
+    with pytest.raises(ConfigError, match=r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model)"):
+        Booster.from_xgboost(json.dumps(document), "m.json")
+
+
+@pytest.mark.parametrize("objective", ["rank:pairwise", ["binary:logistic"], None])
+def test_other_objectives(objective):
+    document = json.loads(MODEL)
+    document["learner"]["objective"]["name"] = objective
+    with pytest.raises(ConfigError, match="objective"):
+        Booster.from_xgboost(json.dumps(document))

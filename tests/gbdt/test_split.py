@@ -1,0 +1,150 @@
+"""The value of a leaf, what may split, and which split is best."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt import histogram as histograms
+from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.split import SplitRule
+
+UNITS = Scale(15, 16)  # one unit is 1.0
+SIXTEENTHS = Scale(11, 16)
+
+
+def rule(gradient=SIXTEENTHS, hessian=UNITS, **settings):
+    values = {
+        "reg_lambda": 1.0,
+        "reg_alpha": 0.0,
+        "gamma": 0.0,
+        "min_child_weight": 0.0,
+        "learning_rate": 1.0,
+    }
+    return SplitRule(**{**values, **settings}, gradient=gradient, hessian=hessian)
+
+
+def layout_of(*sizes, missing=()):
+    cuts = tuple(np.arange(size - 1, dtype=np.float32) for size in sizes)
+    return Layout.of(CutPoints(cuts, tuple(f in missing for f in range(len(sizes)))))
+
+
+@pytest.mark.parametrize(
+    ("total", "settings", "due"),
+    [
+        ((-48, 3), {}, 0.75),  # G = -3, H = 3
+        ((48, 3), {}, -0.75),
+        ((48, 3), {"learning_rate": 0.5}, -0.375),
+        ((48, 2), {"reg_lambda": 0.0}, -1.5),
+        ((48, 3), {"reg_alpha": 1.0}, -0.5),
+        ((-48, 3), {"reg_alpha": 1.0}, 0.5),
+        ((48, 3), {"reg_alpha": 3.0}, 0.0),
+        ((48, 3), {"reg_alpha": 4.0}, 0.0),
+        ((0, 0), {"reg_lambda": 0.0}, 0.0),
+    ],
+)
+def test_leaf_value(total, settings, due):
+    assert rule(**settings).leaf_value(total) == due
+
+
+@given(st.integers(-(2**40), 2**40), st.integers(1, 2**40), st.floats(0, 10), st.floats(0, 10))
+def test_leaf_value_is_the_float32_of_the_newton_step(gradient, hessian, reg_lambda, reg_alpha):
+    value = rule(reg_lambda=reg_lambda, reg_alpha=reg_alpha, learning_rate=0.3).leaf_value(
+        (gradient, hessian)
+    )
+    g = gradient / 16
+    shrunk = math.copysign(max(abs(g) - reg_alpha, 0.0), g)
+    exact = -0.3 * shrunk / (hessian + reg_lambda)
+    assert value == float(np.float32(value))
+    assert abs(value - exact) <= 1e-7 * abs(exact)
+
+
+def test_may_split_needs_hessian_for_two_children():
+    assert rule(min_child_weight=3.0).may_split((0, 6))
+    assert not rule(min_child_weight=3.0).may_split((0, 5))
+
+
+def test_best_split_and_its_children():
+    # Bins of (gradient in sixteenths, hessian); cutting after bin 1 parts -4 from 6, H 2 from 3.
+    cells = np.array([-32, 1, -32, 1, 96, 3], np.int64)
+    best = rule().best_split(cells, layout_of(3), (32, 5))
+    assert (best.feature, best.bin, best.missing_left) == (0, 1, False)
+    assert (best.left, best.right) == ((-64, 2), (96, 3))
+    assert best.gain == 4.0**2 / 3 + 6.0**2 / 4 - 2.0**2 / 6  # not halved: XGBoost's
+
+
+def test_gain_must_exceed_gamma_and_the_smallest_gain():
+    cells, layout, total = np.array([-16, 1, 16, 1], np.int64), layout_of(2), (0, 2)
+    gain = rule().best_split(cells, layout, total).gain
+    assert gain == 1.0
+    assert rule(gamma=gain).best_split(cells, layout, total) is not None
+    assert rule(gamma=math.nextafter(gain, 2)).best_split(cells, layout, total) is None
+    tiny = Scale(-5, 16)  # one unit is 2**-20: a gain of 2**-40 is rounding, not learning
+    assert rule(gradient=tiny).best_split(np.array([-1, 1, 1, 1]), layout, total) is None
+
+
+def test_children_need_min_child_weight():
+    cells, layout, total = np.array([-160, 2, 0, 1, 160, 3], np.int64), layout_of(3), (0, 6)
+    assert rule(min_child_weight=2.0).best_split(cells, layout, total).bin == 0
+    assert rule(min_child_weight=3.0).best_split(cells, layout, total).bin == 1
+    assert rule(min_child_weight=3.5).best_split(cells, layout, total) is None
+
+
+def test_the_direction_of_missing_values_is_learned():
+    layout = layout_of(2, missing=[0])
+    like_left = np.array([-16, 1, 16, 1, -16, 1], np.int64)
+    like_right = np.array([-16, 1, 16, 1, 16, 1], np.int64)
+    assert rule().best_split(like_left, layout, (-16, 3)).missing_left
+    assert rule().best_split(like_left, layout, (-16, 3)).left == (-32, 2)
+    assert not rule().best_split(like_right, layout, (16, 3)).missing_left
+
+
+# ---- histograms: layout, totals, invariants ---------------------------------------------------------
+
+
+def test_layout_stands_feature_after_feature_with_the_missing_bin_last():
+    layout = layout_of(3, 1, 2, missing=[0, 2])
+    assert layout.offsets.tolist() == [0, 4, 5]
+    assert layout.value_bins.tolist() == [3, 1, 2]
+    assert layout.missing.tolist() == [True, False, True]
+    assert (layout.bins, layout.cells) == (8, 16)
+
+
+def test_build_and_the_sibling_by_subtraction():
+    rng = np.random.default_rng(0)
+    layout = layout_of(5, 9, missing=[1])
+    codes = np.stack([rng.integers(0, 5, 500), rng.integers(0, 10, 500)]).astype(np.uint8)
+    bins = BinnedRows(np.ascontiguousarray(codes.T), codes)
+    gradient, hessian = rng.integers(-128, 129, 500), rng.integers(0, 129, 500)
+    pairs = (gradient << 32) + hessian
+
+    def built(rows):
+        out = np.zeros(layout.cells, np.int64)
+        histograms.build(bins, np.flatnonzero(rows).astype(np.uint32), pairs, layout, 128, out)
+        return out
+
+    some = rng.random(500) < 0.3
+    assert (built(np.ones(500, bool)) - built(some)).tolist() == built(~some).tolist()
+    total = int(gradient[some].sum()), int(hessian[some].sum())
+    assert histograms.node_total(built(some), layout) == total
+
+
+def test_features_that_disagree_are_a_peer_error():
+    layout = layout_of(2, 2)
+    sound = np.array([1, 2, 3, 4, 4, 6, 0, 0], np.int64)
+    assert histograms.node_total(sound, layout) == (4, 6)
+    for place in range(4, 8):
+        wrong = sound.copy()
+        wrong[place] += 1
+        with pytest.raises(PeerError, match="feature 1 do not sum"):
+            histograms.node_total(wrong, layout)
+
+
+def test_a_negative_hessian_is_a_peer_error():
+    with pytest.raises(PeerError, match="negative"):
+        histograms.node_total(np.array([1, -2, 3, 8], np.int64), layout_of(2))

@@ -1,0 +1,110 @@
+"""The tree that grows, and which rows are in which of its leaves."""
+
+import numpy as np
+import pytest
+
+from fedboost.errors import PeerError
+from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt.split import BestSplit
+from fedboost.gbdt.tree import NO_CHILD, ROOT, RowsOfNodes, Split, Tree
+
+CUTS = CutPoints(
+    (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
+    (False, True, True),
+)
+
+
+def table(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    sizes = [cuts.size + 1 + missing for cuts, missing in zip(CUTS.cuts, CUTS.missing, strict=True)]
+    by_feature = np.stack([rng.integers(0, size, rows) for size in sizes]).astype(np.uint8)
+    return BinnedRows(np.ascontiguousarray(by_feature.T), by_feature)
+
+
+def goes_left(split, bins, row):
+    code = bins.by_feature[split.feature, row]
+    if CUTS.missing[split.feature] and code == CUTS.cuts[split.feature].size + 1:
+        return split.missing_left
+    return code <= split.bin
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 500])
+def test_rows_follow_the_splits(rows):
+    rng, bins = np.random.default_rng(rows), table(rows)
+    nodes, leaf_of = RowsOfNodes(rows), dict.fromkeys(range(rows), ROOT)
+    leaves, free = [ROOT], 1
+    for _ in range(5):
+        splits = []
+        for node in rng.permutation(leaves)[: max(1, len(leaves) * 2 // 3)].tolist():
+            feature = int(rng.integers(3))
+            at = int(rng.integers(CUTS.cuts[feature].size + 1))
+            splits.append(Split(node, feature, at, bool(rng.integers(2)), free))
+            free += 2
+        nodes.apply(tuple(splits), bins, CUTS)
+        for split in splits:
+            leaves.remove(split.node)
+            leaves += [split.left, split.left + 1]
+            for row in [row for row, leaf in leaf_of.items() if leaf == split.node]:
+                leaf_of[row] = split.left + (not goes_left(split, bins, row))
+        for leaf in leaves:
+            assert nodes.of(leaf).tolist() == [row for row in range(rows) if leaf_of[row] == leaf]
+    margin, values = np.zeros(rows), {leaf: leaf / 8 for leaf in leaves}
+    nodes.add_values(values, margin)
+    assert margin.tolist() == [leaf_of[row] / 8 for row in range(rows)]
+
+
+@pytest.mark.parametrize(
+    ("split", "says"),
+    [
+        (Split(1, 0, 0, False, 5), "node 1 is not a leaf"),
+        (Split(-1, 0, 0, False, 5), "node -1 is not a leaf"),
+        (Split(3, 0, 0, False, 3), "a leaf already"),
+        (Split(3, 0, 0, False, 1), "a leaf already"),  # its right child would be leaf 2
+        (Split(3, 0, 0, False, 4), "a leaf already"),
+        (Split(3, 3, 0, False, 5), "feature 3"),
+        (Split(3, -1, 0, False, 5), "feature -1"),
+        (Split(3, 0, 10, False, 5), "bin 10 of 10"),
+        (Split(3, 0, -1, False, 5), "bin -1 of 10"),
+        (Split(3, 1, 4, False, 5), "bin 4 of 4"),
+    ],
+)
+def test_a_split_that_does_not_fit_the_tree(split, says):
+    nodes, bins = RowsOfNodes(20), table(20)
+    nodes.apply((Split(ROOT, 0, 4, False, 1), Split(1, 0, 1, False, 3)), bins, CUTS)
+    before = {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)}
+    with pytest.raises(PeerError, match=says):
+        nodes.apply((split,), bins, CUTS)
+    assert {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)} == before
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {1: 0.5}, {1: 0.5, 2: 1.0, 3: 0.0}, {ROOT: 1.0}, {ROOT: 1, 1: 1, 2: 1}]
+)
+def test_values_must_be_those_of_the_leaves(values):
+    nodes, margin = RowsOfNodes(20), np.zeros(20)
+    nodes.apply((Split(ROOT, 0, 4, False, 1),), table(20), CUTS)
+    with pytest.raises(PeerError, match="leaf values"):
+        nodes.add_values(values, margin)
+    assert not margin.any()
+
+
+def test_a_tree_grows():
+    tree = Tree()
+    assert tree.add_leaf(0.25, 7.1) == ROOT
+    assert (tree.leaves, tree.cover, tree.gain) == ([ROOT], [float(np.float32(7.1))], [0.0])
+    left = tree.add_leaf(-1.0, 3.0)
+    tree.add_leaf(1.0, 4.0)
+    best = BestSplit(0.1, 1, 2, True, (0, 0), (0, 0))
+    assert tree.split(ROOT, best, CUTS, left) == Split(ROOT, 1, 2, True, left)
+    assert tree.leaves == [1, 2]
+    assert tree.left == [1, NO_CHILD, NO_CHILD]
+    assert (tree.feature[ROOT], tree.threshold[ROOT], tree.missing_left[ROOT]) == (1, 2.0, True)
+    assert tree.gain[ROOT] == float(np.float32(0.1))
+    assert tree.value == [0.25, -1.0, 1.0]
+
+
+def test_a_split_after_the_last_bin_has_no_finite_threshold():
+    tree = Tree()
+    tree.add_leaf(0.0, 1.0)
+    tree.split(ROOT, BestSplit(1.0, 1, 3, False, (0, 0), (0, 0)), CUTS, 1)
+    assert tree.threshold[ROOT] == float("inf")

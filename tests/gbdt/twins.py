@@ -1,0 +1,182 @@
+"""Naive twins of `fedboost.gbdt.kernels`: what each kernel computes, written for reading, not for speed.
+
+Written from the formulas: plain Python loops, plain Python integers, and numpy where an element-wise function
+is nothing but + - * / in a stated order. The tests hold the kernels equal to these with `==`.
+"""
+
+import math
+import struct
+
+import numpy as np
+
+LN2_HIGH = float.fromhex("0x1.62e42feep-1")  # ln 2 cut after 32 bits, and the rest
+LN2_LOW = float.fromhex("0x1.a39ef35793c76p-33")
+LOG2_E = float.fromhex("0x1.71547652b82fep+0")
+
+
+def exps(x):
+    """2**k * (Taylor polynomial of degree 13 of e**r), x = k ln 2 + r, with x clipped to +-700."""
+    x = np.clip(x, -700.0, 700.0)
+    k = np.rint(x * LOG2_E)
+    r = (x - k * LN2_HIGH) - k * LN2_LOW
+    total = np.full(x.shape, 1.0 / math.factorial(13))
+    for i in range(12, -1, -1):
+        total = total * r + 1.0 / math.factorial(i)
+    return np.ldexp(total, k.astype(np.int64))
+
+
+def logs(x):
+    """e ln 2 + 2 atanh(s), s = (m - 1) / (m + 1), x = m 2**e with m in (sqrt(1/2), sqrt(2)]."""
+    half, e = np.frexp(x)
+    m, e = 2.0 * half, e - 1
+    high = m > math.sqrt(2.0)
+    m, k = np.where(high, half, m), np.where(high, e + 1, e).astype(np.float64)
+    s = (m - 1.0) / (m + 1.0)
+    q = s * s
+    total = np.full(x.shape, 1.0 / 19.0)
+    for odd in range(17, 0, -2):
+        total = total * q + 1.0 / odd
+    return k * LN2_LOW + (2.0 * s * total + k * LN2_HIGH)
+
+
+def sigmoids(margin):
+    return 1.0 / (1.0 + exps(-margin))
+
+
+def logistic_gradients(margin, label, weight):
+    p = sigmoids(margin)
+    return weight * (p - label), weight * (p * (1.0 - p))
+
+
+def log_losses(margin, label, weight):
+    z = np.where(label == 1, margin, -margin)
+    return weight * (np.maximum(-z, 0.0) + logs(1.0 + exps(-np.abs(z))))
+
+
+def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
+    out = []
+    for g, h in zip(gradient.tolist(), hessian.tolist(), strict=True):
+        g_units = max(-int(limit), min(int(limit), round(g * gradient_factor)))  # round: ties to even
+        h_units = min(int(limit), round(h * hessian_factor))
+        out.append(g_units * 2**32 + h_units)
+    return np.array(out, np.int64)
+
+
+def sum_units(values, factor, limit):
+    units = [max(-limit, min(limit, value * factor)) for value in values.tolist()]
+    return sum(round(unit) for unit in units)  # round: ties to even
+
+
+def unpack(pair):
+    """(gradient, hessian) of one packed pair."""
+    hessian = pair % 2**32
+    return (pair - hessian) // 2**32, hessian
+
+
+def build_histogram(bins, rows, pairs, offsets, bins_of_all):
+    out = [0] * (2 * bins_of_all)
+    for row in rows.tolist():
+        gradient, hessian = unpack(int(pairs[row]))
+        for feature, offset in enumerate(offsets.tolist()):
+            cell = offset + int(bins[row, feature])
+            out[2 * cell] += gradient
+            out[2 * cell + 1] += hessian
+    return np.array(out, np.int64)
+
+
+def sum_pairs(pairs):
+    apart = [unpack(int(pair)) for pair in pairs]
+    return sum(g for g, _ in apart), sum(h for _, h in apart)
+
+
+def partition(codes, last_left, missing_bin, missing_left, rows):
+    """The rows that go left, and those that go right, each in the old order."""
+
+    def goes_left(row):
+        code = int(codes[row])
+        return missing_left if code == missing_bin else code <= last_left
+
+    return [r for r in rows.tolist() if goes_left(r)], [r for r in rows.tolist() if not goes_left(r)]
+
+
+def score(gradient, hessian, reg_lambda, reg_alpha):
+    shrunk = math.copysign(max(abs(gradient) - reg_alpha, 0.0), gradient)
+    return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0 else 0.0
+
+
+def candidates(histogram, value_bins, missing):
+    """Every way to part a node: (feature, bin, missing left, left gradient, left hessian)."""
+    first = 0
+    for feature, (size, has_missing) in enumerate(zip(value_bins.tolist(), missing.tolist(), strict=True)):
+        pairs = [(int(histogram[2 * b]), int(histogram[2 * b + 1])) for b in range(first, first + size)]
+        first += size
+        absent = (0, 0)
+        if has_missing:
+            absent = int(histogram[2 * first]), int(histogram[2 * first + 1])
+            first += 1
+        for b in range(size):
+            below = tuple(sum(stat) for stat in zip(*pairs[: b + 1], strict=True))
+            last = b == size - 1
+            if not last or absent != (0, 0):
+                yield feature, b, False, *below
+            if not last and absent != (0, 0):
+                yield feature, b, True, below[0] + absent[0], below[1] + absent[1]
+
+
+def best_split(histogram, value_bins, missing, factors, penalties, total):
+    reg_lambda, reg_alpha, min_child_weight = penalties
+    root = score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha)
+    found = []
+    for feature, b, missing_left, g_left, h_left in candidates(histogram, value_bins, missing):
+        gl, hl = g_left / factors[0], h_left / factors[1]
+        gr, hr = (total[0] - g_left) / factors[0], (total[1] - h_left) / factors[1]
+        if min(hl, hr) < min_child_weight or min(hl, hr) <= 0:
+            continue
+        gain = score(gl, hl, reg_lambda, reg_alpha) + score(gr, hr, reg_lambda, reg_alpha) - root
+        if gain > 0:
+            found.append((-gain, feature, b, missing_left, g_left, h_left))
+    if not found:
+        return 0.0, -1, -1, False, 0, 0
+    gain, *rest = min(found)
+    return -gain, *rest
+
+
+def float_keys(values):
+    out = []
+    for value in values:
+        (word,) = struct.unpack("<I", value.tobytes())
+        if math.isnan(value):
+            out.append(2**32 - 1)
+        elif value == 0:
+            out.append(2**31)
+        else:
+            out.append(2**32 - 1 - word if value < 0 else 2**31 + word)
+    return out
+
+
+def count_cells(keys, starts, widths, subdivisions):
+    out = []
+    for start, width, bits in zip(starts.tolist(), widths.tolist(), subdivisions.tolist(), strict=True):
+        step = 2 ** (width - bits)
+        for low in range(start, start + 2**width, step):
+            out.append(sum(low <= key < low + step for key in keys.tolist()))
+    return out
+
+
+def bin_column(values, cuts, missing_bin):
+    return [missing_bin if math.isnan(v) else sum(bool(cut <= v) for cut in cuts) for v in values]
+
+
+def predict_margins(features, trees, margin):
+    """`trees`: for each tree the list of its nodes (left, right, feature, threshold, default left, value)."""
+    out = []
+    for row, total in zip(features, margin.tolist(), strict=True):
+        for tree in trees:
+            left, right, feature, threshold, default_left, value = tree[0]
+            while left >= 0:
+                x = row[feature]
+                goes_left = default_left if math.isnan(x) else x < np.float32(threshold)
+                left, right, feature, threshold, default_left, value = tree[left if goes_left else right]
+            total += value
+        out.append(total)
+    return out

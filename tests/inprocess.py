@@ -1,0 +1,80 @@
+"""A whole session in one process, for tests: the two sessions of the protocol and a queue between them.
+
+Messages wait in one channel a party and direction; a seeded draw says which channel moves next, so that what
+different parties say arrives in any order, while what one party says stays in order.
+"""
+
+from collections import deque
+
+import numpy as np
+
+from fedboost.programs.boosting import train as boosting
+from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.party import Shard
+from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.terms import Terms
+
+
+def shard_of(X, y, weight=None, rows=slice(None)):
+    """The rows of a party: X [rows, features], NaN = missing."""
+    label = np.asarray(y, np.float32)[rows]
+    weights = np.ones(label.size) if weight is None else np.asarray(weight)[rows]
+    columns = tuple(np.ascontiguousarray(column, np.float32) for column in np.asarray(X)[rows].T)
+    return Shard(columns, label, weights.astype(np.float32))
+
+
+def terms_of(X, parties, weight=None, **settings):
+    """Terms for `parties` parties over features f0, f1, ..."""
+    numeric = [f"f{i}" for i in range(X.shape[1])]
+    columns = {"label": "y", "numeric": numeric, **({} if weight is None else {"weight": "w"})}
+    names = [f"p{i}" for i in range(parties)]
+    return Terms.read({"columns": columns, "parties": names, **settings})
+
+
+def one_party(rows):
+    """The partition in which one party has all rows."""
+    return [np.arange(rows)]
+
+
+def randomly(rows, parties, seed=0):
+    """A partition of the rows into non-empty random parts."""
+    owner = np.random.default_rng(seed).integers(0, parties, rows)
+    owner[:parties] = np.arange(parties)
+    return [np.flatnonzero(owner == party) for party in range(parties)]
+
+
+def run(X, y, parts, weight=None, seed=0, spoil=None, **settings):
+    """Train over a partition of the rows; the aggregator's session when nothing is left to say.
+
+    `spoil(party, message)` may return another message instead of one a party sent.
+    """
+    terms = terms_of(X, len(parts), weight, **settings)
+    shards = {name: shard_of(X, y, weight, rows) for name, rows in zip(terms.parties, parts, strict=True)}
+    ends = {name: PartySession(name, lambda _, own=own: own) for name, own in shards.items()}
+    aggregator = AggregatorSession("s", terms, boosting)
+    down = {name: deque() for name in terms.parties}
+    up = {name: deque() for name in terms.parties}
+    draw = np.random.default_rng(seed)
+
+    def send(outbox):
+        for name, message in outbox:
+            down[name].append(message)
+
+    send(aggregator.start())
+    while waiting := [(name, way) for name in terms.parties for way in (down, up) if way[name]]:
+        name, way = waiting[int(draw.integers(len(waiting)))]
+        message = way[name].popleft()
+        if way is down:
+            up[name].extend(ends[name].handle(message))
+        else:
+            send(aggregator.handle(name, spoil(name, message) if spoil else message))
+    return aggregator
+
+
+def model_of(*args, **settings):
+    """The model text of `run`; raises what ended the session otherwise."""
+    session = run(*args, **settings)
+    if session.error:
+        raise session.error
+    assert session.state == "done"
+    return session.booster.to_xgboost()

@@ -1,0 +1,241 @@
+"""Plays the scenario files: each is the transcript of one end of a session, and has to come out word for word.
+
+    # a comment
+    aggregator parties=north,south program=Rows,End     the end that is played, and its setting
+    north < Join                                        in:  what party north says to the aggregator
+    north > Ask turn=1 RowsQuery                        out: what the aggregator says to party north
+    = asking, awaits north south                        the state, where it changed
+    = sum 8                                             what the scripted program got (cells that are not 0)
+
+    party north shard=4                                 a party's own end, with four rows
+    < Admit                                             in:  what the aggregator says
+    > Join                                              out: what this party says
+    = ended: done
+
+Lines with `<` are the script; the player adds all others. `python tests/protocol/test_scenarios.py` writes the
+files anew from their scripts: read the difference before you believe it.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt.bins import CutPoints, Grid
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.model import Booster
+from fedboost.privacy.cells import pack
+from fedboost.privacy.protection import Tag
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone
+from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Report
+from fedboost.protocol.party import Shard
+from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.protocol.terms import Terms
+
+SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+BITS = Scale(0, 16)
+CUTS = CutPoints((np.array([0.5], np.float32),), (False,))
+QUERIES = {
+    "Rows": RowsQuery(),
+    "Quantiles": QuantileQuery(4, (Grid.first(),)),
+    "Kll": KllQuery(4, 1, 256),
+    "Start": StartQuery(4, CUTS, BITS, BITS),
+    "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
+    "Wide": HistogramQuery(4, 0, (), (0,), 40_000, BITS, BITS),  # 80,000 cells: two parts
+    "Constant": EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
+    "End": EndRoundQuery(4, 0, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
+}
+RAISES = {
+    "PeerError": PeerError("the sums do not add up"),
+    "ConfigError": ConfigError("the label is 0 in every row"),
+}
+
+
+def words_of(text):
+    """`a b=1 c` as (["a", "c"], {"b": "1"})."""
+    words = text.split()
+    return [w for w in words if "=" not in w], dict(w.split("=", 1) for w in words if "=" in w)
+
+
+def terms_of(parties, **settings):
+    numbers = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
+    columns = {"label": "y", "numeric": ["x"]}
+    return Terms.read({"columns": columns, "parties": parties.split(","), "rounds": 1, **numbers})
+
+
+def shown(message):
+    """A message as a line of a transcript."""
+    match message:
+        case Admit():
+            return "Admit"
+        case Ask(turn, query):
+            return f"Ask turn={turn} {type(query).__name__}"
+        case Bye(reason) | Leave(reason):
+            return f"{type(message).__name__} {reason}".rstrip()
+        case Join():
+            return "Join"
+        case Report(turn, part, cells):
+            return f"Report turn={turn} part={part} bytes={len(cells)}"
+
+
+class Aggregator:
+    """Plays an aggregator's session against what the script says the parties say."""
+
+    def __init__(self, setting):
+        _, values = words_of(setting)
+        self._script = [name for name in values.pop("program").split(",") if name]
+        self._got = []
+        self._asked = []
+        self._session = AggregatorSession("s", terms_of(**values), self._program)
+        self._state = ""
+        self.opening = self._told(self._session.start())
+
+    def _program(self, terms):
+        for name in self._script:
+            if name in RAISES:
+                raise RAISES[name]
+            self._asked.append(QUERIES[name])
+            total = yield QUERIES[name]
+            self._got.append("= sum " + " ".join(str(cell) for cell in total.tolist() if cell))
+        return Booster("binary:logistic", 0.5, terms.columns.features, ())
+
+    def play(self, line):
+        party, event = line.split(" < ")
+        told = self._told(self._session.handle(party, self._event(event)))
+        assert (self._session.state == "done") == (self._session.booster is not None)
+        assert (self._session.state == "failed") == (self._session.error is not None)
+        return told
+
+    def _event(self, text):
+        (kind, *rest), values = words_of(text)
+        match kind:
+            case "Join":
+                terms = self._session.terms.changed(**values) if values else self._session.terms
+                return Join(rest[0] if rest else "s", terms.digest)
+            case "Report":
+                part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
+                tag = Tag(0, query.cells, query.cell_bytes)
+                cells = np.zeros(max(tag.part_cells(part), 0), np.int64)
+                if cells.size:
+                    cells[0] = int(values.get("first", 0))
+                packed = pack(cells, tag.cell_bytes)
+                return Report(int(values["turn"]), part, packed[: int(values.get("bytes", len(packed)))])
+            case "Leave":
+                return Leave(text.removeprefix("Leave "))
+            case "Gone":
+                return Gone(text.removeprefix("Gone "))
+        raise AssertionError(f"no such event: {text}")
+
+    def _told(self, outbox):
+        lines, self._got = list(self._got), []
+        lines += [f"{party} > {shown(message)}" for party, message in outbox]
+        session = self._session
+        state = session.state
+        if session.awaited:
+            state += ", awaits " + " ".join(session.awaited)
+        if session.error:
+            state += f": {session.error}"
+        for done in session.history:
+            state += f", round {done.round} {done.metrics}"
+        if state != self._state:
+            lines.append(f"= {state}")
+            self._state = state
+        return lines
+
+
+class OneParty:
+    """Plays a party's session against what the script says the aggregator says."""
+
+    def __init__(self, setting):
+        (name, *_), values = words_of(setting)
+        rows = values["shard"]
+
+        def read(terms):
+            if rows == "refused":
+                raise Refused("column 'x' is missing in its table")
+            column = np.arange(int(rows), dtype=np.float32) % 2
+            return Shard((column,), column, np.ones_like(column))
+
+        self._session = PartySession(name, read)
+        self._ended = None
+        self.opening = []
+
+    def play(self, line):
+        messages = list(self._session.handle(self._message(line.removeprefix("< "))))
+        lines = [f"> {shown(message)}" for message in messages]
+        for message in messages:
+            if isinstance(message, Join):
+                assert message == Join("s", self._session.terms.digest)
+        if self._session.ended != self._ended:
+            self._ended = self._session.ended
+            lines.append(f"= ended: {self._ended or 'done'}")
+        return lines
+
+    def _message(self, text):
+        (kind, *rest), values = words_of(text)
+        match kind:
+            case "Admit":
+                return Admit("s", terms_of(**{"parties": "north,south", **values}))
+            case "Ask":
+                turn = int(values.pop("turn"))
+                query = QUERIES[rest[0]]
+                for key, value in values.items():
+                    if key == "bits":
+                        scale = Scale(0, int(value))
+                        query = dataclasses.replace(query, gradient=scale, hessian=scale)
+                    elif key == "nodes":
+                        query = dataclasses.replace(query, nodes=tuple(range(int(value))))
+                    elif key == "metrics":
+                        query = dataclasses.replace(query, metrics=tuple(value.split(",")))
+                    elif key == "features":
+                        query = dataclasses.replace(query, grids=query.grids * int(value))
+                    elif key == "value":
+                        query = dataclasses.replace(query, values=((0, float(value)),))
+                    else:
+                        query = dataclasses.replace(query, **{key: int(value)})
+                return Ask(turn, query)
+            case "Bye":
+                return Bye(text.removeprefix("Bye").strip())
+        raise AssertionError(f"no such message: {text}")
+
+
+def played(text):
+    """The transcript that the comments, the setting and the `<` lines of a scenario give."""
+    out, player = [], None
+    for line in text.splitlines():
+        if line.startswith("#"):
+            out.append(line)
+        elif player is None:
+            end, setting = line.split(maxsplit=1)
+            player = {"aggregator": Aggregator, "party": OneParty}[end](setting)
+            out += [line, *player.opening]
+        elif line.startswith("< ") or " < " in line:
+            out += [line, *player.play(line)]
+    return "\n".join(out) + "\n"
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_scenario(path):
+    text = path.read_text()
+    assert played(text) == text
+
+
+def test_there_are_scenarios():
+    assert len(SCENARIOS) > 20
+
+
+if __name__ == "__main__":
+    for path in SCENARIOS:
+        path.write_text(played(path.read_text()))

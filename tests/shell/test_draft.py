@@ -1,0 +1,249 @@
+"""Drafted schemas fit their table; splits lose and double no row."""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.terms import Terms
+from fedboost.shell.data import as_table, read_table, to_shard
+from fedboost.shell.draft import MAX_LEVELS, draft_schema, split_by_site, split_by_weights
+
+
+def config_error(call: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_columns_become_what_they_can_be() -> None:
+    table = pa.table(
+        {
+            "number": [1, 2, 3],
+            "flag": [True, False, None],
+            "word": ["v", "", "u"],
+            "spelled": ["1", " 2.5", "?"],
+            "encoded": pa.array(["b", "a", "b"]).dictionary_encode(),
+            "encoded_number": pa.array([7, 5, 7]).dictionary_encode(),
+            "y": [0, 1, 1],
+        }
+    )
+    draft = draft_schema(table, "y")
+    assert draft.columns.numeric == ("number", "flag", "spelled")
+    assert draft.columns.categorical == {
+        "word": ("u", "v"),
+        "encoded": ("a", "b"),
+        "encoded_number": ("5", "7"),
+    }
+    assert (draft.columns.label, draft.columns.weight, draft.left_out) == ("y", None, {})
+
+
+def test_a_draft_fits_its_table() -> None:
+    table = pa.table({"word": ["v", "", "u"], "n": [1, None, 2.5], "y": ["no", "yes", "no"], "w": [1, 2, 3]})
+    draft = draft_schema(table, "y", "w")
+    terms = Terms.read({"objective": draft.objective, "columns": draft.columns.model_dump(mode="json")})
+    shard = to_shard(table, terms, "north")
+    assert shard.label.tolist() == [0, 1, 0]
+    assert shard.weight.tolist() == [1, 2, 3]
+    assert len(shard.columns) == 2
+
+
+def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
+    rows = MAX_LEVELS + 1
+    names = [f"name {i}" for i in range(rows)]
+    columns = {
+        "few": ["only", *names[2:], None],
+        "many": names,
+        "time": [datetime(2020, 1, 1)] * rows,
+        "list": [[1]] * rows,
+        "null": pa.nulls(rows),
+        "blank": [""] * rows,
+        "nan": [float("nan")] * rows,
+        "huge": [1e300] * rows,
+        "": range(rows),
+        "n" * 257: range(rows),
+        "__index_level_0__": range(rows),
+        "x": range(rows),
+        "y": [i % 2 for i in range(rows)],
+    }
+    draft = draft_schema(pa.table({name: pa.array(values) for name, values in columns.items()}), "y")
+    assert draft.columns.features == ("x", "few")
+    assert len(draft.columns.categorical["few"]) == MAX_LEVELS
+    assert draft.left_out == {
+        "many": "has 1001 distinct values, more than 1000",
+        "time": "is timestamp[us], neither numbers nor text",
+        "list": f"is {pa.list_(pa.int64())}, neither numbers nor text",
+        "null": "has no values",
+        "blank": "has no values",
+        "nan": "has no values",
+        "huge": "has values that are infinite or too large for a 32-bit float",
+        "": "has no name",
+        "n" * 257: "has a name of more than 256 characters",
+        "__index_level_0__": "is an index of pandas",
+    }
+
+
+def test_label_weight_and_excluded_columns_are_no_features() -> None:
+    table = pa.table({"id": [1, 2], "x": [1, 2], "w": [1, 2], "y": [0, 1]})
+    draft = draft_schema(table, "y", "w", ["id"])
+    assert draft.columns.features == ("x",)
+    assert draft.columns.weight == "w"
+    assert draft.left_out == {}
+
+
+def test_an_index_that_pandas_wrote_to_csv_is_no_feature(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    pd.DataFrame({"x": [1.5, 2.5], "y": [0, 1]}).to_csv(path)
+    assert draft_schema(read_table(path), "y").columns.features == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("label", "objective", "positive"),
+    [
+        ([0, 1, 1], "binary:logistic", None),
+        ([0.0, 1.0, None], "binary:logistic", None),
+        ([True, False, None], "binary:logistic", None),
+        (["0", "1", ""], "binary:logistic", None),
+        (["yes", "no", "no"], "binary:logistic", "yes"),
+        (["no", "yes", "yes"], "binary:logistic", "no"),
+        (["yes", "no", None], "binary:logistic", "yes"),
+        (["b", "a", None], "binary:logistic", "b"),
+        (["a", "b", ""], "binary:logistic", "b"),
+        ([1, 2, 1], "binary:logistic", "2"),
+        ([1.0, 2.0, float("nan")], "binary:logistic", "2"),
+        (["1", "2", "2"], "binary:logistic", "1"),
+        ([0.5, -1, 1], "reg:squarederror", None),
+        (["1", "2", "3"], "reg:squarederror", None),
+    ],
+)
+def test_the_label_decides_the_objective(label: list[Any], objective: str, positive: str | None) -> None:
+    draft = draft_schema(as_table({"x": [1, 2, 3], "y": label}), "y")
+    assert (draft.objective, draft.columns.positive) == (objective, positive)
+
+
+@pytest.mark.parametrize(
+    ("label", "said"),
+    [
+        (
+            ["a", "b", "c"],
+            "label 'y' has more than two values that are not numbers: 'a', 'b', 'c'; multiclass",
+        ),
+        (
+            ["1", "2", "c"],
+            "label 'y' has more than two values that are not numbers: '1', '2', 'c'; multiclass",
+        ),
+        ([1, 1, None], "label 'y' is constant: '1' in every row"),
+        (["a", "a", ""], "label 'y' is constant: 'a' in every row"),
+        ([None, None, None], "label 'y' has no values"),
+        ([datetime(2020, 1, 1)] * 3, "column 'y' is timestamp[us] here"),
+    ],
+)
+def test_labels_no_objective_fits(label: list[Any], said: str) -> None:
+    assert config_error(lambda: draft_schema(as_table({"x": [1, 2, 3], "y": label}), "y")).startswith(said)
+
+
+def test_absent_columns_are_named() -> None:
+    table = pa.table({"x": [1, 2], "target": [0, 1]})
+    assert config_error(lambda: draft_schema(table, "targe")).endswith("(did you mean target?)")
+    assert "column 'w' is missing" in config_error(lambda: draft_schema(table, "target", "w"))
+    assert "column 'id' is missing" in config_error(lambda: draft_schema(table, "target", None, ["id"]))
+
+
+def test_a_table_without_features() -> None:
+    table = pa.table({"t": [datetime(2020, 1, 1)] * 2, "y": [0, 1]})
+    assert config_error(lambda: draft_schema(table, "y")) == (
+        "no column can be a feature; 't' is timestamp[us], neither numbers nor text"
+    )
+    assert config_error(lambda: draft_schema(table, "y", exclude=["t"])) == "no column can be a feature"
+
+
+# Splits
+
+
+def test_rows_go_to_the_site_they_name() -> None:
+    table = pa.table({"site": ["s", "n", "s", "n"], "x": [1, 2, 3, 4]})
+    parts = split_by_site(table, "site")
+    assert list(parts) == ["n", "s"]
+    assert {name: part.to_pydict() for name, part in parts.items()} == {
+        "n": {"x": [2, 4]},
+        "s": {"x": [1, 3]},
+    }
+
+
+def test_sites_may_be_numbers() -> None:
+    parts = split_by_site(pa.table({"site": [2.0, 10.0, 2.0], "x": [1, 2, 3]}), "site")
+    assert {name: part.column("x").to_pylist() for name, part in parts.items()} == {"10": [2], "2": [1, 3]}
+
+
+@given(st.lists(st.sampled_from(["u", "v", "w"]), min_size=1, max_size=30))
+def test_every_row_has_one_site(sites: list[str]) -> None:
+    parts = split_by_site(pa.table({"site": sites, "x": range(len(sites))}), "site")
+    assert list(parts) == sorted(set(sites))
+    for name, part in parts.items():
+        assert part.column("x").to_pylist() == [row for row, site in enumerate(sites) if site == name]
+
+
+@pytest.mark.parametrize(
+    ("sites", "said"),
+    [
+        (["u", None, None], "column 'site' names no site in row 2: fill it in, or drop the row"),
+        (["u", ""], "column 'site' names no site in row 2: fill it in, or drop the row"),
+        ([datetime(2020, 1, 1)], "column 'site' is timestamp[us] here"),
+        (pa.array([], pa.string()), "the table has no rows"),
+    ],
+)
+def test_sites_without_a_name(sites: Any, said: str) -> None:
+    assert config_error(lambda: split_by_site(as_table({"site": sites}), "site")).startswith(said)
+
+
+def test_an_absent_site_column() -> None:
+    assert "did you mean site?" in config_error(lambda: split_by_site(pa.table({"site": ["u"]}), "sites"))
+
+
+@given(st.lists(st.floats(0.01, 100), min_size=1, max_size=6), st.integers(0, 60), st.integers(0, 2**32))
+def test_weights_share_out_every_row(weights: list[float], more: int, seed: int) -> None:
+    names = [f"p{i}" for i in range(len(weights))]
+    rows = len(names) + more
+    parts = split_by_weights(pa.table({"x": range(rows)}), names, weights, seed)
+    assert list(parts) == names
+    assert sorted(x for part in parts.values() for x in part.column("x").to_pylist()) == list(range(rows))
+    exact = np.array(weights) / np.sum(weights) * rows
+    sizes = [part.num_rows for part in parts.values()]
+    assert min(sizes) >= 1
+    if min(exact) >= 1:
+        assert max(abs(exact - sizes)) <= 1
+
+
+def test_splits_follow_weights_and_seed() -> None:
+    table = pa.table({"x": range(600)})
+    parts = split_by_weights(table, ["a", "b", "c"], [1, 2, 3], 7)
+    assert [part.num_rows for part in parts.values()] == [100, 200, 300]
+    assert parts["a"].column("x").to_pylist() != list(range(100))
+    assert parts == split_by_weights(table, ["a", "b", "c"], [1, 2, 3], 7)
+    assert parts != split_by_weights(table, ["a", "b", "c"], [1, 2, 3], 8)
+    assert [p.num_rows for p in split_by_weights(table, ["a", "b"], [1, 1e9], 7).values()] == [1, 599]
+
+
+@pytest.mark.parametrize(
+    ("names", "weights", "said"),
+    [
+        (["a", "b", "c"], [1, 1, 1], "2 rows cannot be split among 3 parties: each needs at least one"),
+        (["a", "a"], [1, 1], "give each party its own name and a weight"),
+        (["a", "b"], [1], "give each party its own name and a weight"),
+        ([], [], "give each party its own name and a weight"),
+        (["a", "b"], [1, 0], "the weights of parties must be positive numbers, got [1, 0]"),
+        (["a", "b"], [1, float("nan")], "the weights of parties must be positive numbers"),
+    ],
+)
+def test_splits_that_cannot_be(names: list[str], weights: list[float], said: str) -> None:
+    assert config_error(lambda: split_by_weights(pa.table({"x": [1, 2]}), names, weights, 0)).startswith(said)
