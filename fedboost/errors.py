@@ -6,7 +6,16 @@ alone and exits with code 2. Anything else that escapes is a defect of fedboost.
 
 
 class FedboostError(Exception):
-    """Base of every error fedboost raises on purpose."""
+    """Base of every error fedboost raises on purpose.
+
+    `detail` is what only the site itself may read (values and row numbers of its table): `str` has it,
+    `public`, which is what travels, has not.
+    """
+
+    def __init__(self, public: str, detail: str = "") -> None:
+        super().__init__(f"{public}: {detail}" if detail else public)
+        self.public = public
+        self.detail = detail
 
 
 class ConfigError(FedboostError):

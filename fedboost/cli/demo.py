@@ -21,6 +21,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table, to_shard
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.shell.files import party_stems
 from fedboost.shell.loopback import Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
@@ -52,7 +53,7 @@ def run_demo(
     sites = hospitals() if data is None else _own_sites(data, label, site, parties)
     from pyarrow import concat_tables
 
-    draft = draft_schema(concat_tables(sites.tables.values()), sites.label)
+    draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
     terms = Terms.read(
         {
             "objective": draft.objective,
@@ -141,14 +142,12 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 def _write_files(folder: Path, sites: Sites, terms: Terms) -> dict[str, Path]:
     from pyarrow import csv
 
+    files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "terms.toml").write_text(terms_to_toml(terms))
-        files = {}
-        for number, (name, table) in enumerate(sites.tables.items()):
-            safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-            files[name] = folder / (f"{safe}.csv" if safe == name else f"{number}-{safe}.csv")
-            csv.write_csv(table, files[name])
+        (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")
+        for name, table in sites.tables.items():
+            csv.write_csv(table.select([terms.columns.label, *terms.columns.features]), files[name])
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     return files

@@ -5,6 +5,7 @@ and exit code 2, without a traceback; Ctrl-C ends with 130.
 Refuses: nothing more than the commands themselves.
 """
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -157,6 +158,7 @@ def terms(
 
 def main() -> None:
     """The entry point."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said here, once
     try:
         app()
     except FedboostError as error:

@@ -66,7 +66,7 @@ def _say_waiting(parties: tuple[str, ...]) -> None:
 def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
     if out is not None:
         model.save(out)
-    last = metrics_of(model.rounds[-1])
+    last = metrics_of(model.rounds[-1]) if model.rounds else {}
     if as_json:
         print_json(
             event="done",

@@ -30,7 +30,7 @@ MISSING_KEY = 0xFFFFFFFF
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
-of fewer rows than an eighth of an even bin is fine enough."""
+of at most a quarter of the rows of an even bin is fine enough."""
 MAX_CODES = 256
 """uint8 codes: value bins and, where a feature has missing values, the missing bin."""
 
@@ -113,7 +113,7 @@ class Quantiles:
 
     def _next_grid(self) -> Grid:
         """Cells too heavy and too wide for the resolution aimed at; subcells in proportion to rows."""
-        fine = self._counts.sum() / (self._max_bin * SUBCELLS_PER_BIN)
+        fine = 2 * self._counts.sum() / (self._max_bin * SUBCELLS_PER_BIN)
         coarse = (self._counts > max(fine, 1)) & (self._widths > 0)
         starts, widths, counts = self._starts[coarse], self._widths[coarse], self._counts[coarse]
         shares = self._max_bin * SUBCELLS_PER_BIN * counts // max(int(counts.sum()), 1)

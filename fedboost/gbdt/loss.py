@@ -15,6 +15,9 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
 
+LARGEST_LABEL = math.ldexp(1.0, 60)
+"""Labels, weights and their inverses stay below this, so that exponent counts can bound their gradients."""
+
 
 class Loss(Protocol):
     """One objective. Margins are float64 [N], labels and weights float32 [N]."""
@@ -54,7 +57,9 @@ class Logistic:
     """binary:logistic: label 0 or 1, prediction the probability of 1."""
 
     metric = "logloss"
-    bounds = (0, -2)  # |p - y| <= 1, p (1 - p) <= 1/4
+    bounds = (0, -1)
+    """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient w / 2
+    and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = kernels.logistic_gradients(margin, label, weight)
@@ -104,7 +109,7 @@ class SquaredError:
         return margin
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        bad = np.flatnonzero(~(np.abs(label) <= math.ldexp(1.0, 60)))
+        bad = np.flatnonzero(~(np.abs(label) <= LARGEST_LABEL))
         return (int(bad[0]), "a number of magnitude at most 2**60") if bad.size else None
 
 

@@ -21,6 +21,7 @@ from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
+    START_BITS,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -30,6 +31,9 @@ from fedboost.protocol.queries import (
     StartQuery,
 )
 from fedboost.protocol.terms import Terms
+
+VANISHED_BITS = 21
+"""Residuals this many bits below the labels are rounding: a float32 has 24."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,10 @@ def train(terms: Terms) -> Generator[Query, Int64, Booster]:
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant = terms.loss.margin(score)
     exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), ((ROOT, constant),), scales)
+    if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
+        raise ConfigError(
+            "the label is the same in every row of every party, but for rounding: there is nothing to learn"
+        )
     trees = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
@@ -93,11 +101,19 @@ def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, float]:
     """The constant prediction: the one of the terms, or the best for all rows. Hands out the cut points."""
-    gradient, hessian = yield StartQuery(rows, cut_points, scales.gradient, scales.hessian)
-    if hessian <= 0:
+    gradient = Scale(scales.gradient.exponent, START_BITS)
+    hessian = Scale(scales.hessian.exponent, START_BITS)
+    total = yield StartQuery(rows, cut_points, gradient, hessian)
+    if total[1] <= 0:
         raise ConfigError("the row weights of all parties sum to zero: there is nothing to learn")
-    best = terms.loss.base_score(scales.gradient.decode(gradient), scales.hessian.decode(hessian))
+    best = terms.loss.base_score(gradient.decode(int(total[0])), hessian.decode(int(total[1])))
     return float(np.float32(best if terms.base_score is None else terms.base_score))
+
+
+def residuals_vanish(before: Int64, after: Int64) -> bool:
+    """Whether the constant left of the gradients no more than float32 labels are rounded by."""
+    first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
+    return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
 
 
 def end_round(

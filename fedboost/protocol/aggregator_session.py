@@ -10,7 +10,8 @@
 
 Promises: one running sum a turn, never a copy per party; the order in which parties' messages arrive does
 not matter; what a party does wrong ends the session with a sentence that names the party.
-Refuses: joins under other terms, reports out of turn or order (SessionFailed, kept in `error`).
+Refuses: parties the terms do not name (they are not heard), joins under other terms, reports out of turn or
+order (SessionFailed, kept in `error`).
 """
 
 from collections.abc import Callable, Generator
@@ -84,7 +85,7 @@ class AggregatorSession:
 
     def handle(self, party: str, event: FromParty | Gone) -> Outbox:
         """Take in one event of one party; the messages to send now."""
-        if self.state in ("done", "failed"):
+        if self.state in ("done", "failed") or party not in self.terms.parties:
             return []
         try:
             match event:
@@ -100,8 +101,6 @@ class AggregatorSession:
             return self._fail(f"party {party} broke the protocol: {error}")
 
     def _join(self, party: str, session: str, digest: str) -> Outbox:
-        if party not in self.terms.parties:
-            raise PeerError("the terms do not name it")
         if self.state != "gathering" or party in self._joined:
             raise PeerError("it joined twice")
         if session != self.name or digest != self.terms.digest:

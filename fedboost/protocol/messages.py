@@ -47,7 +47,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Leave:
-    """This party ends its part in the session; the reason is a sentence for the analyst."""
+    """This party ends its part in the session. The reason is for the analyst: nothing of the rows."""
 
     reason: str
 

@@ -54,6 +54,7 @@ class Party:
         self._tree = CONSTANT_TREE
         self._nodes = RowsOfNodes(shard.rows)
         self._pairs: Int64 = np.zeros(0, np.int64)
+        self._root_asked = False
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -103,10 +104,13 @@ class Party:
         binned, cut_points, layout = self._started()
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
-        if query.nodes == (ROOT,) and query.tree == self._tree and not query.splits:
-            self._quantise(query)
-        elif query.tree != self._tree or not self._pairs.size:
+        if query.tree != self._tree:
             raise PeerError(f"a query for tree {query.tree} while tree {self._tree} grows")
+        if self._root_asked == (query.nodes == (ROOT,)):
+            raise PeerError(f"tree {query.tree}: the root must be asked for once, and first")
+        if not self._root_asked:
+            self._quantise(query)
+            self._root_asked = True
         self._nodes.apply(query.splits, binned, cut_points)
         out = np.zeros((len(query.nodes), layout.cells), np.int64)
         for node, cells in zip(query.nodes, out, strict=True):
@@ -121,6 +125,7 @@ class Party:
         self._nodes.apply(query.splits, binned, cut_points)
         self._nodes.add_values(dict(query.values), self._margin)
         self._nodes = RowsOfNodes(self._shard.rows)
+        self._root_asked = False
         self._tree += 1
         shard = self._shard
         sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)

@@ -1,7 +1,8 @@
 """One party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
 
 Promises: a query is answered only if the terms allow it and it is the next turn; what cannot or must not be
-answered makes this party leave with a sentence that says why, and nothing of its rows goes out.
+answered makes this party leave with a sentence that says why, and nothing of its rows goes out: values and
+row numbers of the table stay in `ended`, for the site's own log.
 Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
 """
 
@@ -9,13 +10,12 @@ from collections.abc import Callable, Iterator
 from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused
-from fedboost.fixedpoint import cell_bytes
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import queries
 from fedboost.protocol.messages import Admit, Ask, Bye, FromParty, Join, Leave, Report, ToParty
 from fedboost.protocol.party import Party, Shard
-from fedboost.protocol.queries import KllQuery, Query
+from fedboost.protocol.queries import KllQuery, Query, RowsQuery
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
@@ -50,7 +50,7 @@ class PartySession:
                     assert_never(message)
         except FedboostError as error:
             self.ended = str(error)
-            yield Leave(str(error))
+            yield Leave(error.public)
 
     def _admit(self, session: str, terms: Terms) -> Join:
         if self._party is not None:
@@ -72,8 +72,8 @@ class PartySession:
         if isinstance(query, KllQuery):
             parts = sketch(self._shard.columns, query)
         else:
-            if query.cell_bytes < cell_bytes(1, self._shard.rows):
-                raise PeerError(f"cells of {query.cell_bytes} bytes cannot hold {self._shard.rows} rows")
+            if not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
+                raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
             tag = Tag(turn, query.cells, query.cell_bytes)
             values = self._party.answer(query)
             if values.size != tag.cells:

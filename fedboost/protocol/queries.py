@@ -18,6 +18,9 @@ from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.terms import Terms
 
+START_BITS = 24
+"""Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
+carries through the whole model."""
 EXPONENT_VECTORS = 3
 """Exponents are counted of gradients, hessians and weights."""
 
@@ -161,14 +164,14 @@ def check(query: Query, terms: Terms) -> None:
             if query.features != features or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")
         case StartQuery(_, cut_points, gradient, hessian):
-            _check_bits(terms, gradient, hessian)
+            _check_bits(START_BITS, gradient, hessian)
             if len(cut_points.cuts) != features:
                 raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
         case HistogramQuery(_, tree, _, nodes, _, gradient, hessian):
-            _check_bits(terms, gradient, hessian)
+            _check_bits(terms.gradient_bits, gradient, hessian)
             _check_tree(terms, tree, 0)
             if not nodes or len(nodes) > 1 << terms.max_depth:
                 raise Refused(
@@ -184,9 +187,9 @@ def check(query: Query, terms: Terms) -> None:
             pass
 
 
-def _check_bits(terms: Terms, *scales: Scale) -> None:
-    if any(scale.bits != terms.gradient_bits for scale in scales):
-        raise Refused(f"the terms allow gradients of {terms.gradient_bits} bits, no others")
+def _check_bits(bits: int, *scales: Scale) -> None:
+    if any(scale.bits != bits for scale in scales):
+        raise Refused(f"the terms allow gradients of {bits} bits here, no others")
 
 
 def _check_tree(terms: Terms, tree: int, first: int) -> None:

@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.loss import LOSSES, Loss
+from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
 
 M = TypeVar("M", bound=BaseModel)
@@ -117,7 +118,9 @@ class Terms(Frozen):
                 raise ValueError(f"eval_metric {name} does not fit objective {self.objective}; use {fitting}")
         if self.base_score is not None:
             try:
-                self.loss.margin(self.base_score)
+                if abs(self.base_score) > LARGEST_LABEL:
+                    raise ConfigError(f"base_score {self.base_score} is beyond 2**60")
+                self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if self.columns.positive is not None and self.objective != "binary:logistic":
@@ -145,8 +148,11 @@ class Terms(Frozen):
         return None if self.columns.weight else UNIT
 
     def canonical(self) -> str:
-        """These terms as JSON with sorted keys: what is hashed and what travels."""
-        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        """These terms as JSON, keys in the order of the fields here: what is hashed and what travels.
+
+        Categorical columns keep the order of their declaration, which is the order of the features.
+        """
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
     @property
     def digest(self) -> str:
@@ -171,7 +177,7 @@ class Terms(Frozen):
         """Terms from what `canonical` wrote."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"terms: not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("terms: not a JSON object")
@@ -215,4 +221,4 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
             got = fault["input"]
             shown = f", got {got!r}" if isinstance(got, (str, int, float, bool)) else ""
             message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
-        raise ConfigError(f"{source}: {message}") from None
+        raise ConfigError(" ".join(f"{source}: {message}".splitlines())) from None

@@ -7,14 +7,15 @@ Refuses: a party without a name or with one that is taken, terms without parties
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Any
 
 import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Outbox
-from fedboost.protocol.messages import FromParty
+from fedboost.protocol.messages import Bye, FromParty, Join, Report
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import AggregatorConfig
@@ -35,10 +36,12 @@ class AggregatorServer:
         self._config = config
         self._log = log
         self._attending: dict[str, Outgoing] = {}
-        self._changed = asyncio.Condition()
+        self._changed = asyncio.Event()
         self._turn_of_analysts = asyncio.Lock()
         self._session: AggregatorSession | None = None
+        self._joined: set[str] = set()
         self._meter = Meter(())
+        self._events: asyncio.Queue[TrainEvent | None] = asyncio.Queue()
         self._server = grpc.aio.server(options=channel.SERVER_OPTIONS)
 
     async def start(self) -> None:
@@ -68,10 +71,8 @@ class AggregatorServer:
 
     async def stop(self) -> None:
         """Say goodbye to everyone and close the port."""
-        session = self._session
-        if session is not None:
-            for party in session.terms.parties:
-                self._handle(party, Gone("the aggregator is being stopped"))
+        if self._session is not None:
+            self._fail(self._session, "the aggregator was stopped")
             await asyncio.sleep(0.1)  # lets the goodbyes out
         await self._server.stop(grace=1.0)
 
@@ -80,11 +81,14 @@ class AggregatorServer:
     async def _attend(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One party, from its arrival to its departure."""
         try:
+            _check_version(context, "party")
             name = self._name_of(context)
         except FedboostError as error:
             await context.abort(channel.status_of(error), str(error))
         outgoing: Outgoing = asyncio.Queue()
-        await self._arrive(name, outgoing)
+        self._attending[name] = outgoing
+        self._tell_of_change()
+        self._log.info("party here", party=name)
         writer = asyncio.create_task(self._write(outgoing, context))
         reason = "its connection closed"
         try:
@@ -100,17 +104,12 @@ class AggregatorServer:
         finally:
             writer.cancel()
             self._attending.pop(name, None)
+            self._tell_of_change()
             self._log.info("party gone", party=name, reason=reason)
             self._handle(name, Gone(reason))
 
     def _name_of(self, context: Any) -> str:
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
-        version = metadata.get(channel.VERSION_KEY)
-        if version != str(codec.WIRE_VERSION):
-            raise ConfigError(
-                f"this aggregator speaks wire version {codec.WIRE_VERSION}, the party {version}; "
-                f"install the same version of fedboost"
-            )
         try:
             name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
         except UnicodeDecodeError:
@@ -124,11 +123,10 @@ class AggregatorServer:
             )
         return name
 
-    async def _arrive(self, name: str, outgoing: Outgoing) -> None:
-        self._attending[name] = outgoing
-        self._log.info("party here", party=name)
-        async with self._changed:
-            self._changed.notify_all()
+    def _tell_of_change(self) -> None:
+        """Wake the analysts that wait for parties."""
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _write(self, outgoing: Outgoing, context: Any) -> None:
         while True:
@@ -138,11 +136,33 @@ class AggregatorServer:
         session = self._session
         if session is None or party not in session.terms.parties:
             return
-        self._send(session.handle(party, event))
-        for row in self._meter.rows(session.history):
-            self._events.put_nowait(self._round(row))
-        if session.state in ("done", "failed"):
-            self._over.set()
+        match event:
+            case Join(name, _) if name == session.name:
+                self._joined.add(party)
+            case Join() | Report() if party not in self._joined:
+                return  # its last words in the session before this one
+        try:
+            outbox = session.handle(party, event)
+            for row in self._meter.rows(session.history):
+                self._events.put_nowait(self._round(row))
+            self._send(outbox)
+        except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
+            self._fail(session, f"program {session.terms.program!r} failed: {type(error).__name__}: {error}")
+            return
+        if session.state == "done":
+            self._end(None)
+        elif session.state == "failed":
+            self._end(Failed(str(session.error)))
+
+    def _fail(self, session: AggregatorSession, reason: str) -> None:
+        """End a session for a reason that is no party's."""
+        self._send([(party, Bye(reason)) for party in session.terms.parties])
+        self._end(Failed(reason))
+
+    def _end(self, last: Failed | None) -> None:
+        """The session is over: without `last` there is a model."""
+        self._session = None
+        self._events.put_nowait(last)
 
     def _send(self, outbox: Outbox) -> None:
         encoded: dict[int, bytes] = {}
@@ -158,6 +178,7 @@ class AggregatorServer:
     async def _train(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
         """One analyst, from terms to model."""
         try:
+            _check_version(context, "analyst")
             terms = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
@@ -170,53 +191,59 @@ class AggregatorServer:
             async for parties in self._missing(terms):
                 yield codec.encode_train_event(Waiting(parties))
             session = AggregatorSession(f"session-{secrets.token_hex(4)}", terms, program)
-            async for event in self._run(session):
-                yield codec.encode_train_event(event)
+            async with aclosing(self._run(session)) as events:
+                async for event in events:
+                    yield codec.encode_train_event(event)
 
     async def _missing(self, terms: Terms) -> AsyncIterator[tuple[str, ...]]:
         """The parties that are not here yet, whenever that changes, until all are."""
         before: tuple[str, ...] = ()
-        async with self._changed:
-            while missing := tuple(p for p in terms.parties if p not in self._attending):
-                if missing != before:
-                    yield missing
-                before = missing
-                await self._changed.wait()
+        while missing := tuple(p for p in terms.parties if p not in self._attending):
+            changed = self._changed
+            if missing != before:
+                yield missing
+            before = missing
+            await changed.wait()
 
-    async def _run(self, session: AggregatorSession) -> AsyncIterator[TrainEvent]:
+    async def _run(self, session: AggregatorSession) -> AsyncGenerator[TrainEvent, None]:
         """A session from first to last: its rounds as they come, then its model or its failure."""
         self._session, self._meter = session, Meter(session.terms.parties)
-        self._events: asyncio.Queue[TrainEvent] = asyncio.Queue()
-        self._over = asyncio.Event()
+        self._joined, self._events = set(), asyncio.Queue()
         log = self._log.bind(session=session.name)
         log.info("session begins", parties=list(session.terms.parties), terms=session.terms.digest[:12])
         self._send(session.start())
         try:
-            while True:
-                over = asyncio.ensure_future(self._over.wait())
-                event = asyncio.ensure_future(self._events.get())
-                await asyncio.wait((over, event), return_when=asyncio.FIRST_COMPLETED)
-                over.cancel()
-                if event.done():
-                    yield event.result()
-                else:
-                    event.cancel()
-                    break
-            if session.error is not None:
-                log.info("session failed", reason=str(session.error))
-                yield Failed(str(session.error))
+            while (event := await self._events.get()) is not None:
+                if isinstance(event, Failed):
+                    log.info("session failed", reason=event.reason)
+                yield event
+                if isinstance(event, Failed):
+                    return
+            try:
+                data = finish(session, self._meter).model.to_bytes()
+            except FedboostError as error:
+                log.info("session failed", reason=str(error))
+                yield Failed(str(error))
                 return
-            data = finish(session, self._meter).model.to_bytes()
             log.info("session done", rounds=len(session.history), seconds=round(self._meter.seconds, 2))
             for start in range(0, len(data), MODEL_PART):
                 last = start + MODEL_PART >= len(data)
                 traffic = self._meter.traffic if last else {}
                 yield ModelPart(data[start : start + MODEL_PART], last, traffic)
         finally:
-            if session.state not in ("done", "failed"):
-                self._send(session.handle(session.terms.parties[0], Gone("the analyst left")))
-            self._session = None
+            if self._session is session:
+                log.info("session failed", reason="the analyst left")
+                self._fail(session, "the analyst left")
 
     def _round(self, row: dict[str, float]) -> RoundDone:
         metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
         return RoundDone(int(row["round"]), metrics, self._meter.seconds, dict(self._meter.traffic))
+
+
+def _check_version(context: Any, who: str) -> None:
+    version = dict(context.invocation_metadata() or ()).get(channel.VERSION_KEY)
+    if version != str(codec.WIRE_VERSION):
+        raise ConfigError(
+            f"this aggregator speaks wire version {codec.WIRE_VERSION}, the {who} "
+            f"{version or 'names none'}; install the same version of fedboost"
+        )

@@ -68,7 +68,7 @@ def explained(error: Any, who: str) -> FedboostError:
     for kind, status in STATUS:
         if code == status:
             return kind(details)
-    if code == grpc.StatusCode.UNAVAILABLE:
+    if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return SessionFailed(f"the connection to {who} was lost; start again when it is back")
     if code == grpc.StatusCode.UNIMPLEMENTED:
         return ConfigError(f"{who} is not a fedboost aggregator of this version; check the address")

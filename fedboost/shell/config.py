@@ -83,15 +83,16 @@ def terms_to_toml(terms: Terms) -> str:
     values = terms.model_dump(mode="json")
     written = _ALWAYS_WRITTEN | terms.model_fields_set
     lines = [
-        f"{key} = {_toml(value)}" for key, value in values.items() if key in written and key != "columns"
+        f"{key} = {to_toml(value)}" for key, value in values.items() if key in written and key != "columns"
     ]
     lines += ["", "[columns]"]
     chosen = terms.columns.model_dump(mode="json", exclude_defaults=True)
-    lines += [f"{key} = {_toml(value)}" for key, value in chosen.items()]
+    lines += [f"{key} = {to_toml(value)}" for key, value in chosen.items()]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def to_toml(value: object) -> str:
+    """A value as TOML, on one line."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -101,9 +102,9 @@ def _toml(value: object) -> str:
             escaped = "".join(_ESCAPES.get(c, c if c.isprintable() else f"\\U{ord(c):08X}") for c in value)
             return f'"{escaped}"'
         case list() | tuple():
-            return f"[{', '.join(map(_toml, value))}]"
+            return f"[{', '.join(map(to_toml, value))}]"
         case dict():
-            return "{ " + ", ".join(f"{_toml(str(k))} = {_toml(v)}" for k, v in value.items()) + " }"
+            return "{ " + ", ".join(f"{to_toml(str(k))} = {to_toml(v)}" for k, v in value.items()) + " }"
     raise TypeError(f"{type(value).__name__} has no TOML form here")
 
 

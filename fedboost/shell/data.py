@@ -4,7 +4,7 @@ Promises: the same value gives the same float32 whatever type holds it (numbers 
 categories through their text); every array is new, contiguous and writable, and the table is not touched.
 Refuses: columns that are absent or of another type, levels that are not declared, infinite values, and labels
 or weights that are missing or out of range, each with the column, the row (the first data row is row 1) and
-the value. Such a message quotes a site's data: it is meant for the people at that site.
+the value. What quotes a site's table (values, rows, columns the terms do not name) stands in `detail` alone.
 
 What is missing: nulls and NaN everywhere; in text also the empty string; in text read as numbers also NA,
 NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL, ...).
@@ -20,6 +20,7 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.loss import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
 
@@ -53,7 +54,7 @@ def read_table(path: Path | str) -> "pa.Table":
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as {form}: {_first_line(error)}") from None
+        raise ConfigError(f"{path}: cannot be read as {form}", _first_line(error)) from None
 
 
 def as_table(data: object) -> "pa.Table":
@@ -72,7 +73,7 @@ def as_table(data: object) -> "pa.Table":
         if isinstance(data, Mapping):
             return pa.table({str(name): values for name, values in data.items()})
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot make a table of this {kind.__name__}: {_first_line(error)}") from None
+        raise ConfigError(f"cannot make a table of this {kind.__name__}", _first_line(error)) from None
     raise ConfigError(
         f"cannot make a table of {kind.__module__}.{kind.__qualname__}: "
         "give a path, a pyarrow Table, a pandas DataFrame or a mapping of column names to values"
@@ -84,7 +85,7 @@ def to_shard(table: "pa.Table", terms: Terms, site: str) -> Shard:
     try:
         return _shard(table, terms)
     except ConfigError as error:
-        raise Refused(f"party {site}: {error}") from None
+        raise Refused(f"party {site}: {error.public}", error.detail) from None
 
 
 def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
@@ -98,7 +99,7 @@ def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
             codes = _codes(table, name, levels)
             out[:, place] = np.where(codes == _UNKNOWN, np.float32(np.nan), codes)
     except ConfigError as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
 
 
@@ -106,8 +107,8 @@ def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
     if name in table.column_names:
         return table.column(name)
-    hint = nearest(name, table.column_names) or f"; the columns are {listing(table.column_names)}"
-    raise ConfigError(f"column {name!r} is missing{hint}")
+    hint = nearest(name, table.column_names)[2:-1] or f"the columns are {listing(table.column_names)}"
+    raise ConfigError(f"column {name!r} is missing", hint)
 
 
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
@@ -157,13 +158,14 @@ def is_text(kind: "pa.DataType") -> bool:
 
 
 def kind_of(column: "pa.ChunkedArray") -> str:
-    """The type of a column's values, for a message."""
+    """The type of a column's values, for a message; of lists and structs without their fields' names."""
     from pyarrow import types
 
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
     if types.is_binary(kind) or types.is_large_binary(kind):
         return "binary (not UTF-8 text)"
-    return "string" if is_text(kind) else shorten(str(kind))
+    spelled = "string" if is_text(kind) else shorten(str(kind))
+    return spelled.partition("<")[0] if types.is_nested(kind) else spelled
 
 
 def shorten(text: str, limit: int = 40) -> str:
@@ -217,9 +219,8 @@ def _shard(table: "pa.Table", terms: Terms) -> Shard:
         raise ConfigError("the table has no rows")
     for name in (schema.label, *([schema.weight] if schema.weight else []), *schema.features):
         column_of(table, name)
-    label = (
-        _label(table, terms) if schema.positive is None else _positive(table, schema.label, schema.positive)
-    )
+    positive = schema.positive
+    label = _label(table, terms) if positive is None else _positive(table, schema.label, positive)
     weight = _weight(table, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
     numeric = [_finite(table, name) for name in schema.numeric]
     categorical = [_declared(table, name, levels) for name, levels in schema.categorical.items()]
@@ -231,17 +232,18 @@ def _refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
-        raise ConfigError(f"column {name!r} is {value} in row {row + 1}, {reason}")
+        raise ConfigError(f"column {name!r} {reason}", f"it is {value} in row {row + 1}")
 
 
 def _refuse_missing(rows: Rows, what: str) -> None:
     if rows.any():
-        raise ConfigError(f"{what} is missing in row {np.argmax(rows) + 1}: fill it in, or drop the row")
+        first = f"the first is in row {np.argmax(rows) + 1}"
+        raise ConfigError(f"{what} has missing values, fill them in or drop their rows", first)
 
 
 def _finite(table: "pa.Table", name: str) -> Float32:
     values = numbers(column_of(table, name), name)
-    _refuse(table, name, np.isinf(values), "which is infinite or too large for a 32-bit float")
+    _refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
     return values
 
 
@@ -253,12 +255,12 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
         label = _finite(table, name)
     except ConfigError as error:
         text = is_text(_plain(table.column(name)).type)
-        raise ConfigError(f"label {error}{hint if text else ''}") from None
+        raise ConfigError(f"label {error.public}{hint if text else ''}", error.detail) from None
     _refuse_missing(np.isnan(label), f"label {name!r}")
     bad = terms.loss.bad_label(label)
     if bad:
         rows = np.arange(label.size) == bad[0]
-        _refuse(table, name, rows, f"as the label of {terms.objective} it takes {bad[1]}{hint}")
+        _refuse(table, name, rows, f"is the label of {terms.objective}, which takes {bad[1]}{hint}")
     return label
 
 
@@ -266,12 +268,10 @@ def _positive(table: "pa.Table", name: str, positive: str) -> Float32:
     codes, found = texts(table.column(name), name)
     _refuse_missing(codes < 0, f"label {name!r}")
     if len(found) > 2:
-        raise ConfigError(f"label {name!r} has more than two values: {listing(found)}")
+        raise ConfigError(f"label {name!r} has more than two values", listing(found))
     wanted = _spelled_as(table.column(name), positive)
     if wanted not in found and len(found) == 2:
-        raise ConfigError(
-            f"label {name!r} has the values {listing(found)}, positive = {positive!r} is neither"
-        )
+        raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(found))
     code = found.index(wanted) if wanted in found else len(found)
     return np.equal(codes, code).astype(np.float32)
 
@@ -279,13 +279,16 @@ def _positive(table: "pa.Table", name: str, positive: str) -> Float32:
 def _weight(table: "pa.Table", name: str) -> Float32:
     weight = _finite(table, name)
     _refuse_missing(np.isnan(weight), f"weight {name!r}")
-    _refuse(table, name, weight < 0.0, "a weight must be 0 or more")
+    _refuse(table, name, weight < 0.0, "has a weight below 0")
+    extreme = (weight > LARGEST_LABEL) | ((weight > 0.0) & (weight < 1.0 / LARGEST_LABEL))
+    _refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
     return weight
 
 
 def _declared(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
     codes = _codes(table, name, levels)
-    _refuse(table, name, codes == _UNKNOWN, f"the levels in the terms are {listing(levels)}")
+    reason = f"has a level the terms do not declare (they declare {listing(levels)})"
+    _refuse(table, name, codes == _UNKNOWN, reason)
     return codes
 
 
@@ -315,14 +318,14 @@ def _spelled_as(column: "pa.ChunkedArray", text: str) -> str:
 
 
 def _text(value: object) -> str | None:
-    """The text of one value; None for what is missing."""
+    """The text of one value; None (or empty) for what is missing."""
     match value:
         case bool():
             return "true" if value else "false"
         case float():
             whole = value.is_integer()
             return None if value != value else str(int(value)) if whole else repr(value)
-        case None | "":
+        case None:
             return None
         case _:
             return str(value)
@@ -333,16 +336,15 @@ def _plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
     import pyarrow as pa
     from pyarrow import types
 
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if kind == pa.string_view():
+        return pa.chunked_array([pa.array(column.to_pylist(), pa.large_string())])
     if types.is_dictionary(column.type):
-        decoded = [chunk.dictionary.take(chunk.indices) for chunk in column.chunks]
-        column = pa.chunked_array(decoded, column.type.value_type)
-    kind = column.type
+        column = pa.chunked_array([chunk.dictionary.take(chunk.indices) for chunk in column.chunks], kind)
     if types.is_decimal(kind):
         return column.cast(pa.string()).cast(pa.float64())
     if types.is_float16(kind):
         return column.cast(pa.float32())
-    if kind == pa.string_view():
-        return column.cast(pa.large_string())
     return column.cast(pa.string()) if types.is_null(kind) else column
 
 
@@ -365,10 +367,8 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     except pa.ArrowInvalid:
         row = _first_unparsed(spelled)
     value = shorten(repr(column[row].as_py()))
-    raise ConfigError(
-        f"column {name!r} is string here (first value that is not a number: {value} in row {row + 1}), "
-        "the terms say numeric"
-    )
+    first = f"the first value that is not a number is {value} in row {row + 1}"
+    raise ConfigError(f"column {name!r} is string here, the terms say numeric", first)
 
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:

@@ -146,8 +146,6 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         return f"has a name of more than {_MAX_NAME} characters"
     if name.startswith(_INDEX):
         return "is an index of pandas"
-    if column.null_count == len(column):
-        return "has no values"
     if not types.is_dictionary(column.type):
         try:
             values = numbers(column, name)

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedboost.errors import ConfigError
@@ -25,6 +26,18 @@ def write_atomically(path: Path, data: bytes) -> None:
     except OSError as error:
         Path(name).unlink(missing_ok=True)
         raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def party_stems(names: Iterable[str]) -> dict[str, str]:
+    """A file name without suffix for each party: readable, distinct from the others and from the files that
+    are no party's, also where upper and lower case are the same."""
+    stems: dict[str, str] = {}
+    used = {"aggregator", "model", "terms"}
+    for number, name in enumerate(names, 1):
+        stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
+        stems[name] = stem if stem == name and stem.casefold() not in used else f"{number}-{stem}"
+        used.add(stems[name].casefold())
+    return stems
 
 
 def check_writable(path: Path) -> None:

@@ -1,7 +1,7 @@
 """A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder.
+here, by its own id; what they log goes to files in the folder; inside, every party is at hand.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
 """
 
@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,24 +17,31 @@ from types import TracebackType
 
 from fedboost.errors import SessionFailed
 from fedboost.shell.analyst import Connection, connect
+from fedboost.shell.config import to_toml
+from fedboost.shell.files import party_stems
+from fedboost.shell.telemetry import AT_HAND
 
 START_SECONDS = 60.0
 STOP_SECONDS = 10.0
+POLL_SECONDS = 0.02
+AGGREGATOR = "aggregator"
+"""Stem of the aggregator's own files."""
 
 
 class Loopback:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file; programs: custom
-    programs the aggregator offers.
+    programs the aggregator offers. `parties` has the process of each party by name.
     """
 
     def __init__(self, folder: Path, tables: Mapping[str, Path], programs: Iterable[str] = ()) -> None:
         self._folder = folder
         self._tables = dict(tables)
         self._programs = list(programs)
+        self._stems = party_stems(self._tables)
         self._open = ExitStack()
-        self.processes: dict[str, subprocess.Popen[str]] = {}
+        self.parties: dict[str, subprocess.Popen[str]] = {}
         self.address = ""
 
     def __enter__(self) -> "Loopback":
@@ -42,6 +50,7 @@ class Loopback:
             self._start_aggregator()
             for name in self._tables:
                 self.start_party(name)
+            self._wait_for_parties()
         except BaseException:
             self._open.close()
             raise
@@ -57,48 +66,55 @@ class Loopback:
         """An analyst's connection to the aggregator."""
         return connect(self.address)
 
-    def log(self, name: str) -> str:
-        """What a process has logged so far."""
-        return self._log_file(name).read_text()
+    def log(self, party: str) -> str:
+        """What a party has logged so far."""
+        return self._log_file(self._stems[party]).read_text(encoding="utf-8")
 
-    def _log_file(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
+    def _log_file(self, stem: str) -> Path:
+        return self._folder / f"{stem}.log"
 
     def _start_aggregator(self) -> None:
-        config = self._folder / "aggregator.toml"
-        config.write_text(f'listen = "127.0.0.1:0"\nprograms = {json.dumps(self._programs)}\n')
-        process = self._spawn("aggregator", "aggregator", "--config", str(config), "--json")
+        process = self._spawn(AGGREGATOR, {"listen": "127.0.0.1:0", "programs": self._programs}, "--json")
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
             process.wait(START_SECONDS)
-            raise SessionFailed(f"the aggregator did not start: {self._last_words('aggregator')}")
+            raise SessionFailed(f"the aggregator did not start: {self._last_words(AGGREGATOR)}")
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party's process."""
-        config = self._folder / f"{name}.toml"
+        """Start a party's process; it takes a second until it is at hand."""
         values = {"party": name, "aggregator": self.address, "data": str(self._tables[name].resolve())}
-        config.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
-        self._spawn(name, "party", "--config", str(config))
+        self.parties[name] = self._spawn(self._stems[name], values)
 
-    def _spawn(self, name: str, *arguments: str) -> "subprocess.Popen[str]":
-        log = self._open.enter_context(self._log_file(name).open("w"))
+    def _wait_for_parties(self) -> None:
+        end = time.monotonic() + START_SECONDS
+        for name, process in self.parties.items():
+            while AT_HAND not in self.log(name):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise SessionFailed(f"party {name} did not start: {self._last_words(self._stems[name])}")
+                time.sleep(POLL_SECONDS)
+
+    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> "subprocess.Popen[str]":
+        """Start an aggregator or a party with this config file."""
+        role = AGGREGATOR if stem == AGGREGATOR else "party"
+        file = self._folder / f"{stem}.toml"
+        file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
+        log = self._open.enter_context(self._log_file(stem).open("w"))
         process = subprocess.Popen(
-            [sys.executable, "-m", "fedboost", *arguments],
+            [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if name == "aggregator" else log,
+            stdout=subprocess.PIPE if role == AGGREGATOR else log,
             stderr=log,
             text=True,
             # The processes find the modules this one finds: a custom program beside the script that runs.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
         self._open.callback(_end, process)
-        self.processes[name] = process
         return process
 
-    def _last_words(self, name: str) -> str:
-        lines = self.log(name).strip().splitlines()
+    def _last_words(self, stem: str) -> str:
+        lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
 
 

@@ -78,8 +78,8 @@ class Model:
         try:
             terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
             history = json.loads(attributes[_PREFIX + "history"])
-            rounds = tuple({str(k): float(v) for k, v in row.items()} for row in history)
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         if terms.columns.features != booster.features or terms.objective != booster.objective:
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
@@ -118,3 +118,10 @@ class Model:
     def of(cls, booster: Booster, terms: Terms, rounds: Sequence[Mapping[str, float]]) -> "Model":
         """The model of a session that is done."""
         return cls(booster, terms, tuple(rounds))
+
+
+def _number(value: object) -> float:
+    """The number itself: an integer stays one, so that a model read and written again is the same file."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} in the history is no number")
+    return value

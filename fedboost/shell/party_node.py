@@ -11,20 +11,23 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError
-from fedboost.protocol.messages import Admit, Bye, FromParty, ToParty
+from fedboost.errors import ConfigError, PeerError
+from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import PartyConfig
 from fedboost.shell.data import read_table, to_shard
+from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two tries to reach the aggregator, doubling from the first to the last."""
 SAY_SO = 1.0
 """Seconds of waiting before the log says that the aggregator is waited for."""
+REDIAL = 1.0
+"""Seconds between the loss of an aggregator and the next try to reach it."""
 
 
 class PartyNode:
@@ -63,6 +66,9 @@ class PartyNode:
                     continue
                 waited, pause, said = 0.0, FIRST_RETRY, False
                 await self._attend(opened, once)
+            if not (once and self.ended):
+                self._log.info("the aggregator is gone; dialling again")
+                await asyncio.sleep(REDIAL)
 
     async def _attend(self, opened: Any, once: bool) -> None:
         """One connection, from greeting to loss."""
@@ -72,9 +78,13 @@ class PartyNode:
         )
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         try:
-            self._log.info("at hand", aggregator=self._config.aggregator)
+            self._log.info(AT_HAND, aggregator=self._config.aggregator)
             async for data in call:
-                message = codec.decode_to_party(data)
+                try:
+                    message = codec.decode_to_party(data)
+                except PeerError as error:
+                    await call.write(codec.encode_from_party(Leave(error.public)))
+                    message = Bye(str(error))  # what cannot be read ends the session, not the node
                 session = self._session_for(message)
                 if session is None:
                     continue
@@ -92,7 +102,6 @@ class PartyNode:
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while an answer was being written
         self._session = None
-        self._log.info("the aggregator is gone; dialling again")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""

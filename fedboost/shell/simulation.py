@@ -60,9 +60,10 @@ def simulate(
     terms = terms.with_parties(shards)
     if program is None and terms.program != "boosting":
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
+    tables = {name: to_shard(as_table(data), terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     session = AggregatorSession("simulation", terms, program or boosting.train)
-    nodes = {name: _Node(name, data) for name, data in shards.items()}
+    nodes = {name: _Node(PartySession(name, _reader(shard))) for name, shard in tables.items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
     busy = list(nodes)
@@ -97,24 +98,22 @@ def finish(session: AggregatorSession, meter: Meter) -> Result:
 class _Node:
     """One party: its session, what was sent to it, and the reply it is in the middle of."""
 
-    name: str
-    data: Any
+    session: PartySession
     inbox: deque[bytes] = field(default_factory=deque)
-    _session: PartySession | None = None
     _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
 
     def next_reply(self) -> FromParty | None:
         """The next message of this party, or None if it waits for the aggregator."""
-        session = self._session = self._session or PartySession(self.name, self._read_shard)
         while True:
             for reply in self._replies:
                 return reply
             if not self.inbox:
                 return None
-            self._replies = session.handle(codec.decode_to_party(self.inbox.popleft()))
+            self._replies = self.session.handle(codec.decode_to_party(self.inbox.popleft()))
 
-    def _read_shard(self, terms: Terms) -> Shard:
-        return to_shard(as_table(self.data), terms, self.name)
+
+def _reader(shard: Shard) -> Callable[[Terms], Shard]:
+    return lambda terms: shard
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:

@@ -11,6 +11,9 @@ from typing import Any
 
 from fedboost.protocol.aggregator_session import Round
 
+AT_HAND = "at hand"
+"""What a party logs when it has reached the aggregator."""
+
 Row = dict[str, float]
 """One round: `round`, metrics by name, `seconds`, `bytes`."""
 

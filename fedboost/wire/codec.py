@@ -95,7 +95,7 @@ def decode_to_party(data: bytes) -> ToParty:
     match message.WhichOneof("message"):
         case "admit":
             try:
-                return Admit(message.admit.session, Terms.from_canonical(message.admit.terms))
+                return Admit(message.admit.session, _terms(message.admit.terms))
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "ask":
@@ -292,7 +292,7 @@ def encode_train_request(terms: str) -> bytes:
 def decode_train_request(data: bytes) -> Terms:
     """The terms an analyst submits. Raises PeerError, or ConfigError for terms that cannot be."""
     request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    return Terms.from_canonical(request.terms)
+    return _terms(request.terms)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:
@@ -343,6 +343,13 @@ def _traffic_from_pb(traffic: Iterable[Any]) -> dict[str, tuple[int, int]]:
 
 
 # ---- both -------------------------------------------------------------------------------------------
+
+
+def _terms(text: str) -> Terms:
+    try:
+        return Terms.from_canonical(text)
+    except RecursionError:
+        raise ConfigError("terms: nested too deeply") from None
 
 
 def _serialised(message: Any) -> bytes:

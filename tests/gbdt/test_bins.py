@@ -130,6 +130,13 @@ def test_a_heavy_value_has_a_bin_of_its_own():
         assert cuts.size + 1 >= max_bin * 0.9  # the other bins are spent on the other values
 
 
+def test_a_bin_is_closed_early_rather_than_filled_far_beyond_its_share():
+    column = np.repeat(np.arange(4, dtype=np.float32), [30, 300, 30, 300])
+    cuts, _, _ = find_cut_points(column, max_bin=3)
+    present, _ = bins_of(column, cuts)
+    assert np.bincount(present).tolist() == [330, 30, 300]
+
+
 @given(
     st.lists(st.one_of(st.floats(width=32, allow_infinity=False), st.integers(-3, 3)), max_size=60),
     st.sampled_from([2, 3, 16, 256]),

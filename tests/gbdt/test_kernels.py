@@ -330,6 +330,14 @@ def test_count_cells(seed, cells, keys):
     assert out.tolist() == twins.count_cells(some, starts, widths, subdivisions)
 
 
+def test_count_cells_at_the_edges_of_cells():
+    starts, widths = np.array([8, 32, 48], np.uint32), np.array([3, 4, 0])
+    keys = np.array([7, 8, 15, 16, 31, 32, 47, 48, 49], np.uint32)
+    out = np.zeros(2 + 4 + 1 + 1, np.int64)
+    kernels.count_cells(keys, starts, widths, np.array([1, 2, 0]), out)
+    assert out.tolist() == [1, 1, 1, 0, 0, 1, 1, 0]  # nothing beyond the last cell is touched
+
+
 def test_count_cells_over_all_keys_at_once():
     keys = np.array([0, 1, 2**21 - 1, 2**21, 2**31, 2**32 - 1, 2**32 - 1], np.uint32)
     out = np.zeros(2048, np.int64)

@@ -70,8 +70,8 @@ def test_auc_takes_margins_of_any_size_and_one_class():
 
 
 def test_error_counts_margin_zero_as_the_label_0():
-    margin, label = np.array([0.0, 0.0, 1e-9, -1e-9]), np.array([0, 1, 1, 1], np.float32)
-    assert value("error", margin, label, np.ones(4, np.float32), PLAIN) == 0.5
+    margin, label = np.array([0.0, 0.0, 1e-9, -1e-9]), np.array([0, 0, 1, 1], np.float32)
+    assert value("error", margin, label, np.ones(4, np.float32), PLAIN) == 0.25
 
 
 def test_log_loss_of_extreme_margins_is_finite_and_clipped():

@@ -219,24 +219,24 @@ def test_other_files(text):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
+    "changes",
     [
-        ("left_children", [0, -1, -1]),  # a node that is its own child
-        ("left_children", [2, -1, -1]),  # a right child beyond the end
-        ("left_children", [-2, -1, -1]),
-        ("left_children", [1, -1]),
-        ("left_children", []),
-        ("right_children", [1, -1, -1]),
-        ("split_indices", [2, 0, 0]),
-        ("split_indices", [-1, 0, 0]),
-        ("base_weights", [0.0]),
-        ("sum_hessian", [0.0] * 4),
-        ("split_type", [1, 0, 0]),  # a split by category
+        {"left_children": [0, -1, -1], "right_children": [1, -1, -1]},  # a node that is its own child
+        {"left_children": [2, -1, -1], "right_children": [3, -1, -1]},  # a right child beyond the end
+        {"left_children": [-2, -1, -1], "right_children": [-1, -1, -1]},
+        {"left_children": [-1, -1], "right_children": [-1, -1]},  # shorter than the other columns
+        {"left_children": [], "right_children": []},
+        {"right_children": [1, -1, -1]},
+        {"split_indices": [2, 0, 0]},
+        {"split_indices": [-1, 0, 0]},
+        {"base_weights": [0.0]},
+        {"sum_hessian": [0.0] * 4},
+        {"split_type": [1, 0, 0]},  # a split by category
     ],
 )
-def test_trees_that_are_none(key, value):
+def test_trees_that_are_none(changes):
     document = json.loads(MODEL)
-    document["learner"]["gradient_booster"]["model"]["trees"][0][key] = value
+    document["learner"]["gradient_booster"]["model"]["trees"][0].update(changes)
     with pytest.raises(ConfigError, match=r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model)"):
         Booster.from_xgboost(json.dumps(document), "m.json")
 

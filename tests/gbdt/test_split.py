@@ -134,6 +134,18 @@ def test_build_and_the_sibling_by_subtraction():
     assert histograms.node_total(built(some), layout) == total
 
 
+@pytest.mark.parametrize("bits", [8, 16, 24])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
+    limit, rows = 1 << (bits - 1), 1500
+    codes = np.zeros((1, rows), np.uint8)
+    out = np.zeros(2, np.int64)
+    pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
+    everyone = np.arange(rows, dtype=np.uint32)
+    histograms.build(BinnedRows(codes.T.copy(), codes), everyone, pairs, layout_of(1), limit, out)
+    assert out.tolist() == [sign * limit * rows, limit * rows]
+
+
 def test_features_that_disagree_are_a_peer_error():
     layout = layout_of(2, 2)
     sound = np.array([1, 2, 3, 4, 4, 6, 0, 0], np.int64)

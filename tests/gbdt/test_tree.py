@@ -103,6 +103,13 @@ def test_a_tree_grows():
     assert tree.value == [0.25, -1.0, 1.0]
 
 
+def test_a_gain_beyond_float32_stays_finite():
+    tree = Tree()
+    tree.add_leaf(0.0, 1.0)
+    tree.split(ROOT, BestSplit(1e300, 1, 2, False, (0, 0), (0, 0)), CUTS, 1)
+    assert tree.gain == [float(np.finfo(np.float32).max)]
+
+
 def test_a_split_after_the_last_bin_has_no_finite_threshold():
     tree = Tree()
     tree.add_leaf(0.0, 1.0)

@@ -11,23 +11,39 @@ from fedboost.privacy.cells import RunningSum, pack
 WIDTHS = range(1, 9)
 
 
+def planes(values, width):
+    """The cells as the module says they travel: planes of 8, 4, 2, 1 bytes, the lowest bytes first."""
+    out, start = b"", 0
+    for plane in (8, 4, 2, 1):
+        if width & plane:
+            cells = [(value % 2**64).to_bytes(8, "little") for value in values]
+            out += b"".join(cell[start : start + plane] for cell in cells)
+            start += plane
+    return out
+
+
 def ends(width):
     return -(2 ** (8 * width - 1)), 2 ** (8 * width - 1) - 1
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_a_cell_is_the_little_endian_twos_complement(width):
+def test_cells_are_little_endian_twos_complement_in_planes(width):
     lowest, highest = ends(width)
     values = [0, 1, -1, lowest, highest, lowest + 1, highest - 1, highest // 3, lowest // 3]
-    due = b"".join(value.to_bytes(width, "little", signed=True) for value in values)
-    assert pack(np.array(values, np.int64), width) == due
+    packed = pack(np.array(values, np.int64), width)
+    assert packed == planes(values, width)
+    assert len(packed) == width * len(values)
+
+
+def test_a_cell_alone_is_its_bytes():
+    for width in WIDTHS:
+        assert pack(np.array([-2]), width) == (-2).to_bytes(width, "little", signed=True)
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_what_does_not_fit_is_cut_to_its_residue(width):
     values = [2**63 - 1, -(2**63), 2**40 + 5, -(2**33) - 1]
-    due = b"".join((value % 2 ** (8 * width)).to_bytes(width, "little") for value in values)
-    assert pack(np.array(values, np.int64), width) == due
+    assert pack(np.array(values, np.int64), width) == planes(values, width)
 
 
 def test_views_are_packed_like_their_copies():

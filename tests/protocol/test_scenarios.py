@@ -1,4 +1,4 @@
-"""Plays the scenario files: each is the transcript of one end of a session, and has to come out word for word.
+"""Plays the scenario files: each is the transcript of one end of a session, and must come out word for word.
 
     # a comment
     aggregator parties=north,south program=Rows,End     the end that is played, and its setting
@@ -12,8 +12,8 @@
     > Join                                              out: what this party says
     = ended: done
 
-Lines with `<` are the script; the player adds all others. `python tests/protocol/test_scenarios.py` writes the
-files anew from their scripts: read the difference before you believe it.
+Lines with `<` are the script; the player adds all others. `python tests/protocol/test_scenarios.py` writes
+the files anew from their scripts: read the difference before you believe it.
 """
 
 import dataclasses
@@ -35,6 +35,7 @@ from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
+    START_BITS,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -51,7 +52,7 @@ QUERIES = {
     "Rows": RowsQuery(),
     "Quantiles": QuantileQuery(4, (Grid.first(),)),
     "Kll": KllQuery(4, 1, 256),
-    "Start": StartQuery(4, CUTS, BITS, BITS),
+    "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
     "Wide": HistogramQuery(4, 0, (), (0,), 40_000, BITS, BITS),  # 80,000 cells: two parts
     "Constant": EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
@@ -108,7 +109,8 @@ class Aggregator:
                 raise RAISES[name]
             self._asked.append(QUERIES[name])
             total = yield QUERIES[name]
-            self._got.append("= sum " + " ".join(str(cell) for cell in total.tolist() if cell))
+            cells = [str(cell) for cell in total.tolist() if cell]
+            self._got.append(f"= sum {' '.join(cells) or 0}")
         return Booster("binary:logistic", 0.5, terms.columns.features, ())
 
     def play(self, line):
@@ -165,6 +167,8 @@ class OneParty:
         def read(terms):
             if rows == "refused":
                 raise Refused("column 'x' is missing in its table")
+            if rows == "secret":
+                raise Refused("column 'x' has a value that is no number", "'four' in row 3")
             column = np.arange(int(rows), dtype=np.float32) % 2
             return Shard((column,), column, np.ones_like(column))
 

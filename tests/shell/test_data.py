@@ -13,11 +13,13 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.party_session import PartySession
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.shell.data import as_table, numbers, read_table, texts, to_features, to_shard
 
@@ -101,8 +103,9 @@ def test_null_spellings_and_empty_strings_of_a_csv_are_missing(tmp_path: Path) -
 
 def test_a_quoted_line_break_is_part_of_a_value(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
-    path.write_text('s,n\n"u\nv",1\nw,2\n')
-    assert read_table(path).column("s").to_pylist() == ["u\nv", "w"]
+    rows = 100_000  # several of pyarrow's blocks of 1 MiB: some begin within a value
+    path.write_text("s,n\n" + '"uuuuuuuu\nvvvvvvvv\nw",1\n' * rows)
+    assert read_table(path).column("s").unique().to_pylist() == ["uuuuuuuu\nvvvvvvvv\nw"]
 
 
 def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) -> None:
@@ -110,7 +113,10 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     rows = 400_000  # several of pyarrow's blocks of 1 MiB
     path.write_text("x,y\n" + "".join(f"{i},{i % 2}\n" for i in range(rows)) + "abc,1\n")
     message = refusal(read_table(path), NUMERIC)
-    assert f"first value that is not a number: 'abc' in row {rows + 1}" in message
+    assert message == (
+        "column 'x' is string here, the terms say numeric: "
+        f"the first value that is not a number is 'abc' in row {rows + 1}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,11 +242,10 @@ def test_numbers_of_every_type(kind: pa.DataType) -> None:
     assert same(feature(array), [3, NAN, 0])
     pieces = pa.chunked_array([array.slice(0, 1), array.slice(1)])
     assert same(feature(pieces), [3, NAN, 0])
-    if kind != pa.string_view():  # Arrow has no such dictionaries
-        encoded = pa.DictionaryArray.from_arrays(
-            pa.array([1, None, 0, 1], pa.int8()), pa.array(values[::2], kind)
-        )
-        assert same(feature(encoded), [0, NAN, 3, 0])
+    encoded = pa.DictionaryArray.from_arrays(
+        pa.array([1, None, 0, 1], pa.int8()), pa.array(values[::2], kind)
+    )
+    assert same(feature(encoded), [0, NAN, 3, 0])
 
 
 def test_booleans_and_nulls_are_numbers() -> None:
@@ -268,6 +273,7 @@ def test_a_number_is_the_same_as_its_text(values: list[float | None], pad: str, 
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
+@example([2**60 + 2**36 + 1])  # rounds otherwise where float64 is left out
 def test_an_integer_is_the_same_in_every_type(values: list[int]) -> None:
     want = bits(np.array(values, np.float64).astype(np.float32))
     decimals = pa.array([decimal.Decimal(value) for value in values], pa.decimal128(38, 0))
@@ -304,8 +310,8 @@ def test_the_first_text_that_is_no_number_is_found(size: int, chunks: int) -> No
         parts = [pa.array(part, pa.string()) for part in np.array_split(values, chunks)]
         table = pa.table({"x": pa.chunked_array(parts), "y": [0] * size})
         assert refusal(table, NUMERIC) == (
-            f"column 'x' is string here (first value that is not a number: 'abc' in row {row}), "
-            "the terms say numeric"
+            "column 'x' is string here, the terms say numeric: "
+            f"the first value that is not a number is 'abc' in row {row}"
         )
 
 
@@ -314,33 +320,40 @@ def test_the_first_text_that_is_no_number_is_found(size: int, chunks: int) -> No
     [
         (pa.array([STAMP], pa.timestamp("us")), "timestamp[us]"),
         (pa.array([STAMP], pa.timestamp("us")).dictionary_encode(), "timestamp[us]"),
-        (pa.array([[1]]), "list<"),
+        (pa.array([[1]]), "list"),
         (pa.array([b"1"]), "binary (not UTF-8 text)"),
         (pa.array([STAMP.date()]), "date32[day]"),
-        (pa.array([{f"a_rather_long_name_{i}": 1 for i in range(9)}]), "struct<"),
+        (pa.array([{f"a_rather_long_name_{i}": 1 for i in range(9)}]), "struct"),
     ],
     ids=["timestamp", "dictionary", "list", "binary", "date", "struct"],
 )
 def test_other_types_are_named_with_what_the_terms_say(values: pa.Array, kind: str) -> None:
     message = refusal(pa.table({"x": values, "y": [1]}), NUMERIC)
-    assert message.startswith(f"column 'x' is {kind}")
-    assert message.endswith(" here, the terms say numeric")
-    assert len(message) < 100
+    assert message == f"column 'x' is {kind} here, the terms say numeric"
     message = refusal(pa.table({"c": values, "y": [1]}), COLOURS)
-    assert message.startswith(f"column 'c' is {kind}")
-    assert message.endswith(" here, categorical takes text, numbers or booleans")
+    assert message == f"column 'c' is {kind} here, categorical takes text, numbers or booleans"
+
+
+def test_long_names_of_types_are_shortened() -> None:
+    values = pa.array([STAMP], pa.timestamp("us", "+00:00" * 20))
+    message = refusal(pa.table({"x": values, "y": [1]}), NUMERIC)
+    shown = message.removeprefix("column 'x' is ").removesuffix(" here, the terms say numeric")
+    assert len(shown) == 40
+    assert shown.startswith("timestamp[us, tz=+00:00")
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), 1e300, "inf", "1e300", "-1e999"])
 def test_infinite_and_too_large_values(value: float | str) -> None:
     values = ["1", "2", value] if isinstance(value, str) else [1.0, 2.0, value]
     message = refusal(pa.table({"x": values, "y": [0, 1, 1]}), NUMERIC)
-    assert message == f"column 'x' is {value!r} in row 3, which is infinite or too large for a 32-bit float"
+    assert message == (
+        f"column 'x' has a value that is infinite or too large for a 32-bit float: it is {value!r} in row 3"
+    )
 
 
 def test_long_values_are_shortened_and_line_breaks_escaped() -> None:
     message = refusal(pa.table({"x": ["a\nb" * 100], "y": [1]}), NUMERIC)
-    shown = message.split("number: ")[1].split(" in row")[0]
+    shown = message.split("number is ")[1].split(" in row")[0]
     assert len(shown) == 40
     assert shown.startswith("'a\\nba")
 
@@ -350,8 +363,8 @@ def test_long_values_are_shortened_and_line_breaks_escaped() -> None:
 
 def test_an_absent_column_names_the_nearest_or_the_columns() -> None:
     table = pa.table({"ages": [1], "y": [1]})
-    assert refusal(table, terms(numeric=["age"])) == "column 'age' is missing (did you mean ages?)"
-    assert refusal(table, terms(numeric=["zzz"])) == "column 'zzz' is missing; the columns are 'ages', 'y'"
+    assert refusal(table, terms(numeric=["age"])) == "column 'age' is missing: did you mean ages?"
+    assert refusal(table, terms(numeric=["zzz"])) == "column 'zzz' is missing: the columns are 'ages', 'y'"
     assert "column 'w' is missing" in refusal(pa.table({"x": [1], "y": [1]}), WEIGHTED)
     assert "column 'y' is missing" in refusal(pa.table({"x": [1]}), NUMERIC)
     many = pa.table({f"a{i}": [1] for i in range(20)})
@@ -410,8 +423,8 @@ def test_levels_as_a_csv_spells_them(tmp_path: Path) -> None:
 
 def test_the_exact_level_goes_before_another_spelling() -> None:
     assert same(feature([1, 2], terms(categorical={"c": ["01", "1", "2"]})), [1, 2])
-    assert refusal(pa.table({"c": ["1"], "y": [1]}), terms(categorical={"c": ["01"]})).startswith(
-        "column 'c' is '1'"
+    assert refusal(pa.table({"c": ["1"], "y": [1]}), terms(categorical={"c": ["01"]})) == (
+        "column 'c' has a level the terms do not declare (they declare '01'): it is '1' in row 1"
     )
 
 
@@ -432,13 +445,13 @@ def test_codes_are_places_of_levels(data: st.DataObject) -> None:
 
 def test_an_undeclared_level_is_refused_in_training_and_missing_in_prediction() -> None:
     table = pa.table({"c": ["red", None, "blue", "pink"], "y": [0, 1, 1, 1]})
-    assert (
-        refusal(table, COLOURS) == "column 'c' is 'blue' in row 3, the levels in the terms are 'red', 'green'"
+    assert refusal(table, COLOURS) == (
+        "column 'c' has a level the terms do not declare (they declare 'red', 'green'): it is 'blue' in row 3"
     )
     features = to_features(table, COLOURS.columns, "t")
     assert same(features[:, 0], [0, NAN, NAN, NAN])
     many = terms(categorical={"c": [str(i) for i in range(100)]})
-    assert refusal(table, many).endswith("'6', '7', … (100 in all)")
+    assert refusal(table, many).endswith("'6', '7', … (100 in all)): it is 'red' in row 1")
 
 
 def test_texts_gives_codes_and_the_texts_they_stand_for() -> None:
@@ -458,40 +471,45 @@ def test_numeric_labels() -> None:
 
 @pytest.mark.parametrize("missing", [[0.0, None], [0.0, NAN], ["0", ""], ["0", "NA"]])
 def test_a_missing_label(missing: list[Any]) -> None:
-    said = "label 'y' is missing in row 2: fill it in, or drop the row"
+    said = "label 'y' has missing values, fill them in or drop their rows: the first is in row 2"
     assert refusal(pa.table({"x": [1, 2], "y": missing}), NUMERIC) == said
     assert refusal(pa.table({"x": [1, 2], "y": missing}), REGRESSION) == said
 
 
 @pytest.mark.parametrize("missing", [["no", None], ["no", ""], [1.0, NAN]])
 def test_a_missing_label_where_words_are_labels(missing: list[Any]) -> None:
-    assert "label 'y' is missing in row 2" in refusal(
-        pa.table({"x": [1, 2], "y": missing}), terms(numeric=["x"], positive="no")
-    )
+    message = refusal(pa.table({"x": [1, 2], "y": missing}), terms(numeric=["x"], positive="no"))
+    assert message == ("label 'y' has missing values, fill them in or drop their rows: the first is in row 2")
 
 
 def test_labels_the_objective_cannot_have() -> None:
     message = refusal(pa.table({"x": [1, 2, 3], "y": [0, 1, 2]}), NUMERIC)
-    assert message.startswith(
-        "column 'y' is 2 in row 3, as the label of binary:logistic it takes 0 or 1; set positive"
+    assert message == (
+        "column 'y' is the label of binary:logistic, which takes 0 or 1; "
+        "set positive under [columns] to the label value that counts as 1: it is 2 in row 3"
     )
-    assert "column 'y' is inf in row 2, which is infinite" in refusal(
-        pa.table({"x": [1, 2], "y": [1.0, float("inf")]}), REGRESSION
+    message = refusal(pa.table({"x": [1, 2], "y": [1.0, float("inf")]}), REGRESSION)
+    assert message == (
+        "label column 'y' has a value that is infinite or too large for a 32-bit float: it is inf in row 2"
     )
     message = refusal(pa.table({"x": [1, 2], "y": [1.0, 1e30]}), REGRESSION)
-    assert message.endswith(
-        "row 2, as the label of reg:squarederror it takes a number of magnitude at most 2**60"
+    assert message == (
+        "column 'y' is the label of reg:squarederror, which takes a number of magnitude at most 2**60: "
+        "it is 1e+30 in row 2"
     )
 
 
 def test_words_as_labels_need_positive() -> None:
     table = pa.table({"x": [1, 2], "y": ["1", "yes"]})
-    message = refusal(table, NUMERIC)
-    assert message.startswith(
-        "label column 'y' is string here (first value that is not a number: 'yes' in row 2)"
+    assert refusal(table, NUMERIC) == (
+        "label column 'y' is string here, the terms say numeric; "
+        "set positive under [columns] to the label value that counts as 1: "
+        "the first value that is not a number is 'yes' in row 2"
     )
-    assert message.endswith("; set positive under [columns] to the label value that counts as 1")
-    assert "positive" not in refusal(table, REGRESSION)
+    assert refusal(table, REGRESSION) == (
+        "label column 'y' is string here, the terms say numeric: "
+        "the first value that is not a number is 'yes' in row 2"
+    )
 
 
 @pytest.mark.parametrize(
@@ -517,7 +535,7 @@ def test_labels_that_do_not_fit_positive() -> None:
     table = pa.table({"x": [1, 2, 3], "y": ["yes", "no", "No"]})
     assert refusal(table, agreed) == "label 'y' has more than two values: 'yes', 'no', 'No'"
     table = pa.table({"x": [1, 2], "y": ["Yes", "No"]})
-    assert refusal(table, agreed) == "label 'y' has the values 'Yes', 'No', positive = 'yes' is neither"
+    assert refusal(table, agreed) == "positive = 'yes' is neither value of label 'y': 'Yes', 'No'"
     table = pa.table({"x": [1], "y": pa.array([STAMP])})
     assert (
         refusal(table, agreed)
@@ -537,19 +555,188 @@ def test_weights() -> None:
 @pytest.mark.parametrize(
     ("weight", "said"),
     [
-        ([1.0, None], "weight 'w' is missing in row 2: fill it in, or drop the row"),
-        ([1.0, NAN], "weight 'w' is missing in row 2: fill it in, or drop the row"),
-        ([1.0, -0.5], "column 'w' is -0.5 in row 2, a weight must be 0 or more"),
-        ([1.0, 1e39], "column 'w' is 1e+39 in row 2, which is infinite or too large for a 32-bit float"),
+        (
+            [1.0, None],
+            "weight 'w' has missing values, fill them in or drop their rows: the first is in row 2",
+        ),
+        ([1.0, NAN], "weight 'w' has missing values, fill them in or drop their rows: the first is in row 2"),
+        ([1.0, -0.5], "column 'w' has a weight below 0: it is -0.5 in row 2"),
+        (
+            [1.0, 1e39],
+            "column 'w' has a value that is infinite or too large for a 32-bit float: it is 1e+39 in row 2",
+        ),
         (
             ["1", "u"],
-            "column 'w' is string here (first value that is not a number: 'u' in row 2), "
-            "the terms say numeric",
+            "column 'w' is string here, the terms say numeric: "
+            "the first value that is not a number is 'u' in row 2",
         ),
     ],
 )
 def test_weights_that_are_none(weight: list[Any], said: str) -> None:
     assert refusal(pa.table({"x": [1, 2], "y": [0, 1], "w": weight}), WEIGHTED) == said
+
+
+# What may leave the site
+
+SECRET, ROW = "SECRET-4711", 317
+TOO_LARGE = "has a value that is infinite or too large for a 32-bit float"
+HINT = "; set positive under [columns] to the label value that counts as 1"
+MISSING = "has missing values, fill them in or drop their rows"
+FIRST = f"the first is in row {ROW}"
+NO_NUMBER = f"the first value that is not a number is '{SECRET}' in row {ROW}"
+WORDS = terms(numeric=["x"], positive="yes")
+
+
+def planted(name: str, cell: object, usual: object = 1) -> pa.Table:
+    """400 rows that every terms here could use, but for one cell of the column `name`."""
+    columns: dict[str, list[object]] = {column: [1] * 400 for column in ("x", "y", "w")}
+    columns |= {"c": ["red"] * 400, name: [usual] * 400}
+    columns[name][ROW - 1] = cell
+    return pa.table(columns)
+
+
+@pytest.mark.parametrize(
+    ("table", "agreed", "public", "detail"),
+    [
+        (pa.table({"x": pa.nulls(0), SECRET: pa.nulls(0)}), NUMERIC, "the table has no rows", ""),
+        (
+            pa.table({SECRET: [1], "y": [1]}),
+            NUMERIC,
+            "column 'x' is missing",
+            f"the columns are '{SECRET}', 'y'",
+        ),
+        (
+            pa.table({SECRET: [1], "y": [1]}),
+            terms(numeric=["SECRET-471"]),
+            "column 'SECRET-471' is missing",
+            f"did you mean {SECRET}?",
+        ),
+        (planted("x", SECRET, "1"), NUMERIC, "column 'x' is string here, the terms say numeric", NO_NUMBER),
+        (
+            planted("x", {SECRET: 4711.25}, None),
+            NUMERIC,
+            "column 'x' is struct here, the terms say numeric",
+            "",
+        ),
+        (
+            planted("x", [{SECRET: 4711.25}], None),
+            NUMERIC,
+            "column 'x' is list here, the terms say numeric",
+            "",
+        ),
+        (planted("x", 4711e300, 1.5), NUMERIC, f"column 'x' {TOO_LARGE}", f"it is 4.711e+303 in row {ROW}"),
+        (
+            planted("x", "4711e300", "1"),
+            NUMERIC,
+            f"column 'x' {TOO_LARGE}",
+            f"it is '4711e300' in row {ROW}",
+        ),
+        (
+            planted("c", SECRET, "red"),
+            COLOURS,
+            "column 'c' has a level the terms do not declare (they declare 'red', 'green')",
+            f"it is '{SECRET}' in row {ROW}",
+        ),
+        (
+            planted("c", {SECRET: 4711.25}, None),
+            COLOURS,
+            "column 'c' is struct here, categorical takes text, numbers or booleans",
+            "",
+        ),
+        (
+            planted("y", SECRET, "1"),
+            NUMERIC,
+            f"label column 'y' is string here, the terms say numeric{HINT}",
+            NO_NUMBER,
+        ),
+        (
+            planted("y", SECRET, "1"),
+            REGRESSION,
+            "label column 'y' is string here, the terms say numeric",
+            NO_NUMBER,
+        ),
+        (
+            planted("y", 4711.25, 1.0),
+            NUMERIC,
+            f"column 'y' is the label of binary:logistic, which takes 0 or 1{HINT}",
+            f"it is 4711.25 in row {ROW}",
+        ),
+        (
+            planted("y", 4711e20, 1.0),
+            REGRESSION,
+            "column 'y' is the label of reg:squarederror, which takes a number of magnitude at most 2**60",
+            f"it is 4.711e+23 in row {ROW}",
+        ),
+        (
+            planted("y", 4711e300, 1.0),
+            REGRESSION,
+            f"label column 'y' {TOO_LARGE}",
+            f"it is 4.711e+303 in row {ROW}",
+        ),
+        (planted("y", None), NUMERIC, f"label 'y' {MISSING}", FIRST),
+        (planted("y", None, SECRET), WORDS, f"label 'y' {MISSING}", FIRST),
+        (
+            pa.table({"x": [1, 1, 1], "y": ["yes", "no", SECRET]}),
+            WORDS,
+            "label 'y' has more than two values",
+            f"'yes', 'no', '{SECRET}'",
+        ),
+        (
+            planted("y", SECRET, "no"),
+            WORDS,
+            "positive = 'yes' is neither value of label 'y'",
+            f"'no', '{SECRET}'",
+        ),
+        (
+            planted("y", {SECRET: 4711.25}, None),
+            WORDS,
+            "column 'y' is struct here, categorical takes text, numbers or booleans",
+            "",
+        ),
+        (planted("w", None), WEIGHTED, f"weight 'w' {MISSING}", FIRST),
+        (
+            planted("w", -4711.25, 1.0),
+            WEIGHTED,
+            "column 'w' has a weight below 0",
+            f"it is -4711.25 in row {ROW}",
+        ),
+        (planted("w", SECRET, "1"), WEIGHTED, "column 'w' is string here, the terms say numeric", NO_NUMBER),
+        (
+            planted("w", 4711e300, 1.0),
+            WEIGHTED,
+            f"column 'w' {TOO_LARGE}",
+            f"it is 4.711e+303 in row {ROW}",
+        ),
+    ],
+)
+def test_only_the_detail_of_a_refusal_quotes_the_table(
+    table: pa.Table, agreed: Terms, public: str, detail: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        to_shard(table, agreed, "north")
+    error = caught.value
+    assert (error.public, error.detail) == (f"party north: {public}", detail)
+    for quoted in (SECRET, "4711", "4.711", str(ROW)):
+        assert quoted not in error.public
+
+
+@pytest.mark.parametrize(
+    ("table", "agreed", "public", "value"),
+    [
+        (planted("x", SECRET, "1"), NUMERIC, "column 'x' is string here, the terms say numeric", SECRET),
+        (planted("w", -4711.25, 1.0), WEIGHTED, "column 'w' has a weight below 0", "-4711.25"),
+    ],
+)
+def test_a_party_leaves_without_quoting_its_table(
+    table: pa.Table, agreed: Terms, public: str, value: str
+) -> None:
+    agreed = agreed.with_parties(["north", "south"])
+    session = PartySession("north", lambda wanted: to_shard(table, wanted, "north"))
+    assert list(session.handle(Admit("s", agreed))) == [Leave(f"party north: {public}")]
+    assert session.ended is not None
+    assert session.ended.startswith(f"party north: {public}: ")
+    assert value in session.ended
+    assert session.ended.endswith(f" in row {ROW}")
 
 
 # Prediction
@@ -559,9 +746,17 @@ def test_weights_that_are_none(weight: list[Any], said: str) -> None:
     ("columns", "said"),
     [
         ({"c": ["red"]}, "new.csv: column 'x' is missing"),
-        ({"x": ["u"], "c": ["red"]}, "new.csv: column 'x' is string here"),
-        ({"x": [float("inf")], "c": ["red"]}, "new.csv: column 'x' is inf in row 1, which is infinite"),
-        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' is list<"),
+        (
+            {"x": ["u"], "c": ["red"]},
+            "new.csv: column 'x' is string here, the terms say numeric: "
+            "the first value that is not a number is 'u' in row 1",
+        ),
+        (
+            {"x": [float("inf")], "c": ["red"]},
+            "new.csv: column 'x' has a value that is infinite or too large for a 32-bit float: "
+            "it is inf in row 1",
+        ),
+        ({"x": [1], "c": [[1]]}, "new.csv: column 'c' is list here"),
     ],
 )
 def test_rows_that_cannot_be_predicted(columns: dict[str, list[Any]], said: str) -> None:

@@ -1,0 +1,366 @@
+"""Boosting: the same model, byte for byte, for every partition of the rows; as good a one as XGBoost's."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+import xgboost
+from inprocess import model_of, one_party, randomly, run, shard_of, terms_of
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+
+from fedboost.privacy.cells import RunningSum, pack
+from fedboost.programs.boosting import train
+from fedboost.protocol.messages import Report
+from fedboost.protocol.party import Party
+from fedboost.protocol.queries import HistogramQuery
+
+ROWS = 400
+SMALL = {"rounds": 4, "max_depth": 4}
+REGRESSION = {"objective": "reg:squarederror", **SMALL}
+
+
+def data(regression=False):
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(ROWS, 5)).astype(np.float32)
+    X[:, 3] = rng.integers(0, 4, ROWS)
+    X[:, 4] = np.exp(5 * X[:, 4])
+    signal = X[:, 0] + np.abs(X[:, 1]) * X[:, 3] - 1
+    X[rng.random(X.shape) < 0.1] = np.nan
+    y = 50 + 20 * signal if regression else signal + rng.normal(size=ROWS) > 0
+    return X, y.astype(np.float32), rng.exponential(1, ROWS).astype(np.float32)
+
+
+def partitions():
+    """Ways to hold the 400 rows: at random, in order, skewed, one row, by label so that some lack a class."""
+    _, y, _ = data()
+    by_label = np.argsort(y, kind="stable")
+    parts = {f"{k} at random": randomly(ROWS, k, seed=k) for k in (2, 3, 5, 8)}
+    parts["in order"] = np.array_split(np.arange(ROWS), 3)
+    parts["skewed"] = np.split(np.random.default_rng(0).permutation(ROWS), [370, 390, 398])
+    parts["one row"] = np.split(np.arange(ROWS), [200, 201])
+    parts["one party without positives"] = np.array_split(by_label, 4)
+    parts["columns of one sign"] = [
+        np.flatnonzero(data()[0][:, 0] > 0),
+        np.flatnonzero(~(data()[0][:, 0] > 0)),
+    ]
+    return parts
+
+
+PARTITIONS = partitions()
+SETTINGS = {
+    "logistic": (False, False, SMALL),
+    "logistic, weights": (False, True, SMALL),
+    "squared error": (True, False, REGRESSION),
+    "squared error, weights": (True, True, REGRESSION),
+    "strong penalties": (
+        False,
+        False,
+        {**SMALL, "reg_alpha": 1.0, "reg_lambda": 0.0, "gamma": 0.5, "min_child_weight": 5.0, "max_bin": 16},
+    ),
+    "few bits": (False, True, {**SMALL, "gradient_bits": 8}),
+}
+_pooled = {}
+
+
+def setting_of(name):
+    regression, weighted, settings = SETTINGS[name]
+    X, y, weight = data(regression)
+    return X, y, weight if weighted else None, settings
+
+
+def pooled_model(name):
+    """The model of one party that has all rows."""
+    if name not in _pooled:
+        X, y, weight, settings = setting_of(name)
+        _pooled[name] = model_of(X, y, one_party(ROWS), weight, **settings)
+    return _pooled[name]
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_partition_gives_the_model_of_the_pooled_rows(name, partition):
+    parts = PARTITIONS[partition]
+    assert sum(map(len, parts)) == ROWS
+    X, y, weight, settings = setting_of(name)
+    assert model_of(X, y, parts, weight, **settings) == pooled_model(name)
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_the_order_of_delivery_does_not_matter(seed):
+    X, y, weight, settings = setting_of("logistic, weights")
+    text = model_of(X, y, PARTITIONS["5 at random"], weight, seed=seed, **settings)
+    assert text == pooled_model("logistic, weights")
+
+
+def test_the_order_of_rows_does_not_matter():
+    X, y, weight, settings = setting_of("squared error, weights")
+    order = np.random.default_rng(1).permutation(ROWS)
+    text = model_of(X[order], y[order], PARTITIONS["in order"], weight[order], **settings)
+    assert text == pooled_model("squared error, weights")
+
+
+def test_the_models_compared_are_models():
+    """Equality says nothing of models without splits, or of settings that all give one model."""
+    texts = [pooled_model(name) for name in SETTINGS]
+    assert len(set(texts)) == len(SETTINGS)
+    for text in texts:
+        trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
+        assert len(trees) == SMALL["rounds"]
+        assert all(len(tree["left_children"]) > 3 for tree in trees)
+
+
+def test_metrics_of_the_rounds_are_those_of_the_pooled_rows():
+    X, y, weight, settings = setting_of("logistic, weights")
+    names = ["logloss", "error", "auc"]
+    one = run(X, y, one_party(ROWS), weight, eval_metric=names, **settings)
+    other = run(X, y, PARTITIONS["skewed"], weight, eval_metric=names, **settings)
+    assert one.history == other.history
+    assert [round_.round for round_ in one.history] == [0, 1, 2, 3]
+    losses = [round_.metrics["logloss"] for round_ in one.history]
+    assert losses == sorted(losses, reverse=True)
+    probability = one.booster.predict(X)
+    assert one.history[-1].metrics["error"] == pytest.approx(
+        np.average((probability > 0.5) != y, weights=weight), abs=1e-4
+    )
+
+
+# ---- quality ----------------------------------------------------------------------------------------
+
+
+def split_in_two(X, y):
+    order = np.random.default_rng(0).permutation(len(y))
+    train, test = np.split(order, [int(0.7 * len(y))])
+    return X[train], y[train], X[test], y[test]
+
+
+def test_auc_is_xgboosts_on_breast_cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X.astype(np.float32)
+    X[::7, 3] = np.nan
+    X, y, X_test, y_test = split_in_two(X, y)
+    session = run(X, y, randomly(len(y), 3), rounds=30)
+    ours = roc_auc_score(y_test, session.booster.predict(X_test))
+    same = {"objective": "binary:logistic", "max_depth": 6, "eta": 0.3, "tree_method": "hist", "nthread": 1}
+    theirs_model = xgboost.train(same, xgboost.DMatrix(X, y), 30)
+    theirs = roc_auc_score(y_test, theirs_model.predict(xgboost.DMatrix(X_test)))
+    assert theirs > 0.97
+    assert abs(ours - theirs) < 0.01
+
+
+def test_rmse_is_xgboosts_on_a_regression():
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(1500, 6)).astype(np.float32)
+    y = (3 * X[:, 0] + X[:, 1] ** 2 + X[:, 2] * X[:, 3] + 0.3 * rng.normal(size=1500)).astype(np.float32)
+    X, y, X_test, y_test = split_in_two(X, y)
+    session = run(X, y, randomly(len(y), 3), rounds=30, objective="reg:squarederror")
+    same = {"objective": "reg:squarederror", "max_depth": 6, "eta": 0.3, "tree_method": "hist", "nthread": 1}
+    theirs_model = xgboost.train(same, xgboost.DMatrix(X, y), 30)
+
+    def rmse(predicted):
+        return float(np.sqrt(np.mean((predicted - y_test) ** 2)))
+
+    ours, theirs = rmse(session.booster.predict(X_test)), rmse(theirs_model.predict(xgboost.DMatrix(X_test)))
+    assert theirs < np.std(y_test) / 2
+    assert abs(ours - theirs) < 0.1 * theirs
+
+
+def test_kll_cut_points_train():
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], cut_points="kll", eval_metric="auc", **SMALL)
+    assert session.error is None
+    assert session.history[-1].metrics["auc"] > 0.8
+
+
+def test_each_round_learns_what_the_last_one_left():
+    X, y, _ = data(regression=True)
+    session = run(X, y, PARTITIONS["5 at random"], **{**REGRESSION, "rounds": 12})
+    rmse = [round_.metrics["rmse"] for round_ in session.history]
+    assert rmse == sorted(rmse, reverse=True)
+    assert rmse[-1] < np.std(y) / 3
+
+
+# ---- odd data ---------------------------------------------------------------------------------------
+
+
+def test_a_feature_that_is_missing_everywhere():
+    X, y, _ = data()
+    X[:, 2] = np.nan
+    text = model_of(X, y, PARTITIONS["3 at random"], **SMALL)
+    assert text == model_of(X, y, one_party(ROWS), **SMALL)
+    trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
+    inner = [
+        f for t in trees for f, left in zip(t["split_indices"], t["left_children"], strict=True) if left > 0
+    ]
+    assert inner
+    assert 2 not in inner
+
+
+def test_a_feature_that_is_missing_at_one_party_only():
+    X, y, _ = data()
+    parts = PARTITIONS["3 at random"]
+    X[parts[1], 0] = np.nan
+    assert model_of(X, y, parts, **SMALL) == model_of(X, y, one_party(ROWS), **SMALL)
+
+
+def test_nothing_but_constant_features_gives_the_base_score():
+    X, y, _ = data()
+    session = run(np.ones_like(X), y, PARTITIONS["3 at random"], **SMALL)
+    assert all(tree.left == [-1] for tree in session.booster.trees)
+    assert session.booster.predict(np.ones((1, 5), np.float32))[0] == pytest.approx(y.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_constant_label_fails_and_says_so(label):
+    X, y, _ = data()
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], **SMALL)
+    assert session.booster is None
+    assert session.state == "failed"
+    assert f"the label is {label} in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_constant_label_with_weights_fails_and_says_so(label):
+    X, y, weight = data()
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], weight, **SMALL)
+    assert session.booster is None
+    assert f"the label is {label} in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("label", [0.0, 7.5, -1e9, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_constant_label_of_a_regression_fails_and_says_so(label, weighted):
+    X, y, weight = data()
+    parts = PARTITIONS["3 at random"]
+    session = run(X, np.full_like(y, label), parts, weight if weighted else None, **REGRESSION)
+    assert session.booster is None
+    assert "the label is the same in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("far", [1e4, -1e5])
+def test_labels_far_from_zero_are_learned(far):
+    X, y, _ = data(regression=True)
+    session = run(X, (y + far).astype(np.float32), PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 12})
+    assert session.history[-1].metrics["rmse"] < np.std(y) / 3
+
+
+def test_weights_that_are_all_zero_fail_and_say_so():
+    X, y, weight = data()
+    session = run(X, y, PARTITIONS["3 at random"], np.zeros_like(weight), **SMALL)
+    assert session.booster is None
+    assert "weights of all parties sum to zero" in str(session.error)
+
+
+def test_a_base_score_of_the_terms_is_taken():
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], base_score=0.25, **SMALL)
+    assert session.booster.base_score == 0.25
+
+
+def test_rows_of_weight_zero_count_for_nothing():
+    """They move no cut point that matters here: the features have few values."""
+    X, y, _ = data()
+    X = np.nan_to_num(np.round(X[:, :4]))
+    weight = (np.arange(ROWS) % 4 > 0).astype(np.float32)
+    kept = weight > 0
+    flipped = np.where(kept, y, 1 - y)
+    parts = PARTITIONS["3 at random"]
+    assert model_of(X, y, parts, weight, **SMALL) == model_of(X, flipped, parts, weight, **SMALL)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e16])
+def test_labels_of_any_size(size):
+    X, y, _ = data(regression=True)
+    y = (y * size).astype(np.float32)
+    session = run(X, y, PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 8})
+    assert session.error is None
+    assert np.isfinite(session.booster.predict(X)).all()
+    if size > 1:
+        assert np.std(session.booster.predict(X) - y) < np.std(y.astype(np.float64)) / 2
+
+
+def test_parties_are_asked_for_the_smaller_child():
+    X, y, _ = data()
+    own = X[:, :1].copy()
+    terms = terms_of(own, 1, rounds=5, max_depth=2)
+    party, program = Party(shard_of(own, y), terms), train(terms)
+    query, hessians = next(program), []
+    while query:
+        total = party.answer(query)
+        if isinstance(query, HistogramQuery):
+            hessians.append((query.nodes, int(total[1::2].sum())))  # one feature: its bins are all bins
+        try:
+            query = program.send(total)
+        except StopIteration:
+            query = None
+    roots = [hessian for nodes, hessian in hessians if nodes == (0,)]
+    children = [hessian for nodes, hessian in hessians if nodes != (0,)]
+    assert len(roots) == len(children) == 5
+    assert all(2 * child <= root for root, child in zip(roots, children, strict=True))
+
+
+# ---- reports that cannot be -------------------------------------------------------------------------
+
+
+def spoiling(turn, width, cell, by=1):
+    """Change one integer, in cells of `width` bytes, of what party p1 reports in one turn."""
+
+    def spoil(party, message):
+        if party != "p1" or not isinstance(message, Report) or message.turn != turn:
+            return message
+        size = len(message.cells) // width
+        own = RunningSum(size, width)
+        own.add(0, size, message.cells)
+        values = own.signed()
+        values[cell] += by
+        return dataclasses.replace(message, cells=pack(values, width))
+
+    return spoil
+
+
+def turns_of(X, y, parts, **settings):
+    """The query of each turn of a training, from a party's answers added up in one place."""
+    terms = terms_of(X, len(parts), **settings)
+    parties = [Party(shard_of(X, y, rows=rows), terms) for rows in parts]
+    program, asked = train(terms), {}
+    query = next(program)
+    while query:
+        asked[len(asked) + 1] = query
+        try:
+            query = program.send(sum(party.answer(query) for party in parties))
+        except StopIteration:
+            query = None
+    return asked
+
+
+def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn():
+    X, y, _ = data()
+    parts = PARTITIONS["3 at random"]
+    asked = turns_of(X, y, parts, **SMALL)
+    kinds = {}
+    for turn, query in asked.items():
+        kinds.setdefault(type(query).__name__, []).append(turn)
+    spoilt = {
+        "a grid": kinds["QuantileQuery"][0],
+        "a finer grid": kinds["QuantileQuery"][1],
+        "a root": kinds["HistogramQuery"][0],
+        "a child": kinds["HistogramQuery"][1],
+    }
+    for what, turn in spoilt.items():
+        session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell=3), **SMALL)
+        assert session.state == "failed", what
+        assert session.booster is None
+        assert f"turn {turn}:" in str(session.error), what
+
+
+def test_a_party_of_too_few_bytes_is_named():
+    X, y, _ = data()
+
+    def cut(party, message):
+        return (
+            dataclasses.replace(message, cells=message.cells[:-1]) if isinstance(message, Report) else message
+        )
+
+    session = run(X, y, one_party(ROWS), spoil=cut, **SMALL)
+    assert str(session.error).startswith("party p0 broke the protocol: 3079 bytes")

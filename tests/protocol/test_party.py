@@ -1,0 +1,157 @@
+"""A party's answers: summed over the parties they are what one party with all rows would have answered."""
+
+import dataclasses
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from inprocess import one_party, randomly, shard_of, terms_of
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.tree import Split
+from fedboost.programs.boosting import train
+from fedboost.protocol.party import Party
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RowsQuery,
+    StartQuery,
+)
+
+ROWS = 300
+
+
+def data(objective):
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(ROWS, 4)).astype(np.float32)
+    X[:, 2] = rng.integers(0, 3, ROWS)
+    signal = X[:, 0] + X[:, 1] * X[:, 2]
+    X[rng.random(X.shape) < 0.1] = np.nan
+    y = signal + rng.normal(size=ROWS) > 0 if objective == "binary:logistic" else 1e3 * signal
+    return X, y.astype(np.float32), rng.exponential(2, ROWS).astype(np.float32)
+
+
+def train_beside(X, y, weight, parts, **settings):
+    """A whole training: each query goes to the parties and to one that has all rows. Counts the queries."""
+    terms = terms_of(X, len(parts), weight, **settings)
+    parties = [Party(shard_of(X, y, weight, rows), terms) for rows in parts]
+    pooled = Party(shard_of(X, y, weight, slice(None)), terms)
+    program, seen = train(terms), Counter()
+    query = next(program)
+    while True:
+        total = sum(party.answer(query) for party in parties)
+        due = pooled.answer(query)
+        assert total.shape == due.shape == (query.cells,)
+        assert total.dtype == np.int64
+        assert total.tolist() == due.tolist(), f"{query} after {seen}"
+        assert np.abs(total).max(initial=0) < 2 ** (8 * query.cell_bytes - 1)
+        seen[type(query)] += 1
+        try:
+            query = program.send(total)
+        except StopIteration as end:
+            trees = len(end.value.trees)
+            break
+    assert trees == terms.rounds
+    return seen
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("objective", ["binary:logistic", "reg:squarederror"])
+@pytest.mark.parametrize("parties", [1, 2, 5])
+def test_the_sum_of_the_answers_is_the_answer_of_the_pooled_rows(objective, weighted, parties):
+    X, y, weight = data(objective)
+    settings = {"objective": objective, "rounds": 3, "max_depth": 4}
+    if objective == "binary:logistic":
+        settings["eval_metric"] = ["logloss", "error", "auc"]
+    seen = train_beside(X, y, weight if weighted else None, randomly(ROWS, parties), **settings)
+    assert seen[RowsQuery] == seen[StartQuery] == 1
+    assert seen[QuantileQuery] >= 1
+    assert seen[HistogramQuery] >= 3 * 2
+    assert seen[EndRoundQuery] == 4  # and the constant
+
+
+def test_a_party_of_one_row_and_one_without_positives():
+    X, y, _ = data("binary:logistic")
+    order = np.argsort(y, kind="stable")
+    negatives, others = order[:100], order[101:]
+    train_beside(X, y, None, [negatives, order[100:101], others], rounds=2)
+
+
+def test_gradient_bits_at_their_ends():
+    X, y, weight = data("binary:logistic")
+    for bits in (8, 24):
+        train_beside(X, y, weight, randomly(ROWS, 3), rounds=1, gradient_bits=bits)
+
+
+# ---- what is out of order, or does not fit ----------------------------------------------------------
+
+BITS = Scale(0, 16)
+CUTS = CutPoints((np.array([0.0, 1.0], np.float32),), (True,))
+START = StartQuery(4, CUTS, BITS, BITS)
+CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), MetricScale(UNIT, 1), False)
+ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)
+SPLIT = Split(0, 0, 0, True, 1)
+
+
+def party_after(*queries):
+    X = np.array([[-1.0], [0.5], [2.0], [math.nan]], np.float32)
+    party = Party(shard_of(X, [0, 1, 1, 0]), terms_of(X, 1))
+    for query in queries:
+        party.answer(query)
+    return party
+
+
+def test_histograms_of_the_root_and_of_a_child():
+    party = party_after(START, dataclasses.replace(CONSTANT, values=((0, 0.0),)))
+    half, hessian = 1 << 14, 1 << 13  # 1/2 and 1/4 in 16 bits with the sign, of a bound of 1
+    assert party.answer(ROOT).reshape(4, 2).tolist() == [
+        [half, hessian],
+        [-half, hessian],
+        [-half, hessian],
+        [half, hessian],
+    ]
+    child = party.answer(dataclasses.replace(ROOT, splits=(SPLIT,), nodes=(1,)))
+    assert child.reshape(4, 2).tolist() == [[half, hessian], [0, 0], [0, 0], [half, hessian]]
+
+
+@pytest.mark.parametrize(
+    ("before", "query", "says"),
+    [
+        ((), ROOT, "no cut points"),
+        ((), CONSTANT, "no cut points"),
+        ((START,), START, "given already"),
+        ((START,), ROOT, "tree 0 while tree -1"),
+        ((START, CONSTANT), CONSTANT, "tree -1 while tree 0"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, tree=1), "tree 1 while tree 0"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, bins=5), "5 bins, the cut points make 4"),
+        ((START, CONSTANT, ROOT), dataclasses.replace(ROOT, nodes=(1,)), "node 1 is not a leaf"),
+        (
+            (START, CONSTANT, ROOT),
+            dataclasses.replace(ROOT, nodes=(1,), splits=(SPLIT, SPLIT)),
+            "node 0 is not a leaf",
+        ),
+        ((START, CONSTANT, ROOT), ROOT, "the root must be asked for once, and first"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, nodes=(1,)), "the root must be asked for once"),
+        ((START,), dataclasses.replace(CONSTANT, values=()), "leaf values"),
+        ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
+        ((), KllQuery(4, 1, 256), "a sketch is not"),
+        ((), dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), "no bin for the missing"),
+    ],
+)
+def test_queries_out_of_order(before, query, says):
+    with pytest.raises(PeerError, match=says):
+        party_after(*before).answer(query)
+
+
+def test_a_partition_of_everything_is_the_pooled_party():
+    assert [rows.tolist() for rows in one_party(3)] == [[0, 1, 2]]
+    parts = randomly(50, 7)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(50))
+    assert all(rows.size for rows in parts)

@@ -1,0 +1,224 @@
+"""Terms: a digest that says all that decides the model, and errors of one line that name the key."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.terms import Schema, Terms, nearest
+
+COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
+BASE = {"columns": COLUMNS, "parties": ["north", "south"]}
+REGRESSION = "reg:squarederror"
+
+OTHER = {
+    "columns": {"label": "y", "numeric": ["b", "a"]},
+    "parties": ["south", "north"],
+    "objective": REGRESSION,
+    "rounds": 7,
+    "max_depth": 3,
+    "learning_rate": 0.1,
+    "max_bin": 64,
+    "reg_lambda": 2.0,
+    "reg_alpha": 0.5,
+    "gamma": 0.25,
+    "min_child_weight": 3.0,
+    "base_score": 0.25,
+    "eval_metric": ["auc"],
+    "cut_points": "kll",
+    "gradient_bits": 12,
+    "program": "forest",
+}
+ONE_VALUED = {"protection"}
+OTHER_COLUMNS = [
+    {"label": "z"},
+    {"positive": "yes"},
+    {"weight": "w"},
+    {"numeric": ["a"]},
+    {"numeric": ["b", "a"]},
+    {"categorical": {}},
+    {"categorical": {"c": ["green", "red"]}},
+    {"categorical": {"c": ["red"]}},
+    {"categorical": {"d": ["red", "green"]}},
+]
+
+
+def terms(**settings):
+    return Terms.read({**BASE, **settings})
+
+
+def with_columns(**columns):
+    return terms(columns={**COLUMNS, **columns})
+
+
+# ---- digest and canonical form ----------------------------------------------------------------------
+
+
+def test_the_digest_is_stable():
+    assert terms().digest == terms().digest == Terms.read(dict(reversed(BASE.items()))).digest
+    assert len(terms().digest) == 64
+    # Saying the default says nothing new; a list and a tuple, a metric and a list of it are the same.
+    assert terms(max_depth=6, objective="binary:logistic").digest == terms().digest
+    assert terms(eval_metric="auc").digest == terms(eval_metric=["auc"]).digest
+    assert terms(reg_lambda=1).digest == terms(reg_lambda=1.0).digest
+
+
+def test_every_setting_changes_the_digest():
+    assert set(OTHER) | ONE_VALUED == set(Terms.model_fields)
+    digests = {terms().digest}
+    digests |= {terms(**{key: value}).digest for key, value in OTHER.items()}
+    assert len(digests) == 1 + len(OTHER)
+
+
+def test_every_column_changes_the_digest():
+    assert {key for change in OTHER_COLUMNS for key in change} == set(Schema.model_fields)
+    digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
+    assert len(digests) == 1 + len(OTHER_COLUMNS)
+
+
+TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}
+
+
+@pytest.mark.parametrize("settings", [{}, OTHER | {"eval_metric": ["rmse"]}])
+def test_canonical_text_is_read_back(settings):
+    one = terms(**settings)
+    assert Terms.from_canonical(one.canonical()) == one
+    assert Terms.from_canonical(one.canonical()).canonical() == one.canonical()
+    assert json.loads(one.canonical())["rounds"] == one.rounds
+
+
+def test_the_order_of_features_survives_the_canonical_text():
+    one = with_columns(categorical=TWO_CATEGORICAL)
+    assert one.columns.features == ("a", "b", "z", "c")
+    assert Terms.from_canonical(one.canonical()).columns.features == one.columns.features
+
+
+def test_the_order_of_features_is_in_the_digest():
+    one = with_columns(categorical=TWO_CATEGORICAL)
+    other = with_columns(categorical=dict(reversed(TWO_CATEGORICAL.items())))
+    assert one.columns.features != other.columns.features
+    assert one.digest != other.digest
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "nul", "3", "[]", "null", '"x"', '{"rounds": 3}', '{"columns": 1}']
+)
+def test_other_text_is_a_config_error(text):
+    with pytest.raises(ConfigError, match=r"^terms: [^\n]+$"):
+        Terms.from_canonical(text)
+
+
+def test_changed_terms_are_checked_anew():
+    assert terms().changed(rounds=3).rounds == 3
+    assert terms().with_parties(["x"]).parties == ("x",)
+    with pytest.raises(ConfigError, match="rounds"):
+        terms().changed(rounds=0)
+
+
+def test_terms_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        terms().rounds = 3
+
+
+# ---- what is refused --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        # unknown keys name the nearest known one
+        ({"max_dept": 3}, "unknown key 'max_dept' (did you mean max_depth?)"),
+        ({"eta": 0.1}, "unknown key 'eta' (did you mean learning_rate?)"),
+        ({"num_boost_round": 10}, "unknown key 'num_boost_round' (did you mean rounds?)"),
+        ({"lambda": 1}, "unknown key 'lambda' (did you mean reg_lambda?)"),
+        ({"metric": "auc"}, "unknown key 'metric' (did you mean eval_metric?)"),
+        ({"xyzzy": 1}, "unknown key 'xyzzy'"),
+        (
+            {"columns": {**COLUMNS, "numerics": ["a"]}},
+            "unknown key 'columns.numerics' (did you mean numeric?)",
+        ),
+        ({"columns": {**COLUMNS, "target": "y"}}, "unknown key 'columns.target' (did you mean label?)"),
+        ({"columns": {**COLUMNS, "max_dept": 1}}, "unknown key 'columns.max_dept'"),
+        # missing keys, wrong kinds, out of range
+        ({"columns": {"numeric": ["a"]}}, "key 'columns.label' is missing"),
+        ({"columns": 5}, "columns: "),
+        ({"rounds": 0}, "rounds: input should be greater than or equal to 1, got 0"),
+        ({"rounds": "many"}, "rounds: input should be a valid integer"),
+        ({"max_depth": 17}, "max_depth: input should be less than or equal to 16, got 17"),
+        ({"learning_rate": 0}, "learning_rate: input should be greater than 0, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate: input should be a finite number, got nan"),
+        ({"reg_lambda": -1}, "reg_lambda: "),
+        ({"reg_alpha": float("inf")}, "reg_alpha: input should be a finite number, got inf"),
+        ({"max_bin": 257}, "max_bin: "),
+        ({"max_bin": 1}, "max_bin: "),
+        ({"gradient_bits": 25}, "gradient_bits: "),
+        ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'kll', got 'exact'"),
+        ({"parties": ["a", ""]}, "parties.1: "),
+        ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
+        # names that are not known
+        ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
+        (
+            {"eval_metric": "aucc"},
+            "unknown eval_metric 'aucc' (did you mean auc?); known: logloss, error, auc",
+        ),
+        # combinations that cannot be trained
+        ({"eval_metric": "rmse"}, "eval_metric rmse does not fit objective binary:logistic; use logloss"),
+        (
+            {"objective": REGRESSION, "eval_metric": ["auc"]},
+            "does not fit objective reg:squarederror; use rmse",
+        ),
+        ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
+        (
+            {"objective": REGRESSION, "columns": {**COLUMNS, "positive": "yes"}},
+            "columns.positive needs objective binary:logistic, not reg:squarederror",
+        ),
+        ({"columns": {"label": "y"}}, "columns: no features: name at least one column"),
+        ({"columns": {"label": "a", "numeric": ["a"]}}, "columns: column 'a' is named more than once"),
+        ({"columns": {"label": "y", "weight": "a", "numeric": ["a"]}}, "'a' is named more than once"),
+        ({"columns": {"label": "y", "numeric": ["a", "a"]}}, "'a' is named more than once"),
+        ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
+        ({"columns": {**COLUMNS, "categorical": {"c": []}}}, "levels of 'c' must be at least one, each once"),
+        ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
+    ],
+)
+def test_one_line_that_names_the_key(settings, says):
+    with pytest.raises(ConfigError) as caught:
+        Terms.read({**BASE, **settings}, "train.toml")
+    message = str(caught.value)
+    assert message.startswith("train.toml: ")
+    assert says in message
+    assert "\n" not in message
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*Terms.model_fields, "etaa", "x"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=4),
+            st.lists(st.text(max_size=2), max_size=3),
+            st.dictionaries(st.text(max_size=3), st.text(max_size=2), max_size=2),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_settings_are_read_or_refused_with_one_line(settings):
+    message = "terms: "
+    try:
+        terms(**settings)
+    except ConfigError as error:
+        message = str(error)
+    assert message.startswith("terms: ")
+    assert "\n" not in message
+
+
+def test_nearest():
+    assert nearest("max_dept", ["max_depth", "rounds"]) == " (did you mean max_depth?)"
+    assert nearest("eta", ["max_depth"]) == ""
+    assert nearest("qqq", ["max_depth"]) == ""
