@@ -16,7 +16,8 @@ import numpy as np
 import fedboost as fb
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import ROOT
-from fedboost.programs.boosting import Scales, end_round, find_base_score, find_cut_points, grow_tree
+from fedboost.programs.boosting import end_round, grow_tree
+from fedboost.programs.start import Scales, find_base_score, find_cut_points
 from fedboost.protocol.queries import CONSTANT_TREE, Query, RowsQuery
 from fedboost.shell.loopback import Loopback
 

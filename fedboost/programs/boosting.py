@@ -8,51 +8,17 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 from collections.abc import Generator
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
+from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
-from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
+from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, Total, node_total
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
-from fedboost.protocol.queries import (
-    CONSTANT_TREE,
-    START_BITS,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RowsQuery,
-    StartQuery,
-)
+from fedboost.programs.start import Scales, find_base_score, find_cut_points, residuals_vanish
+from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
 from fedboost.protocol.terms import Terms
-
-VANISHED_BITS = 21
-"""Residuals this many bits below the labels are rounding: a float32 has 24."""
-
-
-@dataclass(frozen=True)
-class Scales:
-    """The public fixed-point scales of the next tree and of the metrics after it."""
-
-    gradient: Scale
-    hessian: Scale
-    metric: MetricScale
-
-    @classmethod
-    def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """From the loss's own bounds where it has them, else from the summed exponent counts."""
-        gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
-        bounds = terms.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
-        weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.gradient_bits)
-        scales = [Scale(bound + weight_scale.exponent, terms.gradient_bits) for bound in bounds]
-        # A step of at most one Newton step cannot move a residual by more than the largest residual.
-        return cls(scales[0], scales[1], MetricScale(weight_scale, bounds[0] + 1))
 
 
 def train(terms: Terms) -> Generator[Query, Int64, Booster]:
@@ -75,45 +41,6 @@ def train(terms: Terms) -> Generator[Query, Int64, Booster]:
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
         trees.append(tree)
     return Booster(terms.objective, score, terms.columns.features, tuple(trees))
-
-
-def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
-    """Cut points of every feature, by grid refinement or from KLL sketches."""
-    features = len(terms.columns.features)
-    if terms.cut_points == "kll":
-        found = yield KllQuery(rows, features, terms.max_bin)
-        table = found.reshape(features, -1)
-        cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
-        return CutPoints(cuts, tuple(bool(row[0]) for row in table))
-    quantiles = [Quantiles(terms.max_bin, rows) for _ in range(features)]
-    for _ in range(MAX_REFINEMENTS):
-        grids = tuple(quantile.grid for quantile in quantiles)
-        if not any(grid.cells for grid in grids):
-            break
-        counts = yield QuantileQuery(rows, grids)
-        ends = np.cumsum([grid.cells for grid in grids])
-        for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
-            quantile.refine(part)
-    return CutPoints(tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles))
-
-
-def find_base_score(
-    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
-) -> Generator[Query, Int64, float]:
-    """The constant prediction: the one of the terms, or the best for all rows. Hands out the cut points."""
-    gradient = Scale(scales.gradient.exponent, START_BITS)
-    hessian = Scale(scales.hessian.exponent, START_BITS)
-    total = yield StartQuery(rows, cut_points, gradient, hessian)
-    if total[1] <= 0:
-        raise ConfigError("the row weights of all parties sum to zero: there is nothing to learn")
-    best = terms.loss.base_score(gradient.decode(int(total[0])), hessian.decode(int(total[1])))
-    return float(np.float32(best if terms.base_score is None else terms.base_score))
-
-
-def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """Whether the constant left of the gradients no more than float32 labels are rounded by."""
-    first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
-    return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS
 
 
 def end_round(
