@@ -50,11 +50,11 @@ def run_training(terms_file: Path, address: str, out: Path, wait: float, as_json
     check_address(address, "--aggregator")
     check_writable(out)
     terms = read_terms(terms_file)
-    if terms.protection == "plain":
-        notice(PLAIN_NOTICE)
     training = Connection(address).train(terms, wait, _say_waiting)
     with progress(terms, as_json) as draw:
         for row in training:
+            if row["round"] == 0 and terms.protection == "plain":
+                notice(PLAIN_NOTICE)
             draw(row)
     _conclude(training.model, training.traffic, out, as_json)
 

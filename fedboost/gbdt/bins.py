@@ -112,11 +112,18 @@ class Quantiles:
         self.grid = self._next_grid()
 
     def _next_grid(self) -> Grid:
-        """Cells too heavy and too wide for the resolution aimed at; subcells in proportion to rows."""
-        fine = 2 * self._counts.sum() / (self._max_bin * SUBCELLS_PER_BIN)
-        coarse = (self._counts > max(fine, 1)) & (self._widths > 0)
+        """Cells that may hold several values and matter: heavy ones, or all while bins are left over.
+
+        Subcells are shared out in proportion to rows; while bins are left over, half of them evenly.
+        """
+        budget = self._max_bin * SUBCELLS_PER_BIN
+        several = (self._counts > 1) & (self._widths > 0)
+        left_over = self._counts.size < self._max_bin
+        coarse = several & (left_over | (self._counts > 2 * self._counts.sum() / budget))
         starts, widths, counts = self._starts[coarse], self._widths[coarse], self._counts[coarse]
-        shares = self._max_bin * SUBCELLS_PER_BIN * counts // max(int(counts.sum()), 1)
+        shares = budget * counts // max(int(counts.sum()), 1)
+        if left_over:
+            shares = (shares + budget // max(counts.size, 1)) // 2
         bits = np.array([max(int(share).bit_length() - 1, 1) for share in shares], np.int64)
         return Grid(
             starts.astype(np.uint32),
@@ -125,28 +132,18 @@ class Quantiles:
         )
 
     def cut_points(self) -> Float32:
-        """Increasing float32 cuts: bins of about equal row counts, and a bin of its own for a heavy value.
+        """Increasing float32 cuts, at the quantiles of the rows as XGBoost lays them.
 
         At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
-        each has, but for rare neighbours: those that share a cell fine enough share a bin.
+        each has, but for rare neighbours that no refinement parted.
         """
         bins = min(self._max_bin, MAX_CODES - (1 if self.missing else 0))
-        counts = self._counts.tolist()
-        if len(counts) <= bins:
+        if self._counts.size <= bins:
             return keys_to_floats(self._starts[1:])
-        cuts: list[int] = []
-        rows_left, filled = sum(counts), 0
-        for i, count in enumerate(counts[:-1]):
-            filled += count
-            even = rows_left / (bins - len(cuts))  # rows of a bin if the rest is shared out evenly
-            following = counts[i + 1]
-            if filled >= even or filled + following / 2 > even:
-                cuts.append(i + 1)
-                rows_left -= filled
-                filled = 0
-                if len(cuts) == bins - 1:
-                    break
-        return keys_to_floats(self._starts[cuts])
+        until = np.cumsum(self._counts)
+        ranks = np.arange(1, bins) * (until[-1] / bins)
+        cells = np.unique(np.searchsorted(until, ranks, side="left"))
+        return keys_to_floats(self._starts[cells[cells > 0]])
 
 
 def keys_to_floats(keys: Int64) -> Float32:

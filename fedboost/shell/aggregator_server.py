@@ -87,11 +87,13 @@ class AggregatorServer:
             await context.abort(channel.status_of(error), str(error))
         outgoing: Outgoing = asyncio.Queue()
         self._attending[name] = outgoing
-        self._tell_of_change()
         self._log.info("party here", party=name)
-        writer = asyncio.create_task(self._write(outgoing, context))
         reason = "its connection closed"
+        writer: asyncio.Task[None] | None = None
         try:
+            await context.send_initial_metadata([(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
+            writer = asyncio.create_task(self._write(outgoing, context, asyncio.current_task()))
+            self._tell_of_change()
             async for data in requests:
                 if self._session is not None:
                     self._meter.sent(name, len(data))
@@ -102,7 +104,8 @@ class AggregatorServer:
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
-            writer.cancel()
+            if writer is not None:
+                writer.cancel()
             self._attending.pop(name, None)
             self._tell_of_change()
             self._log.info("party gone", party=name, reason=reason)
@@ -128,9 +131,14 @@ class AggregatorServer:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _write(self, outgoing: Outgoing, context: Any) -> None:
-        while True:
-            await context.write(await outgoing.get())
+    async def _write(self, outgoing: Outgoing, context: Any, attending: "asyncio.Task[None] | None") -> None:
+        try:
+            while True:
+                await context.write(await outgoing.get())
+        except Exception as error:  # noqa: BLE001 - whatever gRPC raises, this party cannot be told anything
+            self._log.info("cannot write", reason=f"{type(error).__name__}: {error}")
+            if attending is not None:
+                attending.cancel()
 
     def _handle(self, party: str, event: FromParty | Gone) -> None:
         session = self._session
@@ -147,7 +155,8 @@ class AggregatorServer:
                 self._events.put_nowait(self._round(row))
             self._send(outbox)
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
-            self._fail(session, f"program {session.terms.program!r} failed: {type(error).__name__}: {error}")
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            self._fail(session, f"program {session.terms.program!r} failed: {what}")
             return
         if session.state == "done":
             self._end(None)

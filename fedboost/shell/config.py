@@ -16,7 +16,7 @@ from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 
 def _address(value: str) -> str:
     host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isdigit() and int(port) <= 65535):
+    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
         raise ValueError(f"{value!r} is not an address; write HOST:PORT, such as localhost:7070")
     return value
 
@@ -57,6 +57,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: not TOML: nested too deeply") from None
 
 
 def read_terms(path: Path) -> Terms:

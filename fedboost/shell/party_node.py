@@ -78,7 +78,8 @@ class PartyNode:
         )
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         try:
-            self._log.info(AT_HAND, aggregator=self._config.aggregator)
+            if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
+                self._log.info(AT_HAND, aggregator=self._config.aggregator)
             async for data in call:
                 try:
                     message = codec.decode_to_party(data)

@@ -26,6 +26,10 @@ def load_program(name: str, allowed: Iterable[str]) -> Program:
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module in the folder the aggregator was started in
     try:
-        return cast(Program, getattr(import_module(module), function))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"program {name!r} cannot be loaded: {error}") from None
+        program = getattr(import_module(module), function)
+    except Exception as error:  # noqa: BLE001 - importing runs the user's own code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"program {name!r} cannot be loaded: {reason}") from None
+    if not callable(program):
+        raise ConfigError(f"program {name!r} cannot be loaded: it is no function")
+    return cast(Program, program)

@@ -150,20 +150,29 @@ def test_auc_is_xgboosts_on_breast_cancer():
 
 
 def test_rmse_is_xgboosts_on_a_regression():
-    rng = np.random.default_rng(2)
-    X = rng.normal(size=(1500, 6)).astype(np.float32)
-    y = (3 * X[:, 0] + X[:, 1] ** 2 + X[:, 2] * X[:, 3] + 0.3 * rng.normal(size=1500)).astype(np.float32)
-    X, y, X_test, y_test = split_in_two(X, y)
-    session = run(X, y, randomly(len(y), 3), rounds=30, objective="reg:squarederror")
-    same = {"objective": "reg:squarederror", "max_depth": 6, "eta": 0.3, "tree_method": "hist", "nthread": 1}
-    theirs_model = xgboost.train(same, xgboost.DMatrix(X, y), 30)
-
-    def rmse(predicted):
-        return float(np.sqrt(np.mean((predicted - y_test) ** 2)))
-
-    ours, theirs = rmse(session.booster.predict(X_test)), rmse(theirs_model.predict(xgboost.DMatrix(X_test)))
-    assert theirs < np.std(y_test) / 2
-    assert abs(ours - theirs) < 0.1 * theirs
+    """The mean over paired seeds: a single one of these small tables scatters by 8 %."""
+    ratios = []
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(3000, 6)).astype(np.float32)
+        y = (3 * X[:, 0] + X[:, 1] ** 2 + X[:, 2] * X[:, 3] + 0.3 * rng.normal(size=3000)).astype(np.float32)
+        X, y, X_test, y_test = split_in_two(X, y)
+        session = run(X, y, randomly(len(y), 3), rounds=30, objective="reg:squarederror")
+        same = {
+            "objective": "reg:squarederror",
+            "max_depth": 6,
+            "eta": 0.3,
+            "tree_method": "hist",
+            "nthread": 1,
+        }
+        theirs = xgboost.train(same, xgboost.DMatrix(X, y), 30).predict(xgboost.DMatrix(X_test))
+        ours_rmse, theirs_rmse = (
+            float(np.sqrt(np.mean((predicted - y_test) ** 2)))
+            for predicted in (session.booster.predict(X_test), theirs)
+        )
+        assert theirs_rmse < np.std(y_test) / 2
+        ratios.append(ours_rmse / theirs_rmse)
+    assert abs(np.mean(ratios) - 1) < 0.05
 
 
 def test_kll_cut_points_train():

@@ -1,0 +1,221 @@
+"""What the tests of the shell share: small tables, their terms, and a consortium in one event loop.
+
+Everything listens on 127.0.0.1 and on a port the system chose.
+"""
+
+import asyncio
+import io
+import sys
+from contextlib import asynccontextmanager, redirect_stderr, redirect_stdout
+from types import SimpleNamespace
+from unittest import mock
+
+import grpc
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from fedboost.cli.main import main
+from fedboost.fixedpoint import UNIT
+from fedboost.programs import boosting
+from fedboost.protocol.queries import HistogramQuery, RowsQuery
+from fedboost.protocol.terms import Terms
+from fedboost.shell import channel
+from fedboost.shell.aggregator_server import AggregatorServer
+from fedboost.shell.analyst import connect
+from fedboost.shell.config import AggregatorConfig, PartyConfig
+from fedboost.shell.party_node import PartyNode
+from fedboost.wire import codec
+
+NAMES = ("north", "south", "east", "west", "centre")
+ROWS = 180
+PATIENCE = 20.0
+"""Seconds after which a test that waits gives up."""
+
+
+def rows(count=ROWS, seed=0):
+    """A table: two numbers, one of them missing now and then, a category, a site, and a label of 0 or 1."""
+    draw = np.random.default_rng(seed)
+    age, dose = draw.normal(50, 10, count), draw.normal(size=count)
+    label = (age / 10 + dose + draw.normal(size=count) > 5).astype(np.int64)
+    dose[draw.random(count) < 0.2] = np.nan
+    ward = np.array(["a", "b", "c"])[draw.integers(0, 3, count)]
+    site = np.array(NAMES[:3])[draw.integers(0, 3, count)]
+    dose = pa.array(dose, from_pandas=True)
+    return pa.table({"age": age, "dose": dose, "ward": ward, "site": site, "y": label})
+
+
+def terms(parties=(), **settings):
+    """Terms that fit `rows`, small enough to train in a blink."""
+    columns = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
+    small = {"rounds": 3, "max_depth": 3, "max_bin": 16}
+    return Terms.read({"columns": columns, "parties": list(parties), **small, **settings})
+
+
+def shared_out(parties, table=None):
+    """The rows shared out among so many parties, unevenly: name to table."""
+    table = rows() if table is None else table
+    share = np.arange(1, parties + 1)
+    owner = np.random.default_rng(7).choice(parties, table.num_rows, p=share / share.sum())
+    return {name: table.filter(pa.array(owner == number)) for number, name in enumerate(NAMES[:parties])}
+
+
+def written(folder, tables):
+    """The tables as files: name to path."""
+    files = {name: folder / f"{name}.parquet" for name in tables}
+    for name, table in tables.items():
+        parquet.write_table(table, files[name])
+    return files
+
+
+def fedboost(*arguments):
+    """Run the command in this process: its exit code, and what it wrote to `out` and `err`."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv = mock.patch.object(sys, "argv", ["fedboost", *map(str, arguments)])
+    with argv, redirect_stdout(out), redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
+
+
+class Log:
+    """A logger that remembers: `events` has the name and the values of each event."""
+
+    def __init__(self, events=None, **bound):
+        self.events = [] if events is None else events
+        self._bound = bound
+
+    def bind(self, **values):
+        return Log(self.events, **self._bound, **values)
+
+    def info(self, event, **values):
+        self.events.append((event, {**self._bound, **values}))
+
+    def named(self, event):
+        """The values of every event of that name so far."""
+        return [values for name, values in self.events if name == event]
+
+
+class Consortium:
+    """An aggregator and parties in this event loop."""
+
+    def __init__(self, folder, programs):
+        self.log = Log()
+        self.folder = folder
+        self.server = AggregatorServer(AggregatorConfig(listen="127.0.0.1:0", programs=programs), self.log)
+        self.nodes = {}
+        self.tasks = {}
+
+    @property
+    def address(self):
+        return self.server.address
+
+    def start_party(self, name, table, as_name=None, **run):
+        """Start a party over a table; the task that runs it."""
+        (file,) = written(self.folder, {name: table}).values()
+        config = PartyConfig(party=as_name or name, aggregator=self.address, data=file)
+        self.nodes[name] = PartyNode(config, self.log)
+        options = {"wait": PATIENCE, "once": False, **run}
+        self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))
+        return self.tasks[name]
+
+    async def stop_party(self, name):
+        """Stop a party, and wait until the aggregator has noticed."""
+        self.tasks[name].cancel()
+        await asyncio.gather(self.tasks[name], return_exceptions=True)
+        await until(lambda: any(gone["party"] == name for gone in self.log.named("party gone")))
+
+    async def train(self, terms, on_waiting=None):
+        """Submit terms and wait for the end; the training, or the error that ended it."""
+
+        def follow():
+            training = connect(self.address).train(terms, PATIENCE, on_waiting)
+            assert training.model is not None
+            return training
+
+        return await asyncio.to_thread(follow)
+
+    def attend(self, opened, name=b"odd", version=str(codec.WIRE_VERSION)):
+        """A raw connection of a party, to say anything over."""
+        metadata = [(channel.PARTY_KEY, name), (channel.VERSION_KEY, version)]
+        given = [(key, value) for key, value in metadata if value is not None]
+        return opened.stream_stream(channel.ATTEND)(metadata=given)
+
+
+@asynccontextmanager
+async def consortium(folder, tables, programs=()):
+    """An aggregator with these parties, all stopped at the end."""
+    folder.mkdir(exist_ok=True)
+    one = Consortium(folder, programs)
+    await one.server.start()
+    try:
+        for name, table in tables.items():
+            one.start_party(name, table)
+        yield one
+    finally:
+        for task in one.tasks.values():
+            task.cancel()
+        await asyncio.gather(*one.tasks.values(), return_exceptions=True)
+        await one.server.stop()
+
+
+def in_time(scenario):
+    """Run a coroutine to its end, or fail after a while."""
+    return asyncio.run(asyncio.wait_for(scenario, PATIENCE))
+
+
+async def until(condition):
+    """Wait until it holds."""
+    async with asyncio.timeout(PATIENCE / 2):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def status_of(call):
+    """The status code and the details a raw call ends with, whatever it received before."""
+    try:
+        async for _ in call:
+            pass
+    except grpc.aio.AioRpcError:
+        pass
+    return await call.code(), await call.details()
+
+
+# ---- programs an aggregator may offer as sites:NAME -------------------------------------------------
+
+
+def half_as_many(terms):
+    """Boosting, half as long."""
+    return (yield from boosting.train(terms.changed(rounds=max(1, terms.rounds // 2))))
+
+
+def fails_later(terms):
+    """A program with a defect."""
+    yield RowsQuery()
+    raise ZeroDivisionError("a defect")
+
+
+def asks_nonsense(terms):
+    """A program that yields what is no query."""
+    yield "how old are they?"
+
+
+def asks_beyond_the_wire(terms):
+    """A program whose query has no bytes."""
+    (count, *_) = yield RowsQuery()
+    cut_points = yield from boosting.find_cut_points(terms, int(count))
+    yield HistogramQuery(int(count), -5, (), (0,), len(cut_points.cuts), UNIT, UNIT)
+
+
+def no_model(terms):
+    """A program that ends without a model."""
+    yield RowsQuery()
+
+
+def no_generator(terms):
+    """A function that is no program."""
+
+
+not_even_a_function = 3

@@ -1,0 +1,363 @@
+"""The commands, as a user types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from sites import NAMES, fedboost, rows, shared_out, terms, written
+
+from fedboost import __version__
+from fedboost.shell.config import read_terms, terms_to_toml
+from fedboost.shell.draft import split_by_site
+from fedboost.shell.model import Model
+from fedboost.shell.simulation import simulate
+
+COMMANDS = ("demo", "simulate", "aggregator", "party", "train", "predict", "terms")
+HEAVY = ("numpy", "numba", "pyarrow", "grpc", "pydantic", "sklearn", "structlog", "pandas")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with rows.csv and terms.toml for two parties."""
+    monkeypatch.chdir(tmp_path)
+    csv.write_csv(rows(), "rows.csv")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
+    return tmp_path
+
+
+def done(*arguments):
+    """Run a command that must succeed; what it wrote to standard output and error."""
+    end = fedboost(*arguments)
+    assert end.code == 0, end.err
+    return end
+
+
+def objects(text):
+    """JSON, one object a line."""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+# ---- help -------------------------------------------------------------------------------------------
+
+
+def test_help_names_every_command():
+    text = done("--help").out
+    assert all(command in text for command in COMMANDS)
+    assert fedboost("-h").out == text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command):
+    text = " ".join(done(command, "--help").out.split())
+    assert f"Example: fedboost {command}" in text
+
+
+def test_the_version():
+    assert done("--version").out == f"fedboost {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("simulate",), ("simulate", "x", "--parties", "0")])
+def test_a_command_line_that_cannot_be_is_refused(arguments):
+    end = fedboost(*arguments)
+    assert end.code == 2
+    assert end.out == ""
+    assert "Error" in end.err
+
+
+@pytest.mark.parametrize("imported", ["fedboost", "fedboost.cli.main"])
+def test_nothing_heavy_is_imported_before_it_is_needed(imported):
+    code = f"import sys, {imported}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    end = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    loaded = end.stdout.split()
+    assert "fedboost" in loaded
+    assert set(loaded) & set(HEAVY) == set()
+
+
+# ---- terms ------------------------------------------------------------------------------------------
+
+
+def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
+    parties = ("--party", "north", "--party", "south")
+    end = done("terms", "rows.csv", "--label", "y", "--exclude", "site", *parties, "--out", "drafted.toml")
+    assert end.out == ""
+    text = (folder / "drafted.toml").read_text()
+    assert len(text.splitlines()) <= 15
+    drafted = read_terms(folder / "drafted.toml")
+    assert drafted.columns == terms().columns
+    assert drafted.parties == ("north", "south")
+    (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
+    done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
+    assert len(Model.load("model.json").booster.trees) == 2
+
+
+def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
+    table = rows().append_column("note", pa.array([None] * rows().num_rows, pa.string()))
+    csv.write_csv(table, "rows.csv")
+    end = done("terms", "rows.csv", "--label", "y")
+    (folder / "drafted.toml").write_text(end.out)
+    assert set(read_terms(folder / "drafted.toml").columns.features) == {"age", "dose", "ward", "site"}
+    assert "left out note" in end.err
+    assert "parties = " in end.err
+
+
+# ---- simulate ---------------------------------------------------------------------------------------
+
+
+def test_simulate_by_site_makes_the_model_of_the_sites(folder):
+    end = done("simulate", "terms.toml", "--data", "rows.csv", "--site", "site", "--out", "m.json", "--json")
+    *rounds, last = objects(end.out)
+    assert [list(line) for line in rounds] == [["event", "round", "logloss", "seconds", "bytes"]] * 3
+    assert [line["round"] for line in rounds] == [0, 1, 2]
+    assert {line["event"] for line in rounds} == {"round"}
+    assert set(last) == {"event", "model", "fingerprint", "terms", "metrics", "traffic"}
+    assert last["event"] == "done"
+    assert last["model"] == "m.json"
+    assert last["metrics"] == {"logloss": rounds[-1]["logloss"]}
+    assert set(last["traffic"]) == set(NAMES[:3])
+    assert all(set(sums) == {"sent", "received"} for sums in last["traffic"].values())
+    model = Model.load("m.json")
+    assert model.fingerprint == last["fingerprint"]
+    assert model.terms.digest == last["terms"]
+    assert model.to_bytes() == simulate(terms(), split_by_site(rows(), "site")).model.to_bytes()
+    assert end.err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "parties"),
+    [
+        ((), ("north", "south")),
+        (("--parties", "4"), ("party-1", "party-2", "party-3", "party-4")),
+        (("--parties", "1", "--seed", "5"), ("party-1",)),
+    ],
+)
+def test_simulate_shares_the_rows_out(folder, options, parties):
+    done("simulate", "terms.toml", "--data", "rows.csv", *options, "--out", "m.json")
+    model = Model.load("m.json")
+    assert model.parties == parties
+    assert model.fingerprint == simulate(terms(), [rows()]).model.fingerprint
+
+
+def test_simulate_speaks_to_people_too(folder):
+    end = done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    for part in ("3 trees", "logloss", "north", "south", "sent per round", "model: m.json"):
+        assert part in end.out
+    assert "not saved" in done("simulate", "terms.toml", "--data", "rows.csv").out
+    assert not [file for file in folder.iterdir() if file.name.startswith(".")]
+
+
+def test_a_model_file_is_replaced_whole(folder):
+    (folder / "m.json").write_text("an older file")
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    assert len(Model.load("m.json").booster.trees) == 3
+
+
+# ---- predict ----------------------------------------------------------------------------------------
+
+
+def test_predict_writes_what_the_model_predicts(folder):
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    expected = Model.load("m.json").predict("rows.csv")
+    assert len(set(expected.tolist())) > 3
+    printed = done("predict", "m.json", "rows.csv").out
+    header, *values = printed.splitlines()
+    assert header == "prediction"
+    assert np.array(list(map(float, values))).tolist() == expected.tolist()
+    end = done("predict", "m.json", "rows.csv", "--out", "p.csv")
+    assert end.out == ""
+    assert (folder / "p.csv").read_text() == printed
+
+
+def test_predict_needs_no_label_and_takes_new_levels_for_missing(folder):
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    table = rows().drop_columns(["y", "site"])
+    for name, ward in (("new", "never seen"), ("none", None)):
+        wards = pa.array([ward] * table.num_rows, pa.string())
+        csv.write_csv(table.set_column(2, "ward", wards), f"{name}.csv")
+    assert done("predict", "m.json", "new.csv").out == done("predict", "m.json", "none.csv").out
+
+
+def test_a_reader_who_leaves_early_hears_no_complaint(folder):
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    csv.write_csv(pa.concat_tables([rows()] * 200), "rows.csv")
+    process = start("predict", "m.json", "rows.csv", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(30) != 0
+
+
+# ---- the network ------------------------------------------------------------------------------------
+
+
+def start(*arguments, **pipes):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "fedboost", *arguments]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, text=True, env=environment, **pipes)
+
+
+@pytest.fixture
+def processes():
+    """Processes a test started; those that still run at its end are ended, by their ids."""
+    started = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait(10)
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+@pytest.mark.slow
+def test_the_whole_walk_by_hand(folder, processes):
+    """Parties first, then the aggregator, then the analyst; and everything stops when told to."""
+    tables = shared_out(3)
+    (folder / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
+    serving = start("aggregator", "--config", "aggregator.toml", "--json", stdout=subprocess.PIPE)
+    processes.append(serving)
+    listening = json.loads(serving.stdout.readline())
+    assert listening["event"] == "listening"
+    address = listening["address"]
+    for name, file in written(folder, tables).items():
+        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{file.name}"\n'
+        (folder / f"{name}.toml").write_text(config)
+        once = ("--once",) if name == "east" else ()
+        processes.append(start("party", "--config", f"{name}.toml", *once, stderr=subprocess.PIPE))
+    (folder / "three.toml").write_text(terms_to_toml(terms(tables)))
+    end = done("train", "three.toml", "--aggregator", address, "--out", "m.json", "--json")
+    assert (folder / "m.json").read_bytes() == simulate(terms(), tables).model.to_bytes()
+    *rounds, last = objects(end.out)
+    assert [line["round"] for line in rounds] == [0, 1, 2]
+    assert set(last["traffic"]) == set(tables)
+    assert "protection plain: the aggregator sees" in end.err
+    *attending, once = processes[1:]
+    assert once.wait(10) == 0
+    for process, stop in zip(
+        (*attending, serving), (signal.SIGTERM, signal.SIGINT, signal.SIGTERM), strict=True
+    ):
+        assert process.poll() is None
+        process.send_signal(stop)
+        assert process.wait(10) == 0
+    for process in processes[1:]:
+        logged = process.stderr.read()
+        assert "session done" in logged
+        assert "Traceback" not in logged
+
+
+@pytest.mark.slow
+def test_a_party_that_is_to_attend_once_fails_with_its_session(folder, processes):
+    (folder / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
+    serving = start("aggregator", "--config", "aggregator.toml", "--json", stdout=subprocess.PIPE)
+    processes.append(serving)
+    address = json.loads(serving.stdout.readline())["address"]
+    rows_of_words = rows().set_column(0, "age", pa.array(["old"] * rows().num_rows))
+    (file,) = written(folder, {"north": rows_of_words}).values()
+    (folder / "party.toml").write_text(f'party = "north"\naggregator = "{address}"\ndata = "{file.name}"\n')
+    party = start("party", "--config", "party.toml", "--once", stderr=subprocess.PIPE)
+    processes.append(party)
+    (folder / "one.toml").write_text(terms_to_toml(terms(["north"])))
+    end = fedboost("train", "one.toml", "--aggregator", address, "--out", "m.json")
+    assert end.code == 2
+    *_, last = end.err.splitlines()
+    assert last.startswith("fedboost: ")
+    assert "north" in last
+    assert "'age'" in last
+    assert "old" not in last
+    assert not (folder / "m.json").exists()
+    assert party.wait(10) == 2
+    *_, last = party.stderr.read().splitlines()
+    assert last.startswith("fedboost: ")
+    assert "'old' in row 1" in last
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_training_quietly(folder, processes):
+    (folder / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
+    serving = start("aggregator", "--config", "aggregator.toml", "--json", stdout=subprocess.PIPE)
+    processes.append(serving)
+    address = json.loads(serving.stdout.readline())["address"]
+    training = start(
+        "train", "terms.toml", "--aggregator", address, "--out", "m.json", stderr=subprocess.PIPE
+    )
+    processes.append(training)
+    assert training.stderr.readline() == "waiting for north, south\n"
+    training.send_signal(signal.SIGINT)
+    assert training.wait(10) == 130
+    assert "Traceback" not in training.stderr.read()
+    time.sleep(0.1)
+    assert serving.poll() is None
+
+
+# ---- demo -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("--site", "site"), ["east", "north", "south"]),
+        (("--parties", "2"), ["site-1", "site-2"]),
+    ],
+)
+def test_the_demo_of_ones_own_table(folder, options, names):
+    table = rows()
+    # Levels of one row each: some of those rows are held out, and nobody trains on them.
+    wards = table.column("ward").to_pylist()
+    rare = [f"rare {row}" if row < 20 else ward for row, ward in enumerate(wards)]
+    csv.write_csv(table.set_column(2, "ward", pa.array(rare)), "rows.csv")
+    end = done(
+        "demo", "--data", "rows.csv", "--label", "y", *options, "--rounds", "2", "--out", "d", "--json"
+    )
+    *rounds, last = objects(end.out)
+    assert [line["round"] for line in rounds] == [0, 1]
+    assert last["event"] == "done"
+    assert last["equal"] is True
+    assert set(last["held_out"]) == {*(f"{name} alone" for name in names), "federated", "pooled"}
+    assert last["held_out"]["federated"] == last["held_out"]["pooled"]
+    assert set(last["held_out"]["pooled"]) == {"auc", "logloss", "error"}
+    assert set(last["traffic"]) == set(names)
+    assert len(Model.load(last["model"]).booster.trees) == 2
+    for name in names:
+        assert "session done" in (folder / "d" / f"{name}.log").read_text()
+        assert (folder / "d" / f"{name}.csv").exists()
+    # What lies there trains the same model once more.
+    tables = {name: folder / "d" / f"{name}.csv" for name in names}
+    again = simulate(read_terms(folder / "d" / "terms.toml"), tables).model
+    assert again.to_bytes() == Model.load(last["model"]).to_bytes()
+
+
+@pytest.mark.slow
+def test_the_demo_takes_site_names_and_columns_of_any_kind(folder):
+    from pyarrow import parquet
+
+    names = ["terms", "a/b", "aggregator", "Aggregator", "Ünï 😀"]
+    table = rows().set_column(3, "site", pa.array(names * 36))
+    table = table.append_column("list", pa.array([[1, 2]] * 180))
+    table = table.append_column("kind", pa.array(["u", "v"] * 90).dictionary_encode())
+    parquet.write_table(table, "rows.parquet")
+    options = ("--label", "y", "--site", "site", "--rounds", "1", "--out", "d", "--json")
+    end = done("demo", "--data", "rows.parquet", *options)
+    last = objects(end.out)[-1]
+    assert last["equal"] is True
+    assert set(last["traffic"]) == set(names)
+    assert "kind" in Model.load(last["model"]).booster.features
+
+
+@pytest.mark.slow
+def test_the_demo_by_itself(folder):
+    pytest.importorskip("sklearn")
+    text = done("demo", "--rounds", "3").out
+    for part in ("3 sites: north", "federated == pooled: yes", "north alone", "sent per round"):
+        assert part in text
+    assert (folder / "fedboost-demo" / "model.json").exists()

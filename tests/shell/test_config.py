@@ -1,0 +1,154 @@
+"""The files users write."""
+
+import tomllib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sites import terms
+
+from fedboost.errors import ConfigError
+from fedboost.protocol.terms import Terms
+from fedboost.shell.config import (
+    AggregatorConfig,
+    check_address,
+    read_aggregator,
+    read_party,
+    read_terms,
+    read_toml,
+    terms_to_toml,
+    to_toml,
+)
+from fedboost.shell.files import check_writable, party_stems, write_atomically
+
+texts = st.text(max_size=20)
+values = st.recursive(
+    st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False), texts),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(texts, inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@given(values)
+def test_values_written_as_toml_are_read_back(value):
+    line = to_toml(value)
+    assert "\n" not in line
+    back = tomllib.loads(f"value = {line}\n")["value"]
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_what_has_no_form_in_toml_is_a_defect():
+    with pytest.raises(TypeError, match="NoneType has no TOML form"):
+        to_toml(None)
+
+
+names = st.text(min_size=1, max_size=10)
+
+
+@given(st.lists(names, min_size=3, max_size=6, unique=True), st.lists(names, max_size=3, unique=True))
+def test_terms_written_are_read_back(columns, parties):
+    label, category, *numeric = columns
+    schema = {"label": label, "numeric": numeric, "categorical": {category: parties or ["a"]}}
+    written = Terms.read({"columns": schema, "parties": parties, "reg_alpha": 0.25})
+    back = Terms.read(tomllib.loads(terms_to_toml(written)))
+    assert back == written
+    assert back.digest == written.digest
+
+
+def test_terms_written_are_short_and_keep_what_was_chosen(tmp_path):
+    chosen = terms(["north"], gamma=0.5, base_score=0.25, eval_metric=["auc"])
+    text = terms_to_toml(chosen)
+    (tmp_path / "terms.toml").write_text(text)
+    assert read_terms(tmp_path / "terms.toml") == chosen
+    assert "gamma = 0.5" in text.splitlines()
+    assert "reg_alpha" not in text
+
+
+def test_the_table_of_a_site_counts_from_its_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "site").mkdir()
+    config = tmp_path / "site" / "party.toml"
+    config.write_text('party = "north"\naggregator = "localhost:7070"\ndata = "../rows.csv"\n')
+    assert read_party(config).data == tmp_path / "rows.csv"
+    assert read_party(config.relative_to(tmp_path)).data == tmp_path / "rows.csv"
+    elsewhere = tmp_path / "elsewhere.csv"
+    config.write_text(f'party = "north"\naggregator = "localhost:7070"\ndata = "{elsewhere}"\n')
+    assert read_party(config).data == elsewhere
+
+
+def test_an_aggregator_listens_to_this_machine_unless_told_otherwise(tmp_path):
+    (tmp_path / "aggregator.toml").write_text("")
+    assert read_aggregator(tmp_path / "aggregator.toml") == AggregatorConfig(listen="127.0.0.1:7070")
+    (tmp_path / "aggregator.toml").write_text('listen = "[::]:0"\nprograms = ["lab:train"]\n')
+    config = read_aggregator(tmp_path / "aggregator.toml")
+    assert (config.listen, config.programs) == ("[::]:0", ("lab:train",))
+
+
+@pytest.mark.parametrize("address", ["localhost:7070", "10.0.0.1:0", "[::1]:65535", "a.b.example:1"])
+def test_addresses(address):
+    assert check_address(address, "here") == address
+
+
+@pytest.mark.parametrize(
+    "address", ["", ":", "localhost", ":1", "a:", "a:65536", "a:-1", "a:1x", "a:٣", "a:²", "a:7070\n"]
+)
+def test_addresses_that_are_none(address):
+    with pytest.raises(ConfigError, match=r"here: .* is not an address; write HOST:PORT"):
+        check_address(address, "here")
+
+
+@pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2\n", b"\xff", b"[a", b"x" * 10])
+def test_files_that_are_no_toml(tmp_path, content):
+    (tmp_path / "bad.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"bad\.toml: not TOML") as caught:
+        read_toml(tmp_path / "bad.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_deeply_nested_toml_is_refused(tmp_path):
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(ConfigError, match=r"deep\.toml"):
+        read_toml(tmp_path / "deep.toml")
+
+
+# ---- files ------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.text(min_size=1, max_size=256), unique=True, max_size=8))
+def test_every_party_has_a_file_name_of_its_own(parties):
+    stems = party_stems(parties)
+    assert list(stems) == parties
+    assert (
+        len({stem.casefold() for stem in stems.values()} | {"aggregator", "terms", "model"})
+        == len(parties) + 3
+    )
+    for stem in stems.values():
+        assert len(f"{stem}.toml".encode()) <= 255
+        assert not set(stem) & set('/\\:*?"<>|.\0\n')
+
+
+def test_plain_names_of_parties_stay_as_they_are():
+    assert party_stems(["north", "site-1", "Zürich"]) == {n: n for n in ("north", "site-1", "Zürich")}
+    others = {"terms": "1-terms", "North": "North", "north": "3-north", "a/b": "4-a_b"}
+    assert party_stems(others) == others
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "file"
+    write_atomically(file, b"one")
+    write_atomically(file, b"two")
+    assert file.read_bytes() == b"two"
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_atomically(tmp_path / "nowhere" / "file", b"three")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_atomically(tmp_path / "folder", b"four")
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_whether_a_file_can_be_written_is_known_before(tmp_path):
+    check_writable(tmp_path / "new")
+    for path, said in ((tmp_path, "is a directory"), (tmp_path / "a" / "b", "does not exist")):
+        with pytest.raises(ConfigError, match=said):
+            check_writable(path)

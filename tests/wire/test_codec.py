@@ -1,0 +1,388 @@
+"""The codec loses nothing, and decoding is total: any bytes give a message or a PeerError."""
+
+import dataclasses
+import importlib.util
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.metrics import METRICS, MetricScale
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Report
+from fedboost.protocol.queries import (
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.protocol.terms import Terms
+from fedboost.wire import codec
+from fedboost.wire.codec import (
+    MAX_FROM_AGGREGATOR,
+    MAX_TO_AGGREGATOR,
+    Failed,
+    ModelPart,
+    RoundDone,
+    Waiting,
+)
+from fedboost.wire.v1 import fedboost_pb2 as pb
+
+ROOT = Path(__file__).parents[2]
+TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["north", "south"]})
+
+
+def same(one, other):
+    """Equal in type and value; arrays by dtype and content, floats by their bits."""
+    if type(one) is not type(other):
+        return False
+    if dataclasses.is_dataclass(one):
+        return all(same(getattr(one, f.name), getattr(other, f.name)) for f in dataclasses.fields(one))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    if isinstance(one, float):
+        return struct.pack("<d", one) == struct.pack("<d", other)
+    if isinstance(one, tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(map(same, one.values(), other.values()))
+    return one == other
+
+
+# ---- messages ---------------------------------------------------------------------------------------
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+rows = st.integers(1, 2**48 - 1)
+words = st.text(max_size=20)
+names = st.text(min_size=1, max_size=10)
+scales = st.builds(Scale, st.integers(-256, 256), st.integers(1, 32))
+splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32), max_size=4).map(tuple)
+
+
+@st.composite
+def terms(draw):
+    columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
+    categorical = {columns.pop(): draw(st.lists(words, min_size=1, max_size=3, unique=True))}
+    return Terms.read(
+        {
+            "columns": {"label": columns[0], "numeric": columns[1:], "categorical": categorical},
+            "parties": draw(st.lists(names, max_size=3, unique=True)),
+            "rounds": draw(st.integers(1, 100_000)),
+            "learning_rate": draw(st.floats(0, 1, exclude_min=True)),
+            "reg_lambda": draw(st.floats(0, 1e300)),
+            "program": draw(names),
+        }
+    )
+
+
+@st.composite
+def grids(draw):
+    starts, widths, subdivisions, place = [], [], [], 0
+    for _ in range(draw(st.integers(0, 5))):
+        place += draw(st.integers(0, 2**30))
+        width = draw(st.integers(0, KEY_BITS))
+        if place + 2**width > 2**KEY_BITS:
+            break
+        starts.append(place)
+        widths.append(width)
+        subdivisions.append(draw(st.integers(0, min(width, 23))))
+        place += 2**width
+    return Grid(np.array(starts, np.uint32), np.array(widths, np.uint8), np.array(subdivisions, np.uint8))
+
+
+floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
+cut_points = st.lists(st.tuples(cuts, st.booleans()), max_size=4).map(
+    lambda pairs: CutPoints(tuple(c for c, _ in pairs), tuple(m for _, m in pairs))
+)
+queries = st.one_of(
+    st.builds(RowsQuery),
+    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
+    st.builds(KllQuery, rows, u32, u32),
+    st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.builds(HistogramQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, scales, scales),
+    st.builds(
+        EndRoundQuery,
+        rows,
+        st.integers(-1, 2**31 - 1),
+        splits,
+        st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple),
+        st.lists(st.sampled_from(sorted(METRICS)), max_size=3).map(tuple),
+        st.builds(MetricScale, scales, st.integers(-128, 128)),
+        st.booleans(),
+    ),
+)
+from_party = st.one_of(
+    st.builds(Join, words, words),
+    st.builds(Report, u32, u32, st.binary(max_size=50)),
+    st.builds(Leave, words),
+)
+to_party = st.one_of(st.builds(Admit, words, terms()), st.builds(Ask, u32, queries), st.builds(Bye, words))
+traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
+train_events = st.one_of(
+    st.builds(Waiting, st.lists(words, max_size=3).map(tuple)),
+    st.builds(RoundDone, u32, st.dictionaries(words, st.floats(), max_size=3), st.floats(), traffic),
+    st.builds(ModelPart, st.binary(max_size=50), st.booleans(), traffic),
+    st.builds(Failed, words),
+)
+
+
+@given(from_party)
+def test_what_a_party_says_comes_back(message):
+    assert same(codec.decode_from_party(codec.encode_from_party(message)), message)
+
+
+@given(to_party)
+def test_what_the_aggregator_says_comes_back(message):
+    back = codec.decode_to_party(codec.encode_to_party(message))
+    assert same(back, message)
+    if isinstance(message, Admit):
+        assert back.terms.digest == message.terms.digest
+        assert back.terms.columns.features == message.terms.columns.features
+
+
+@given(train_events)
+def test_what_an_analyst_hears_comes_back(event):
+    assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
+
+
+@given(terms())
+def test_what_an_analyst_submits_comes_back(submitted):
+    assert codec.decode_train_request(codec.encode_train_request(submitted.canonical())) == submitted
+
+
+def test_the_comparison_of_these_tests_sees_small_differences():
+    cut = np.array([1.0], np.float32)
+    assert not same(CutPoints((cut,), (True,)), CutPoints((cut.astype(np.float64),), (True,)))
+    assert not same((0.0,), (-0.0,))
+    assert not same(Report(1, 2, b"a"), Report(1, 2, b"b"))
+    assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
+
+
+# ---- bytes that are no message ----------------------------------------------------------------------
+
+DECODERS = {
+    "from_party": (codec.decode_from_party, (PeerError,)),
+    "to_party": (codec.decode_to_party, (PeerError,)),
+    "train_event": (codec.decode_train_event, (PeerError,)),
+    "train_request": (codec.decode_train_request, (PeerError, ConfigError)),
+}
+
+
+def decode_or_refuse(kind, data):
+    """Whatever else is raised fails the test."""
+    decode, errors = DECODERS[kind]
+    try:
+        decode(data)
+    except errors:
+        return "refused"
+    return "message"
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_a_message_or_a_refusal(kind, data):
+    decode_or_refuse(kind, data)
+
+
+@st.composite
+def damaged(draw, valid):
+    """A message with some bytes changed, taken out, doubled or cut off."""
+    data = bytearray(draw(valid))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(["change", "remove", "insert", "cut", "double"])):
+            case "change" if place < len(data):
+                data[place] = draw(st.integers(0, 255))
+            case "remove":
+                del data[place : place + draw(st.integers(1, 8))]
+            case "insert":
+                data[place:place] = draw(st.binary(min_size=1, max_size=8))
+            case "cut":
+                del data[place:]
+            case "double":
+                data += data[place:]
+    return bytes(data)
+
+
+@given(damaged(from_party.map(codec.encode_from_party)))
+def test_damaged_words_of_a_party_are_refused_at_most(data):
+    decode_or_refuse("from_party", data)
+
+
+@given(damaged(to_party.map(codec.encode_to_party)))
+def test_damaged_words_of_an_aggregator_are_refused_at_most(data):
+    decode_or_refuse("to_party", data)
+
+
+@given(damaged(train_events.map(codec.encode_train_event)))
+def test_damaged_events_are_refused_at_most(data):
+    decode_or_refuse("train_event", data)
+
+
+@given(damaged(terms().map(lambda t: codec.encode_train_request(t.canonical()))))
+def test_damaged_requests_are_refused_at_most(data):
+    decode_or_refuse("train_request", data)
+
+
+any_scale = st.builds(pb.Scale, exponent=st.integers(-(2**31), 2**31 - 1), bits=u32)
+any_grid = st.builds(
+    pb.Grid,
+    starts=st.lists(u32, max_size=4),
+    widths=st.binary(max_size=4),
+    subdivisions=st.binary(max_size=4),
+)
+any_cuts = st.builds(pb.Cuts, cuts=st.lists(st.floats(width=32), max_size=4), missing=st.booleans())
+any_query = st.one_of(
+    st.builds(
+        lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)), rows=u64, grids=st.lists(any_grid, max_size=3)
+    ),
+    st.builds(lambda **q: pb.Ask(kll=pb.KllQuery(**q)), rows=u64, features=u32, max_bin=u32),
+    st.builds(
+        lambda **q: pb.Ask(start=pb.StartQuery(**q)),
+        rows=u64,
+        features=st.lists(any_cuts, max_size=3),
+        gradient=any_scale,
+        hessian=any_scale,
+    ),
+    st.builds(
+        lambda **q: pb.Ask(histograms=pb.HistogramQuery(**q)),
+        rows=u64,
+        tree=u32,
+        nodes=st.lists(u32, max_size=3),
+        bins=u32,
+        gradient=any_scale,
+        hessian=any_scale,
+    ),
+    st.builds(
+        lambda **q: pb.Ask(end_round=pb.EndRoundQuery(**q)),
+        rows=u64,
+        tree=st.integers(-(2**31), 2**31 - 1),
+        metrics=st.lists(st.sampled_from([*METRICS, "auc2", ""]), max_size=2),
+        weight=any_scale,
+        residual_exponent=st.integers(-(2**31), 2**31 - 1),
+    ),
+)
+
+
+@given(any_query)
+def test_queries_of_any_numbers_give_a_message_or_a_refusal(ask):
+    decode_or_refuse("to_party", pb.ToParty(ask=ask).SerializeToString())
+
+
+@given(st.text(alphabet='{}[]":,0123456789.eE+-truefalsn \\"uxd8', max_size=60))
+def test_terms_of_any_text_give_a_message_or_a_refusal(text):
+    decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString())
+    decode_or_refuse("to_party", pb.ToParty(admit=pb.Admit(terms=text)).SerializeToString())
+
+
+SCALE = pb.Scale(exponent=0, bits=16)
+BAD_ASKS = {
+    "no rows": pb.Ask(quantiles=pb.QuantileQuery(rows=0)),
+    "too many rows": pb.Ask(quantiles=pb.QuantileQuery(rows=1 << 48)),
+    "columns of a grid": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[1, 9], widths=b"\x01", subdivisions=b"\1")])
+    ),
+    "a cell cut finer than keys": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x01", subdivisions=b"\2")])
+    ),
+    "cells that overlap": pb.Ask(
+        quantiles=pb.QuantileQuery(
+            rows=1, grids=[pb.Grid(starts=[0, 1], widths=b"\x01\x01", subdivisions=b"\0\0")]
+        )
+    ),
+    "cells beyond the last key": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[2], widths=b"\x20", subdivisions=b"\0")])
+    ),
+    "too many subcells": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x20", subdivisions=b"\x18")])
+    ),
+    "cut points that fall": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[2, 1])], gradient=SCALE, hessian=SCALE)
+    ),
+    "equal cut points": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[1, 1])], gradient=SCALE, hessian=SCALE)
+    ),
+    "a cut point that is no number": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[float("nan")])], gradient=SCALE, hessian=SCALE)
+    ),
+    "a scale without bits": pb.Ask(start=pb.StartQuery(rows=1, gradient=SCALE)),
+    "a scale beyond float64": pb.Ask(
+        start=pb.StartQuery(rows=1, gradient=pb.Scale(exponent=257, bits=1), hessian=SCALE)
+    ),
+    "a tree before the constant": pb.Ask(end_round=pb.EndRoundQuery(rows=1, tree=-2, weight=SCALE)),
+    "an unknown metric": pb.Ask(end_round=pb.EndRoundQuery(rows=1, metrics=["luck"], weight=SCALE)),
+    "an empty query": pb.Ask(turn=1),
+}
+
+
+@pytest.mark.parametrize("ask", BAD_ASKS.values(), ids=BAD_ASKS)
+def test_values_out_of_range_are_refused(ask):
+    with pytest.raises(PeerError):
+        codec.decode_to_party(pb.ToParty(ask=ask).SerializeToString())
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_messages_over_the_limit_are_refused_unread(kind):
+    limit = MAX_TO_AGGREGATOR if kind in ("from_party", "train_request") else MAX_FROM_AGGREGATOR
+    decode, _ = DECODERS[kind]
+    with pytest.raises(PeerError, match=f"{limit + 1} bytes; {limit} are allowed"):
+        decode(bytes(limit + 1))
+
+
+def test_the_largest_part_of_a_report_is_far_below_the_limit():
+    part = codec.encode_from_party(Report(2**32 - 1, 2**32 - 1, bytes(8 << 16)))
+    assert len(part) < MAX_TO_AGGREGATOR / 2
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "null", "[]", "1", "", '"\ud7ff'])
+def test_terms_that_are_no_terms_are_refused(text):
+    assert decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString()) == "refused"
+    admit = pb.ToParty(admit=pb.Admit(terms=text))
+    assert decode_or_refuse("to_party", admit.SerializeToString()) == "refused"
+
+
+def test_names_without_text_of_their_own_are_refused():
+    """A lone surrogate has no UTF-8: it could not travel on, nor be printed."""
+    half = TERMS.canonical().replace("north", "\\ud800")
+    assert decode_or_refuse("train_request", pb.TrainRequest(terms=half).SerializeToString()) == "refused"
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_nothing_at_all_is_refused(kind):
+    assert decode_or_refuse(kind, b"") == "refused"
+
+
+def test_messages_of_a_newer_version_are_refused():
+    unknown = pb.FromParty()
+    unknown.ParseFromString(b"\xfa\x07\x03abc")  # field 127
+    for decode in (codec.decode_from_party, codec.decode_to_party, codec.decode_train_event):
+        with pytest.raises(PeerError, match="newer version"):
+            decode(unknown.SerializeToString())
+
+
+def test_the_committed_generated_code_is_that_of_the_proto(tmp_path):
+    if importlib.util.find_spec("grpc_tools") is None:
+        pytest.skip("grpcio-tools is not installed")
+    proto = "fedboost/wire/v1/fedboost.proto"
+    command = ["-m", "grpc_tools.protoc", "-Iprotos", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    subprocess.run([sys.executable, *command, f"protos/{proto}"], cwd=ROOT, check=True, timeout=60)
+    for suffix in ("_pb2.py", "_pb2.pyi"):
+        file = proto.replace(".proto", suffix)
+        fresh, committed = (tmp_path / file).read_text(), (ROOT / file).read_text()
+        versions = [re.findall(r"Protobuf Python Version: (\S+)", text) for text in (fresh, committed)]
+        if versions[0] != versions[1]:
+            pytest.skip(f"this protoc generates for protobuf {versions[0]}, committed is {versions[1]}")
+        assert fresh == committed, f"{file} is stale: make protos"
