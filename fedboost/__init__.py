@@ -30,7 +30,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
-    from fedboost.protocol.terms import Terms
+    from fedboost.sdk import Terms
     from fedboost.shell.analyst import Training, connect
     from fedboost.shell.model import Model
     from fedboost.shell.simulation import Result, simulate

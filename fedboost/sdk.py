@@ -4,7 +4,9 @@ Promises: `Terms(...)` and `Terms.draft(...)` raise ConfigError with one line fo
 Refuses: tables without the label, settings that do not exist.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
 
 from fedboost.protocol import terms
 from fedboost.shell.data import as_table
@@ -14,8 +16,16 @@ from fedboost.shell.draft import draft_schema
 class Terms(terms.Terms):
     """What every party agrees to for one session."""
 
+    if not TYPE_CHECKING:  # type checkers derive it from the fields
+
+        def __init__(self, **values: Any) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise terms.first_fault(type(self), error, "terms") from None
+
     @classmethod
-    def draft(cls, data: Any, label: str, weight: str | None = None, **settings: Any) -> terms.Terms:
+    def draft(cls, data: Any, label: str, weight: str | None = None, **settings: Any) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
         label, weight: names of columns; settings: fields of Terms, under XGBoost's names.

@@ -93,6 +93,8 @@ class AggregatorSession:
                     return self._join(party, session, digest)
                 case Report(turn, part, cells):
                     return self._report(party, turn, part, cells)
+                case Leave(_, session) if session not in ("", self.name):
+                    return []  # its last word in the session before this one
                 case Leave(reason):
                     return self._fail(f"party {party} left: {reason}")
                 case Gone(reason):

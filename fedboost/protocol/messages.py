@@ -47,9 +47,11 @@ class Report:
 
 @dataclass(frozen=True)
 class Leave:
-    """This party ends its part in the session. The reason is for the analyst: nothing of the rows."""
+    """This party ends its part in the session: '' is the one that runs, whatever its name. The reason is
+    for the analyst: nothing of the rows."""
 
     reason: str
+    session: str = ""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ class PartySession:
         self.terms: Terms | None = None
         self._read_shard = read_shard
         self._sealer = PlainSealer()
+        self._session = ""
         self._turn = 0
         self._shard: Shard | None = None
         self._party: Party | None = None
@@ -50,11 +51,12 @@ class PartySession:
                     assert_never(message)
         except FedboostError as error:
             self.ended = str(error)
-            yield Leave(error.public)
+            yield Leave(error.public, self._session)
 
     def _admit(self, session: str, terms: Terms) -> Join:
         if self._party is not None:
             raise PeerError("admitted twice to one session")
+        self._session = session
         if self.name not in terms.parties:
             raise Refused(f"the terms do not name party {self.name!r}")
         self._shard = self._read_shard(terms)

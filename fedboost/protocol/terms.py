@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -47,8 +47,10 @@ class Schema(Frozen):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
 
     label: Name
-    positive: str | None = Field(None, description="the label value that counts as 1, where labels are words")
-    weight: Name | None = Field(None, description="a column of row weights")
+    positive: str | None = Field(
+        default=None, description="the label value that counts as 1, where labels are words"
+    )
+    weight: Name | None = Field(default=None, description="a column of row weights")
     numeric: tuple[Name, ...] = ()
     categorical: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
 
@@ -77,18 +79,18 @@ class Terms(Frozen):
     columns: Schema
     parties: tuple[Name, ...] = ()
     objective: str = "binary:logistic"
-    rounds: int = Field(100, ge=1, le=100_000)
-    max_depth: int = Field(6, ge=1, le=16)
-    learning_rate: float = Field(0.3, gt=0, le=1)
-    max_bin: int = Field(256, ge=2, le=256)
-    reg_lambda: float = Field(1.0, ge=0)
-    reg_alpha: float = Field(0.0, ge=0)
-    gamma: float = Field(0.0, ge=0)
-    min_child_weight: float = Field(1.0, ge=0)
+    rounds: int = Field(default=100, ge=1, le=100_000)
+    max_depth: int = Field(default=6, ge=1, le=16)
+    learning_rate: float = Field(default=0.3, gt=0, le=1)
+    max_bin: int = Field(default=256, ge=2, le=256)
+    reg_lambda: float = Field(default=1.0, ge=0)
+    reg_alpha: float = Field(default=0.0, ge=0)
+    gamma: float = Field(default=0.0, ge=0)
+    min_child_weight: float = Field(default=1.0, ge=0)
     base_score: float | None = None
     eval_metric: tuple[str, ...] = ()
     cut_points: Literal["grid", "kll"] = "grid"
-    gradient_bits: int = Field(16, ge=8, le=24)
+    gradient_bits: int = Field(default=16, ge=8, le=24)
     protection: Literal["plain"] = "plain"
     program: Name = "boosting"
 
@@ -159,21 +161,27 @@ class Terms(Frozen):
         """SHA-256 of the canonical JSON, in hex."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
-    def with_parties(self, parties: Iterable[str]) -> "Terms":
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Terms) and self.canonical() == other.canonical()
+
+    def __hash__(self) -> int:
+        return hash(self.canonical())
+
+    def with_parties(self, parties: Iterable[str]) -> Self:
         """The same terms for these parties."""
         return self.changed(parties=tuple(parties))
 
-    def changed(self, **settings: object) -> "Terms":
+    def changed(self, **settings: object) -> Self:
         """The same terms with other settings, checked anew."""
-        return Terms.read({**self.model_dump(mode="json"), **settings})
+        return type(self).read({**self.model_dump(mode="json"), **settings})
 
     @classmethod
-    def read(cls, values: Mapping[str, Any], source: str = "terms") -> "Terms":
+    def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
         """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
         return read_model(cls, values, source)
 
     @classmethod
-    def from_canonical(cls, text: str) -> "Terms":
+    def from_canonical(cls, text: str) -> Self:
         """Terms from what `canonical` wrote."""
         try:
             values = json.loads(text)
@@ -204,21 +212,28 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        place = [str(part) for part in fault["loc"]]
-        owner: type[BaseModel] = model
-        for part in place[:-1]:
-            inner = owner.model_fields[part].annotation if part in owner.model_fields else None
-            owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
-        key = ".".join(place)
-        if fault["type"] == "extra_forbidden":
-            message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
-        elif fault["type"] == "missing":
-            message = f"key {key!r} is missing"
-        elif fault["type"] == "value_error":
-            message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
-        else:
-            got = fault["input"]
-            shown = f", got {got!r}" if isinstance(got, (str, int, float, bool)) else ""
-            message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
-        raise ConfigError(" ".join(f"{source}: {message}".splitlines())) from None
+        raise first_fault(model, error, source) from None
+
+
+def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
+    """One line about one fault of values for this model."""
+    faults = error.errors(include_url=False)
+    # A key that is missing is often one that is misspelt: the unknown one tells more.
+    fault = next((one for one in faults if one["type"] == "extra_forbidden"), faults[0])
+    place = [str(part) for part in fault["loc"]]
+    owner = model
+    for part in place[:-1]:
+        inner = owner.model_fields[part].annotation if part in owner.model_fields else None
+        owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
+    key = ".".join(place)
+    if fault["type"] == "extra_forbidden":
+        message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
+    elif fault["type"] == "missing":
+        message = f"key {key!r} is missing"
+    elif fault["type"] == "value_error":
+        message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
+    else:
+        got = fault["input"]
+        shown = f", got {got!r}" if isinstance(got, (str, int, float, bool)) else ""
+        message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
+    return ConfigError(" ".join(f"{source}: {message}".splitlines()))

@@ -52,8 +52,8 @@ def encode_from_party(message: FromParty) -> bytes:
             out = pb.FromParty(join=pb.Join(session=session, digest=digest))
         case Report(turn, part, cells):
             out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells))
-        case Leave(reason):
-            out = pb.FromParty(leave=pb.Leave(reason=reason))
+        case Leave(reason, session):
+            out = pb.FromParty(leave=pb.Leave(reason=reason, session=session))
         case _:
             assert_never(message)
     return _serialised(out)
@@ -68,7 +68,7 @@ def decode_from_party(data: bytes) -> FromParty:
         case "report":
             return Report(message.report.turn, message.report.part, message.report.cells)
         case "leave":
-            return Leave(message.leave.reason)
+            return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")
 
 

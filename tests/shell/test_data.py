@@ -732,7 +732,7 @@ def test_a_party_leaves_without_quoting_its_table(
 ) -> None:
     agreed = agreed.with_parties(["north", "south"])
     session = PartySession("north", lambda wanted: to_shard(table, wanted, "north"))
-    assert list(session.handle(Admit("s", agreed))) == [Leave(f"party north: {public}")]
+    assert list(session.handle(Admit("s", agreed))) == [Leave(f"party north: {public}", "s")]
     assert session.ended is not None
     assert session.ended.startswith(f"party north: {public}: ")
     assert value in session.ended

@@ -517,9 +517,8 @@ def test_last_words_in_a_session_are_not_held_against_the_next(folder):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="Leave does not say which session it leaves")
 def test_leaving_a_session_that_is_over_does_not_leave_the_next(folder):
-    slow_party_in_two_sessions(folder, lambda admit: [Leave("my rows do not fit either")])
+    slow_party_in_two_sessions(folder, lambda admit: [Leave("my rows do not fit either", admit.session)])
 
 
 # ---- the aggregator comes and goes ------------------------------------------------------------------

@@ -35,10 +35,12 @@ class Report(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "session")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    session: str
+    def __init__(self, reason: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class ToParty(_message.Message):
     __slots__ = ("admit", "ask", "bye")
