@@ -3,15 +3,17 @@
 Run: python examples/quickstart.py
 """
 
+import pyarrow as pa
 from sklearn.datasets import load_breast_cancer
 
 import fedboost as fb
 
-table = load_breast_cancer(as_frame=True).frame
-north, south = table.iloc[:400], table.iloc[400:]
+bunch = load_breast_cancer()
+table = pa.table({**dict(zip(bunch.feature_names, bunch.data.T, strict=True)), "benign": bunch.target})
+north, south = table.slice(0, 400), table.slice(400)
 
-terms = fb.Terms.draft(north, label="target", rounds=20)
+terms = fb.Terms.draft(north, label="benign", rounds=20)
 result = fb.simulate(terms, {"north": north, "south": south})
-result.model.save("model.json")
+result.model.save("model.json")  # in this folder; an ordinary XGBoost file
 print(result.history[-1])
 print(fb.Model.load("model.json").predict(south)[:5])

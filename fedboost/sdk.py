@@ -4,11 +4,13 @@ Promises: `Terms(...)` and `Terms.draft(...)` raise ConfigError with one line fo
 Refuses: tables without the label, settings that do not exist.
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from fedboost.protocol import terms
+from fedboost.shell.config import read_toml
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_schema
 
@@ -23,6 +25,11 @@ class Terms(terms.Terms):
                 super().__init__(**values)
             except ValidationError as error:
                 raise terms.first_fault(type(self), error, "terms") from None
+
+    @classmethod
+    def load(cls, path: Path | str) -> "Terms":
+        """The terms in a TOML file."""
+        return cls.read(read_toml(Path(path)), str(path))
 
     @classmethod
     def draft(cls, data: Any, label: str, weight: str | None = None, **settings: Any) -> "Terms":

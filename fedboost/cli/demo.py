@@ -44,13 +44,17 @@ def run_demo(
     data: Path | None,
     label: str | None,
     site: str | None,
-    parties: int,
+    parties: int | None,
     rounds: int,
     folder: Path,
     as_json: bool,
 ) -> None:
     """`fedboost demo`."""
-    sites = hospitals() if data is None else _own_sites(data, label, site, parties)
+    if data is None and (label, site, parties) != (None, None, None):
+        raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
+    if site is not None and parties is not None:
+        raise ConfigError("give --site or --parties, not both")
+    sites = hospitals() if data is None else _own_sites(data, label, site, parties or 3)
     from pyarrow import concat_tables
 
     draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
@@ -143,6 +147,8 @@ def _write_files(folder: Path, sites: Sites, terms: Terms) -> dict[str, Path]:
     from pyarrow import csv
 
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file; --out needs a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")

@@ -25,6 +25,9 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as in every shell."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv or .parquet.", show_default=False)]
 Site = Annotated[
@@ -42,7 +45,7 @@ def _root(
 
 
 @app.command(
-    epilog="Example: fedboost demo        "
+    epilog="Example: fedboost demo\n\n"
     "Example: fedboost demo --data patients.csv --label diagnosis --site hospital"
 )
 def demo(
@@ -51,7 +54,10 @@ def demo(
     ] = None,
     label: Annotated[str | None, typer.Option(help="Label column of your table.", show_default=False)] = None,
     site: Site = None,
-    parties: Annotated[int, typer.Option(help="Sites to split the rows among, unevenly.", min=1, max=50)] = 3,
+    parties: Annotated[
+        int | None,
+        typer.Option(help="Sites to split the rows among, unevenly (3).", min=1, max=50, show_default=False),
+    ] = None,
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
@@ -113,7 +119,7 @@ def train(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model."""
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
     from fedboost.cli.training import run_training
 
     run_training(terms, aggregator, out, wait, json)
@@ -140,6 +146,10 @@ def terms(
     data: Data,
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
+    ] = None,
     exclude: Annotated[
         list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
     ] = None,
@@ -153,7 +163,12 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, exclude or [], party or [], out)
+    run_terms(data, label, weight, site, exclude or [], party or [], out)
+
+
+def _interrupted() -> None:
+    print("fedboost: interrupted; nothing was saved", file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def main() -> None:
@@ -165,8 +180,11 @@ def main() -> None:
         print(f"fedboost: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("fedboost: interrupted", file=sys.stderr)
-        sys.exit(130)
+        _interrupted()
+    except SystemExit as end:
+        if end.code != INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
+            raise
+        _interrupted()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
         sys.exit(141)

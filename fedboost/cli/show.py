@@ -40,9 +40,28 @@ def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
 
 @contextmanager
 def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
-    """A function to call with each row of the history: draws a bar, or prints JSON."""
+    """A function to call with each row of the history: draws a bar, prints lines where standard output is no
+    terminal, or prints JSON."""
     if as_json:
         yield lambda row: print_json(event="round", **row)
+        return
+    so_far = 0.0
+
+    def told(row: Row) -> tuple[str, str]:
+        nonlocal so_far
+        so_far += row["bytes"]
+        metrics = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
+        return metrics, size(so_far)
+
+    if not sys.stdout.isatty():
+
+        def tell(row: Row) -> None:
+            metrics, total = told(row)
+            done = int(row["round"]) + 1
+            if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
+                print(f"round {done}/{terms.rounds} {metrics} {total}", flush=True)
+
+        yield tell
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -54,17 +73,18 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    with Progress(*columns) as bar:
-        task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
-        so_far = 0.0
+    bar = Progress(*columns)
+    task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
 
-        def draw(row: Row) -> None:
-            nonlocal so_far
-            so_far += row["bytes"]
-            metric = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
-            bar.update(task, advance=1, metric=metric, bytes=size(so_far))
+    def draw(row: Row) -> None:
+        metrics, total = told(row)
+        bar.start()  # not before there is something to show
+        bar.update(task, advance=1, metric=metrics, bytes=total)
 
+    try:
         yield draw
+    finally:
+        bar.stop()
 
 
 def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int) -> None:

@@ -7,8 +7,8 @@ from fedboost.cli.show import notice
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
-from fedboost.shell.data import read_table
-from fedboost.shell.draft import draft_schema
+from fedboost.shell.data import read_table, to_features, undeclared
+from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
 
@@ -17,19 +17,41 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     """`fedboost predict`."""
     if out is not None:
         check_writable(out)
-    predictions = Model.load(model_file).predict(data)
+    model = Model.load(model_file)
+    table, columns = read_table(data), model.terms.columns
+    predictions = model.booster.predict(to_features(table, columns, str(data)))
+    for column, level, count in undeclared(table, columns):
+        notice(
+            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
+        )
     _write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
 
 
 def run_terms(
-    data: Path, label: str, weight: str | None, exclude: list[str], parties: list[str], out: Path | None
+    data: Path,
+    label: str,
+    weight: str | None,
+    site: str | None,
+    exclude: list[str],
+    parties: list[str],
+    out: Path | None,
 ) -> None:
     """`fedboost terms`."""
+    if site is not None and parties:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
         check_writable(out)
-    draft = draft_schema(read_table(data), label, weight, exclude)
+        if out.exists():
+            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+    table = read_table(data)
+    if site is not None:
+        parties, exclude = list(split_by_site(table, site)), [*exclude, site]
+    draft = draft_schema(table, label, weight, exclude)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
+    positive = draft.columns.positive
+    if positive is not None:
+        notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
     terms = Terms.read(
         {"objective": draft.objective, "parties": parties, "columns": draft.columns.model_dump(mode="json")}
     )

@@ -11,7 +11,7 @@ from fedboost.cli.show import PLAIN_NOTICE, metrics_of, notice, print_json, prin
 from fedboost.errors import ConfigError
 from fedboost.shell.analyst import Connection
 from fedboost.shell.config import check_address, read_terms
-from fedboost.shell.data import read_table
+from fedboost.shell.data import listing, read_table
 from fedboost.shell.draft import split_by_site, split_by_weights
 from fedboost.shell.files import check_writable
 from fedboost.shell.model import Model
@@ -36,6 +36,11 @@ def run_simulation(
     table = read_table(data)
     if site is not None:
         shards = split_by_site(table, site)
+        if terms.parties and set(terms.parties) != set(shards):
+            raise ConfigError(
+                f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {site!r} of {data} "
+                f"names {listing(list(shards))}"
+            )
     else:
         named = parties is None and terms.parties
         names = terms.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]

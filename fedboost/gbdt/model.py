@@ -142,8 +142,10 @@ class Booster:
             score = float(parameters["base_score"])
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-            kind = type(error).__name__
-            raise ConfigError(f"{source}: not a fedboost model: {kind}: {error}") from None
+            why = (
+                "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
+            )
+            raise ConfigError(f"{source}: not a fedboost model: {why}") from None
         if objective not in LOSSES:
             raise ConfigError(f"{source}: objective {objective!r} is none of {', '.join(LOSSES)}")
         for number, tree in enumerate(trees):

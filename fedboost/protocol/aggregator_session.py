@@ -96,7 +96,7 @@ class AggregatorSession:
                 case Leave(_, session) if session not in ("", self.name):
                     return []  # its last word in the session before this one
                 case Leave(reason):
-                    return self._fail(f"party {party} left: {reason}")
+                    return self._fail(f"party {party} left: {reason.removeprefix(f'party {party}: ')}")
                 case Gone(reason):
                     return self._fail(f"party {party} was lost: {reason}")
         except PeerError as error:

@@ -198,6 +198,7 @@ class AggregatorServer:
             yield codec.encode_train_event(Waiting(()))
         async with self._turn_of_analysts:
             async for parties in self._missing(terms):
+                self._log.info("waiting for parties", parties=list(parties))
                 yield codec.encode_train_event(Waiting(parties))
             session = AggregatorSession(f"session-{secrets.token_hex(4)}", terms, program)
             async with aclosing(self._run(session)) as events:

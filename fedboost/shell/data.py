@@ -10,7 +10,7 @@ What is missing: nulls and NaN everywhere; in text also the empty string; in tex
 NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL, ...).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,12 +41,12 @@ def read_table(path: Path | str) -> "pa.Table":
 
     path = Path(path).absolute()
     name = path.name.lower()
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a directory, not a file")
     if not name.endswith((*SUFFIXES, ".gz")):
         raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; known: {', '.join(SUFFIXES)}")
     form = "Parquet" if name.endswith((".parquet", ".pq")) else "CSV"
     try:
-        if path.is_dir():
-            raise ConfigError(f"{path}: is a directory, not a file")
         if path.stat().st_size == 0:
             raise ConfigError(f"{path}: the file is empty")
         table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
@@ -101,6 +101,16 @@ def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
+
+
+def undeclared(table: "pa.Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
+    """Each categorical column with levels the schema does not declare: its name, one of them, the number of
+    rows that have one. Raises ConfigError."""
+    for name, levels in schema.categorical.items():
+        codes, found = texts(column_of(table, name), name)
+        strange = np.array([text not in set(levels) for text in found] + [False])[codes]
+        if strange.any():
+            yield name, found[codes[np.argmax(strange)]], int(strange.sum())
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":

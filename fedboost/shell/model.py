@@ -32,6 +32,10 @@ class Model:
     terms: Terms = field(repr=False)
     rounds: tuple[Mapping[str, float], ...] = field(repr=False)
 
+    def __repr__(self) -> str:
+        trees, parties = len(self.booster.trees), ", ".join(self.parties)
+        return f"Model({self.booster.objective}, {trees} trees, parties {parties})"
+
     @property
     def parties(self) -> tuple[str, ...]:
         """The parties whose rows trained it."""

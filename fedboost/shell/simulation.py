@@ -34,8 +34,8 @@ class Result:
     """
 
     model: Model
-    history: list[Row]
-    traffic: dict[str, tuple[int, int]]
+    history: list[Row] = field(repr=False)
+    traffic: dict[str, tuple[int, int]] = field(repr=False)
 
 
 def simulate(

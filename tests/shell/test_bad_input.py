@@ -168,6 +168,20 @@ ARGUMENTS = {
     "out without its folder": ((*SIMULATE[:-1], "nowhere/new.json"), ["nowhere", "does not exist"]),
     "out is a folder": ((*SIMULATE[:-1], "folder"), ["folder", "is a directory"]),
     "site column missing": ((*SIMULATE, "--site", "sites"), ["'sites'", "missing", "site"]),
+    "sites that are not the parties": (
+        (*SIMULATE, "--site", "site"),
+        ["terms.toml names the parties 'north', 'south'", "names 'east', 'north', 'south'"],
+    ),
+    "terms over terms": (
+        ("terms", "rows.csv", "--label", "y", "--out", "terms.toml"),
+        ["terms.toml", "exists already"],
+    ),
+    "site and party": (
+        ("terms", "rows.csv", "--label", "y", "--site", "site", "--party", "north"),
+        ["--site or --party"],
+    ),
+    "demo of no table": (("demo", "--label", "y"), ["--data"]),
+    "data is a folder": (("simulate", "alone.toml", "--data", "folder"), ["folder", "is a directory"]),
     "site and parties": ((*SIMULATE, "--site", "site", "--parties", "2"), ["--site or --parties"]),
     "more parties than rows": ((*SIMULATE, "--parties", "200"), ["180 rows", "200 parties"]),
     "address without a port": (

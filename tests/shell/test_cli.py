@@ -20,6 +20,7 @@ from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
 COMMANDS = ("demo", "simulate", "aggregator", "party", "train", "predict", "terms")
+WARD, LABEL = 2, 4
 HEAVY = ("numpy", "numba", "pyarrow", "grpc", "pydantic", "sklearn", "structlog", "pandas")
 
 
@@ -113,8 +114,32 @@ def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
 # ---- simulate ---------------------------------------------------------------------------------------
 
 
+def test_terms_by_site_name_the_parties_and_say_what_counts_as_1(folder):
+    words = rows().set_column(LABEL, "y", pa.array(["no", "yes", "no"] * 60))
+    csv.write_csv(words, "words.csv")
+    end = done("terms", "words.csv", "--label", "y", "--site", "site", "--out", "new.toml")
+    drafted = read_terms(folder / "new.toml")
+    assert drafted.parties == ("east", "north", "south")
+    assert drafted.columns.features == ("age", "dose", "ward")
+    assert drafted.columns.positive == "yes"
+    assert "y 'yes', the rarer value here, counts as 1" in end.err
+
+
+def test_predict_says_which_levels_count_as_missing(folder):
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    wards = rows()["ward"].to_pylist()
+    strange = rows().set_column(WARD, "ward", pa.array(["x", "z", *wards[2:]]))
+    csv.write_csv(strange, "strange.csv")
+    end = done("predict", "m.json", "strange.csv")
+    assert "ward has 2 rows with a level nobody declared ('x', ...)" in end.err
+    missing = rows().set_column(WARD, "ward", pa.array([None, None, *wards[2:]]))
+    csv.write_csv(missing, "missing.csv")
+    assert done("predict", "m.json", "missing.csv").out == end.out
+
+
 def test_simulate_by_site_makes_the_model_of_the_sites(folder):
-    end = done("simulate", "terms.toml", "--data", "rows.csv", "--site", "site", "--out", "m.json", "--json")
+    (folder / "any.toml").write_text(terms_to_toml(terms()))
+    end = done("simulate", "any.toml", "--data", "rows.csv", "--site", "site", "--out", "m.json", "--json")
     *rounds, last = objects(end.out)
     assert [list(line) for line in rounds] == [["event", "round", "logloss", "seconds", "bytes"]] * 3
     assert [line["round"] for line in rounds] == [0, 1, 2]
