@@ -180,7 +180,7 @@ ARGUMENTS = {
         ("terms", "rows.csv", "--label", "y", "--site", "site", "--party", "north"),
         ["--site or --party"],
     ),
-    "demo of no table": (("demo", "--label", "y"), ["--data"]),
+    "demo of another label": (("demo", "--label", "y"), ["--data"]),
     "data is a folder": (("simulate", "alone.toml", "--data", "folder"), ["folder", "is a directory"]),
     "site and parties": ((*SIMULATE, "--site", "site", "--parties", "2"), ["--site or --parties"]),
     "more parties than rows": ((*SIMULATE, "--parties", "200"), ["180 rows", "200 parties"]),

@@ -354,7 +354,7 @@ def test_the_demo_of_ones_own_table(folder, options, names):
     assert set(last["traffic"]) == set(names)
     assert len(Model.load(last["model"]).booster.trees) == 2
     for name in names:
-        assert "session done" in (folder / "d" / f"{name}.log").read_text()
+        assert "session offered" in (folder / "d" / f"{name}.log").read_text()
         assert (folder / "d" / f"{name}.csv").exists()
     # What lies there trains the same model once more.
     tables = {name: folder / "d" / f"{name}.csv" for name in names}

@@ -757,7 +757,7 @@ def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
         training = one.analyst.train(terms(THREE))
         assert training.model.to_bytes() == expected(tables)
         assert set(one.parties) == set(THREE)
-        assert "session done" in one.log("north")
+        assert "session offered" in one.log("north")
     assert [process.poll() is None for process in one.parties.values()] == [False] * 3
 
 
@@ -786,7 +786,7 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
     files = written(tmp_path, dict(zip("12345", tables.values(), strict=True)))
     with Loopback(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
         assert one.analyst.train(terms(names)).model.to_bytes() == expected(tables)
-        assert all("session done" in one.log(name) for name in names)
+        assert all("session offered" in one.log(name) for name in names)
 
 
 def test_a_party_that_does_not_come_up_is_named_with_its_last_words(tmp_path):
