@@ -4,6 +4,15 @@ Whoever raises one of these has written a sentence for a person; the command lin
 alone and exits with code 2. Anything else that escapes is a defect of fedboost.
 """
 
+LONGEST_QUOTE = 500
+"""Characters of somebody else's text that stand in one of our sentences."""
+
+
+def quoted(text: str) -> str:
+    """Somebody else's text as one printable line of bounded length."""
+    line = "".join(c if c.isprintable() else " " for c in text[: LONGEST_QUOTE + 1])
+    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE] + "..."
+
 
 class FedboostError(Exception):
     """Base of every error fedboost raises on purpose.

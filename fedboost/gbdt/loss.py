@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
@@ -68,17 +68,21 @@ class Logistic:
     def base_score(self, gradient: float, hessian: float) -> float:
         # At margin 0 a row has gradient w (1/2 - y) and hessian w / 4; so this is the mean label.
         mean = 0.5 - gradient / (4.0 * hessian)
-        if not 0.0 < mean < 1.0:
+        if mean in (0.0, 1.0):
             raise ConfigError(
                 f"the label is {round(mean)} in every row of every party: there is nothing to learn"
             )
+        if not 0.0 < mean < 1.0:
+            raise PeerError(f"sums of gradients that make the mean label {mean:g}")
         return mean
 
     def margin(self, score: float) -> float:
         if not 0.0 < score < 1.0:
             raise ConfigError(f"base_score {score} must lie strictly between 0 and 1 for binary:logistic")
-        odds = kernels.logs(np.array([score, 1.0 - score]))
-        return float(odds[0] - odds[1])
+        # XGBoost's own steps and bounds, each rounded to 32 bits: near 1 the exact logit is another number.
+        near = np.clip(np.float32(score), np.float32(1e-6), np.float32(1.0) - np.float32(1e-6))
+        odds = np.float32(1.0) / near - np.float32(1.0)
+        return -float(np.float32(kernels.logs(np.array([odds], np.float64))[0]))
 
     def predict(self, margin: Float64) -> Float64:
         out: Float64 = kernels.sigmoids(margin)

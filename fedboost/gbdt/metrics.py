@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
@@ -99,7 +100,8 @@ class Auc:
 
     def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
         middle = SCORE_CELLS // 2
-        cell = np.clip(np.floor(margin * SCORE_CELLS_PER_LOGIT) + middle, 0, SCORE_CELLS - 1)
+        near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
+        cell = np.clip(np.floor(near * SCORE_CELLS_PER_LOGIT) + middle, 0, SCORE_CELLS - 1)
         place = cell.astype(np.int64) + SCORE_CELLS * (label > 0.5)
         out = np.zeros(self.cells, np.int64)
         np.add.at(out, place, of.weight.encode(weight.astype(np.float64)))
@@ -154,8 +156,10 @@ def sums(names: tuple[str, ...], margin: Float64, label: Float32, weight: Float3
 
 
 def values(names: tuple[str, ...], total: Int64, of: MetricScale) -> dict[str, float]:
-    """Metric by name, from the total of all parties."""
+    """Metric by name, from the total of all parties. PeerError for sums that cannot be."""
     weight, start, out = of.weight.decode(int(total[0])), 1, {}
+    if weight <= 0 or (total < 0).any():
+        raise PeerError("metric sums that cannot be: no weight, or less than nothing")
     for name in names:
         metric = METRICS[name]
         out[name] = metric.value(total[start : start + metric.cells], weight, of)

@@ -16,7 +16,7 @@ from fedboost.gbdt.histogram import Layout, Total, node_total
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
-from fedboost.programs.start import Scales, find_base_score, find_cut_points, residuals_vanish
+from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
 from fedboost.protocol.terms import Terms
 
@@ -24,7 +24,7 @@ from fedboost.protocol.terms import Terms
 def train(terms: Terms) -> Generator[Query, Int64, Booster]:
     """Boost terms.rounds trees."""
     counts = yield RowsQuery()
-    rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
+    rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant = terms.loss.margin(score)

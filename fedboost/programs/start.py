@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
 from fedboost.gbdt.metrics import MetricScale
-from fedboost.protocol.queries import START_BITS, KllQuery, QuantileQuery, Query, StartQuery
+from fedboost.protocol.queries import MAX_ROWS, START_BITS, KllQuery, QuantileQuery, Query, StartQuery
 from fedboost.protocol.terms import Terms
 
 VANISHED_BITS = 21
@@ -38,6 +38,14 @@ class Scales:
         scales = [Scale(bound + weight_scale.exponent, terms.gradient_bits) for bound in bounds]
         # A step of at most one Newton step cannot move a residual by more than the largest residual.
         return cls(scales[0], scales[1], MetricScale(weight_scale, bounds[0] + 1))
+
+
+def count_rows(counts: Int64) -> int:
+    """The rows of all parties, from the sum of a RowsQuery. PeerError for counts that cannot be."""
+    rows = int(counts[0])
+    if not 0 < rows < MAX_ROWS or (counts < 0).any():
+        raise PeerError(f"the parties count {rows} rows in all, or fewer than none of some exponent")
+    return rows
 
 
 def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:

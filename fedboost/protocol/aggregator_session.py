@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Literal
 
-from fedboost.errors import FedboostError, PeerError, Refused, SessionFailed
+from fedboost.errors import FedboostError, PeerError, Refused, SessionFailed, quoted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
@@ -96,7 +96,9 @@ class AggregatorSession:
                 case Leave(_, session) if session not in ("", self.name):
                     return []  # its last word in the session before this one
                 case Leave(reason):
-                    return self._fail(f"party {party} left: {reason.removeprefix(f'party {party}: ')}")
+                    return self._fail(
+                        f"party {party} left: {quoted(reason).removeprefix(f'party {party}: ')}"
+                    )
                 case Gone(reason):
                     return self._fail(f"party {party} was lost: {reason}")
         except PeerError as error:
@@ -124,7 +126,11 @@ class AggregatorSession:
         total, query = self._opener.open(), self._query
         self._opener = None
         if isinstance(query, EndRoundQuery) and query.tree >= 0:
-            self.history.append(Round(query.tree, metrics.values(query.metrics, total, query.scale)))
+            try:
+                values = metrics.values(query.metrics, total, query.scale)
+            except PeerError as error:
+                return self._fail(f"turn {self._turn}: {error}")
+            self.history.append(Round(query.tree, values))
         return self._resume(total)
 
     def _resume(self, total: Int64 | None) -> Outbox:

@@ -13,7 +13,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
-from fedboost.gbdt.bins import BinnedRows, CutPoints, Float32
+from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import ROOT, RowsOfNodes
 from fedboost.protocol.queries import (
@@ -55,6 +55,8 @@ class Party:
         self._nodes = RowsOfNodes(shard.rows)
         self._pairs: Int64 = np.zeros(0, np.int64)
         self._root_asked = False
+        self._levels = 0
+        self._grids = 0
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -63,6 +65,7 @@ class Party:
             case RowsQuery():
                 return np.concatenate([[self._shard.rows], self._exponents()])
             case QuantileQuery(_, grids):
+                self._count_grids(grids)
                 columns = zip(self._shard.columns, grids, strict=True)
                 return np.concatenate([bins.count_cells(column, grid) for column, grid in columns])
             case KllQuery():
@@ -75,6 +78,14 @@ class Party:
                 return self._end_round(query)
             case _:
                 assert_never(query)
+
+    def _count_grids(self, grids: tuple[Grid, ...]) -> None:
+        """Counts over ever finer grids find any single value: no more of them than cut points need."""
+        if self._binned is not None or self._grids == MAX_REFINEMENTS:
+            raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
+        if self._grids == 0 and any(grid.cells != Grid.first().cells for grid in grids):
+            raise PeerError("the first grid is not the coarse one over all numbers")
+        self._grids += 1
 
     def _exponents(self) -> Int64:
         shard = self._shard
@@ -108,6 +119,9 @@ class Party:
             raise PeerError(f"a query for tree {query.tree} while tree {self._tree} grows")
         if self._root_asked == (query.nodes == (ROOT,)):
             raise PeerError(f"tree {query.tree}: the root must be asked for once, and first")
+        if self._levels == self._terms.max_depth:
+            raise PeerError(f"tree {query.tree}: more levels than the terms allow")
+        self._levels += 1
         if not self._root_asked:
             self._quantise(query)
             self._root_asked = True
@@ -125,7 +139,7 @@ class Party:
         self._nodes.apply(query.splits, binned, cut_points)
         self._nodes.add_values(dict(query.values), self._margin)
         self._nodes = RowsOfNodes(self._shard.rows)
-        self._root_asked = False
+        self._root_asked, self._levels = False, 0
         self._tree += 1
         shard = self._shard
         sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)

@@ -9,7 +9,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 from collections.abc import Callable, Iterator
 from typing import assert_never
 
-from fedboost.errors import FedboostError, PeerError, Refused
+from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import queries
@@ -51,7 +51,7 @@ class PartySession:
                     assert_never(message)
         except FedboostError as error:
             self.ended = str(error)
-            yield Leave(error.public, self._session)
+            yield Leave(quoted(error.public), self._session)
 
     def _admit(self, session: str, terms: Terms) -> Join:
         if self._party is not None:

@@ -148,11 +148,17 @@ class EndRoundQuery:
 Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | EndRoundQuery
 
 CONSTANT_TREE = -1
+MAX_ROWS = 1 << 48
+"""Rows behind a sum: fewer than this."""
+MAX_CELLS = 1 << 27
+"""Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
 
 
 def check(query: Query, terms: Terms) -> None:
     """Raise Refused if the terms do not allow the query, whoever asks."""
     features = len(terms.columns.features)
+    if query.cells > MAX_CELLS:
+        raise Refused(f"an answer of {query.cells} integers, at most {MAX_CELLS} are given; lower max_depth")
     match query:
         case QuantileQuery(_, grids):
             most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
@@ -170,15 +176,19 @@ def check(query: Query, terms: Terms) -> None:
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
-        case HistogramQuery(_, tree, _, nodes, _, gradient, hessian):
+        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian):
             _check_bits(terms.gradient_bits, gradient, hessian)
-            _check_tree(terms, tree, 0)
-            if not nodes or len(nodes) > 1 << terms.max_depth:
+            _check_tree(terms, tree, 0, splits)
+            if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
                 raise Refused(
-                    f"{len(nodes)} nodes in one query; depth {terms.max_depth} has no level so wide"
+                    f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
                 )
-        case EndRoundQuery(_, tree, _, values, names):
-            _check_tree(terms, tree, CONSTANT_TREE)
+        case EndRoundQuery(_, tree, splits, values, names, _, exponents):
+            _check_tree(terms, tree, CONSTANT_TREE, splits)
+            if exponents and not terms.asks_for_exponents:
+                raise Refused("the terms need no exponents of gradients: they have a public bound")
+            if len(values) > 1 << terms.max_depth:
+                raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
             if names != terms.metrics:
                 raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
             if any(not math.isfinite(value) for _, value in values):
@@ -192,6 +202,9 @@ def _check_bits(bits: int, *scales: Scale) -> None:
         raise Refused(f"the terms allow gradients of {bits} bits here, no others")
 
 
-def _check_tree(terms: Terms, tree: int, first: int) -> None:
+def _check_tree(terms: Terms, tree: int, first: int, splits: tuple[Split, ...]) -> None:
+    nodes = 2 << terms.max_depth
+    if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
+        raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
     if not first <= tree < terms.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")

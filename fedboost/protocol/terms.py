@@ -19,6 +19,8 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
 
+_LONGEST = 100
+"""Characters of a key or a value that stand in an error."""
 M = TypeVar("M", bound=BaseModel)
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 _OTHER_NAMES = {
@@ -195,13 +197,15 @@ class Terms(Frozen):
 def _known(value: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     if value not in names:
-        raise ValueError(f"unknown {what} {value!r}{nearest(value, names)}; known: {', '.join(names)}")
+        raise ValueError(
+            f"unknown {what} {value[:_LONGEST]!r}{nearest(value, names)}; known: {', '.join(names)}"
+        )
     return value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known word is near."""
-    names = list(known)
+    names, word = list(known), word[:_LONGEST]
     other = _OTHER_NAMES.get(word)
     close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -225,7 +229,7 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
     for part in place[:-1]:
         inner = owner.model_fields[part].annotation if part in owner.model_fields else None
         owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
-    key = ".".join(place)
+    key = ".".join(place)[:_LONGEST]
     if fault["type"] == "extra_forbidden":
         message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
     elif fault["type"] == "missing":
@@ -234,6 +238,6 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
         message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
     else:
         got = fault["input"]
-        shown = f", got {got!r}" if isinstance(got, (str, int, float, bool)) else ""
+        shown = f", got {got!r}"[:_LONGEST] if isinstance(got, (str, int, float, bool)) else ""
         message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
     return ConfigError(" ".join(f"{source}: {message}".splitlines()))

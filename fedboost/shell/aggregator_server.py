@@ -27,6 +27,9 @@ from fedboost.wire.codec import MODEL_PART, Failed, ModelPart, RoundDone, TrainE
 
 Outgoing = asyncio.Queue[bytes]
 
+MAX_WAITING = 16
+"""Analysts that may wait at a time, for parties or for another session to end."""
+
 
 class AggregatorServer:
     """Serves until stopped. `log` is a structlog logger."""
@@ -37,7 +40,8 @@ class AggregatorServer:
         self._log = log
         self._attending: dict[str, Outgoing] = {}
         self._changed = asyncio.Event()
-        self._turn_of_analysts = asyncio.Lock()
+        self._busy = False
+        self._waiting = 0
         self._session: AggregatorSession | None = None
         self._joined: set[str] = set()
         self._meter = Meter(())
@@ -95,7 +99,7 @@ class AggregatorServer:
             writer = asyncio.create_task(self._write(outgoing, context, asyncio.current_task()))
             self._tell_of_change()
             async for data in requests:
-                if self._session is not None:
+                if self._session is not None and name in self._session.terms.parties:
                     self._meter.sent(name, len(data))
                 self._handle(name, codec.decode_from_party(data))
         except PeerError as error:
@@ -194,26 +198,36 @@ class AggregatorServer:
             program = load_program(terms.program, self._config.programs)
         except FedboostError as error:
             await context.abort(channel.status_of(error), str(error))
-        if self._turn_of_analysts.locked():
-            yield codec.encode_train_event(Waiting(()))
-        async with self._turn_of_analysts:
-            async for parties in self._missing(terms):
-                self._log.info("waiting for parties", parties=list(parties))
+        if self._waiting >= MAX_WAITING:
+            busy = Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
+            await context.abort(channel.status_of(busy), str(busy))
+        self._waiting += 1
+        try:
+            async for parties in self._until_ready(terms):
                 yield codec.encode_train_event(Waiting(parties))
+        finally:
+            self._waiting -= 1
+        try:
             session = AggregatorSession(f"session-{secrets.token_hex(4)}", terms, program)
             async with aclosing(self._run(session)) as events:
                 async for event in events:
                     yield codec.encode_train_event(event)
+        finally:
+            self._busy = False
+            self._tell_of_change()
 
-    async def _missing(self, terms: Terms) -> AsyncIterator[tuple[str, ...]]:
-        """The parties that are not here yet, whenever that changes, until all are."""
-        before: tuple[str, ...] = ()
-        while missing := tuple(p for p in terms.parties if p not in self._attending):
+    async def _until_ready(self, terms: Terms) -> AsyncIterator[tuple[str, ...]]:
+        """The parties that are not here yet (none: another session runs), whenever that changes, until this
+        session may begin; then no other begins before it has ended."""
+        before: tuple[str, ...] | None = None
+        while (missing := tuple(p for p in terms.parties if p not in self._attending)) or self._busy:
             changed = self._changed
             if missing != before:
+                self._log.info("waiting", parties=list(missing), another_session=self._busy)
                 yield missing
             before = missing
             await changed.wait()
+        self._busy = True
 
     async def _run(self, session: AggregatorSession) -> AsyncGenerator[TrainEvent, None]:
         """A session from first to last: its rounds as they come, then its model or its failure."""

@@ -17,6 +17,7 @@ from fedboost.errors import (
     PeerError,
     Refused,
     SessionFailed,
+    quoted,
 )
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
@@ -64,7 +65,7 @@ def status_of(error: FedboostError) -> grpc.StatusCode:
 
 def explained(error: Any, who: str) -> FedboostError:
     """What a failed call means, as an error of fedboost."""
-    code, details = error.code(), error.details() or ""
+    code, details = error.code(), quoted(error.details() or "")
     for kind, status in STATUS:
         if code == status:
             return kind(details)

@@ -2,7 +2,8 @@
 
 Promises: computing never blocks the connection (it runs in a thread of its own); an aggregator that is not
 there is waited for, and dialled again when it was lost.
-Refuses: a name that is taken, a server that is no aggregator (the error ends the process).
+Refuses: an aggregator that does not let this party in, because its name is taken, say, or that is none (the
+error ends the process; once it has been let in, it dials again whatever happens).
 """
 
 import asyncio
@@ -11,7 +12,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, PeerError, quoted
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession
@@ -38,6 +39,7 @@ class PartyNode:
         self._log = log.bind(party=config.party)
         self._table = read_table(config.data)
         self._session: PartySession | None = None
+        self._attended = False
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
@@ -79,12 +81,13 @@ class PartyNode:
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
+                self._attended = True
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
             async for data in call:
                 try:
                     message = codec.decode_to_party(data)
                 except PeerError as error:
-                    await call.write(codec.encode_from_party(Leave(error.public)))
+                    await call.write(codec.encode_from_party(Leave(quoted(error.public))))
                     message = Bye(str(error))  # what cannot be read ends the session, not the node
                 session = self._session_for(message)
                 if session is None:
@@ -98,8 +101,10 @@ class PartyNode:
                         await call.done_writing()
                         return
         except grpc.aio.AioRpcError as error:
-            if error.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+            away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+            if not away and not self._attended:  # it never let this party in: nothing will change that
                 raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
+            self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while an answer was being written
         self._session = None

@@ -20,6 +20,7 @@ from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import Admit, Ask, Bye, FromParty, Join, Leave, Report, ToParty
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
+    MAX_ROWS,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -95,6 +96,7 @@ def decode_to_party(data: bytes) -> ToParty:
     match message.WhichOneof("message"):
         case "admit":
             try:
+                _require(len(message.admit.session) <= 256, "a session with so long a name")
                 return Admit(message.admit.session, _terms(message.admit.terms))
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
@@ -193,7 +195,7 @@ def _query_from_pb(ask: Any) -> Query:
 
 
 def _rows(query: Any) -> int:
-    _require(0 < query.rows < 1 << 48, f"{query.rows} rows")
+    _require(0 < query.rows < MAX_ROWS, f"{query.rows} rows")
     return int(query.rows)
 
 

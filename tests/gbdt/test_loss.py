@@ -40,8 +40,8 @@ def test_base_score_is_the_mean_label(objective, labels, mean):
 def test_margin_and_prediction_are_inverse():
     for score in (0.01, 0.5, 0.75, 0.999):
         margin = LOGISTIC.margin(score)
-        assert margin == pytest.approx(math.log(score / (1 - score)), rel=1e-14)
-        assert LOGISTIC.predict(np.array([margin]))[0] == pytest.approx(score, rel=1e-14)
+        assert margin == np.float32(margin) == pytest.approx(math.log(score / (1 - score)), rel=2e-7)
+        assert LOGISTIC.predict(np.array([margin]))[0] == pytest.approx(score, rel=2e-7)
     assert SQUARED.margin(-3.5) == -3.5
     assert SQUARED.predict(np.array([1.5])).tolist() == [1.5]
 

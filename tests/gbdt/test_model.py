@@ -112,9 +112,21 @@ def test_the_file_is_json_for_a_strict_parser(trained):
 def test_a_model_of_no_trees_is_its_constant():
     booster = Booster("binary:logistic", 0.25, ("a",), ())
     rows = np.zeros((2, 1), np.float32)
-    assert booster.predict(rows) == pytest.approx([0.25, 0.25], rel=1e-12)
+    assert booster.predict(rows) == pytest.approx([0.25, 0.25], rel=1e-7)
     assert booster.importance() == {}
     assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+
+
+@pytest.mark.parametrize("score", [1e-6, 0.2, 0.9936, 0.99996, 0.9999999])
+def test_a_base_score_near_0_or_1_is_the_margin_xgboost_makes_of_it(score):
+    tree = Tree()
+    tree.add_leaf(0.0, 1.0)
+    booster = Booster("binary:logistic", float(np.float32(score)), ("a",), (tree,))
+    rows = np.zeros((1, 1), np.float32)
+    theirs = load(booster.to_xgboost()).predict(
+        xgboost.DMatrix(rows, feature_names=["a"]), output_margin=True
+    )
+    assert booster.margins(rows) == pytest.approx(theirs, rel=2e-7)
 
 
 # ---- to_xgboost and back ----------------------------------------------------------------------------

@@ -363,6 +363,28 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         assert f"turn {turn}:" in str(session.error), what
 
 
+@pytest.mark.parametrize(
+    ("kind", "cell", "by", "says"),
+    [
+        ("RowsQuery", 0, -(10**6), "the parties count"),
+        ("RowsQuery", 0, 1 << 62, "the parties count"),
+        ("RowsQuery", 1, -(10**6), "the parties count"),
+        ("StartQuery", 0, 1 << 33, "make the mean label"),
+        ("EndRoundQuery", 0, -(10**8), "metric sums that cannot be"),
+        ("EndRoundQuery", 1, -(1 << 36), "metric sums that cannot be"),
+    ],
+)
+def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, says):
+    X, y, _ = data()
+    parts = PARTITIONS["3 at random"]
+    asked = turns_of(X, y, parts, **SMALL)
+    turn = max(turn for turn, query in asked.items() if type(query).__name__ == kind)
+    session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell, by), **SMALL)
+    assert session.state == "failed"
+    assert str(session.error).startswith(f"turn {turn}: ")
+    assert says in str(session.error)
+
+
 def test_a_party_of_too_few_bytes_is_named():
     X, y, _ = data()
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from inprocess import one_party, randomly, shard_of, terms_of
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.programs.boosting import train
@@ -23,6 +23,7 @@ from fedboost.protocol.queries import (
     QuantileQuery,
     RowsQuery,
     StartQuery,
+    check,
 )
 
 ROWS = 300
@@ -98,6 +99,12 @@ START = StartQuery(4, CUTS, BITS, BITS)
 CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), MetricScale(UNIT, 1), False)
 ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)
 SPLIT = Split(0, 0, 0, True, 1)
+COUNT = QuantileQuery(4, (Grid.first(),))
+FINE = Grid(np.zeros(1, np.uint32), np.array([8], np.uint8), np.array([8], np.uint8))
+LEVELS = [
+    dataclasses.replace(ROOT, splits=(Split(max(2 * i - 1, 0), 0, 0, True, 2 * i + 1),), nodes=(2 * i + 1,))
+    for i in range(6)
+]
 
 
 def party_after(*queries):
@@ -142,12 +149,37 @@ def test_histograms_of_the_root_and_of_a_child():
         ((START,), dataclasses.replace(CONSTANT, values=()), "leaf values"),
         ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
         ((), KllQuery(4, 1, 256), "a sketch is not"),
+        ((COUNT,) * 5, COUNT, "given 5 times"),
+        ((START,), COUNT, "before the cut points"),
+        ((), QuantileQuery(4, (FINE,)), "the first grid is not the coarse one"),
+        ((START, CONSTANT, ROOT, *LEVELS[:5]), LEVELS[5], "more levels than the terms allow"),
         ((), dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), "no bin for the missing"),
     ],
 )
 def test_queries_out_of_order(before, query, says):
     with pytest.raises(PeerError, match=says):
         party_after(*before).answer(query)
+
+
+FULL = 2 << 6  # the nodes of a tree of depth 6, and one
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one twice"),
+        (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)), "splits that a tree of depth 6"),
+        (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, 0),)), "splits that a tree of depth 6"),
+        (dataclasses.replace(ROOT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
+        (dataclasses.replace(CONSTANT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
+        (dataclasses.replace(CONSTANT, values=((0, 0.0),) * 65), "65 leaves"),
+        (dataclasses.replace(CONSTANT, exponents=True), "the terms need no exponents"),
+        (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are given"),
+    ],
+)
+def test_queries_the_terms_do_not_allow(query, says):
+    with pytest.raises(Refused, match=says):
+        check(query, terms_of(np.zeros((1, 1)), 1))
 
 
 def test_a_partition_of_everything_is_the_pooled_party():

@@ -27,7 +27,7 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy.cells import pack
 from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
 from fedboost.protocol.party_session import PartySession
-from fedboost.shell import channel, party_node
+from fedboost.shell import aggregator_server, channel, party_node
 from fedboost.shell.aggregator_server import AggregatorServer
 from fedboost.shell.analyst import connect
 from fedboost.shell.config import AggregatorConfig, PartyConfig
@@ -147,15 +147,84 @@ def test_a_second_analyst_waits_its_turn(folder):
     async def scenario():
         async with consortium(folder, {"north": tables["north"]}) as one:
             first = asyncio.create_task(one.train(terms(TWO, rounds=1), heard.append))
-            await until(lambda: ("south",) in heard)
-            heard.clear()
             second = asyncio.create_task(one.train(terms(TWO, rounds=2), heard.append))
-            await until(lambda: heard == [()])
+            await until(lambda: heard.count(("south",)) == 2)
             one.start_party("south", tables["south"])
-            return await first, await second
+            both = await first, await second
+            assert heard[-1] == ()  # one of them, while the other's session ran
+            return both
 
     for number, training in enumerate(in_time(scenario()), 1):
         assert training.model.to_bytes() == expected(tables, rounds=number)
+
+
+def test_an_analyst_who_waits_for_a_party_blocks_nobody(folder):
+    tables = shared_out(2)
+    heard = []
+
+    async def scenario():
+        async with consortium(folder, tables) as one, channel_to(one) as opened:
+            await until(lambda: len(one.log.named("party here")) == 2)
+            submitted = submit(opened, terms(["north", "nobody"]))
+            assert await event_of(submitted) == Waiting(("nobody",))
+            return await one.train(terms(TWO), heard.append)
+
+    assert in_time(scenario()).model.to_bytes() == expected(tables)
+    assert () not in heard
+
+
+def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
+    monkeypatch.setattr(aggregator_server, "MAX_WAITING", 2)
+
+    async def scenario():
+        async with consortium(folder, {}) as one, channel_to(one) as opened:
+            waiting = [submit(opened, terms(["nobody"])) for _ in range(2)]
+            for submitted in waiting:
+                await event_of(submitted)
+            with pytest.raises(Refused, match="2 analysts are waiting already"):
+                await one.train(terms(["nobody"]))
+            waiting[0].cancel()
+            await until(lambda: one.server._waiting == 1)
+            again = submit(opened, terms(["nobody"]))
+            assert await event_of(again) == Waiting(("nobody",))
+
+    in_time(scenario())
+
+
+def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
+    tables = shared_out(1)
+
+    async def scenario():
+        async with consortium(folder, tables) as one, channel_to(one) as opened:
+            odd = one.attend(opened)
+            training = asyncio.create_task(one.train(terms(["north"], rounds=200)))
+            await until(lambda: one.log.named("session begins"))
+            for _ in range(20):
+                await odd.write(codec.encode_from_party(Report(1, 0, b"\x01" * 1000)))
+            return await training
+
+    assert set(in_time(scenario()).traffic) == {"north"}
+
+
+def test_a_party_whose_old_connection_is_still_known_dials_again(folder, monkeypatch):
+    """As after a router lost the connection on one side only."""
+    monkeypatch.setattr(party_node, "REDIAL", 0.05)
+    tables = shared_out(2)
+
+    async def scenario():
+        async with consortium(folder, {}) as one:
+            one.start_party("north", tables["north"])
+            await until(lambda: one.log.named("party here"))
+            one.server._attending["south"] = None  # what is left of a connection
+            south = one.start_party("south", tables["south"])
+            one.nodes["south"]._attended = True  # it had been let in before
+            await until(lambda: one.log.named("connection lost"))
+            del one.server._attending["south"]
+            training = await one.train(terms(TWO))
+            assert not south.done()
+            return training
+
+    assert in_time(scenario()).model.to_bytes() == expected(tables)
 
 
 def test_analysts_who_give_up_waiting_block_nobody(folder):
