@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.cli.show import PLAIN_NOTICE, notice, print_json, print_traffic, progress
+from fedboost.cli.show import PLAIN_NOTICE, notice, print_json, print_traffic, printable, progress
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import UNIT, Float64
 from fedboost.gbdt import metrics
@@ -21,7 +21,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table, to_shard
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
-from fedboost.shell.files import party_stems
+from fedboost.shell.files import check_writable, party_stems
 from fedboost.shell.loopback import Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
@@ -68,10 +68,10 @@ def run_demo(
             "columns": draft.columns.model_dump(mode="json"),
         }
     )
-    files = _write_files(folder, sites, terms)
+    files = _write_files(folder, sites, terms, data)
     say = (lambda text: None) if as_json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
-    say(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out")
+    say(printable(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
     _warm_up(say)
     model_file = folder / "model.json"
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
@@ -143,7 +143,7 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
     return table.take(order[held:]), table.take(order[:held])
 
 
-def _write_files(folder: Path, sites: Sites, terms: Terms) -> dict[str, Path]:
+def _write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) -> dict[str, Path]:
     from pyarrow import csv
 
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
@@ -151,6 +151,8 @@ def _write_files(folder: Path, sites: Sites, terms: Terms) -> dict[str, Path]:
         raise ConfigError(f"{folder}: is a file; --out needs a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for file in files.values():
+            check_writable(file, *([data] if data else []))
         (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")
         for name, table in sites.tables.items():
             csv.write_csv(table.select([terms.columns.label, *terms.columns.features]), files[name])
@@ -195,6 +197,7 @@ def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str
 def _print_scores(scores: Mapping[str, Mapping[str, float]]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     names = list(scores["pooled"])
     table = Table("model", *names, title="on the same held-out rows", box=None, pad_edge=False)
@@ -202,6 +205,6 @@ def _print_scores(scores: Mapping[str, Mapping[str, float]]) -> None:
         column.justify = "right"
     for model, values in scores.items():
         cells = [f"{values[name]:.4f}" for name in names] if values else ["cannot train"]
-        table.add_row(model, *cells)
+        table.add_row(Text(printable(model)), *cells)
     print()
     Console().print(table)

@@ -5,8 +5,10 @@ and exit code 2, without a traceback; Ctrl-C ends with 130.
 Refuses: nothing more than the commands themselves.
 """
 
+import errno
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +29,9 @@ app = typer.Typer(
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in every shell."""
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What ends the writing to standard output, be it a file or a device."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv or .parquet.", show_default=False)]
@@ -171,14 +176,27 @@ def _interrupted() -> None:
     sys.exit(INTERRUPTED)
 
 
+def _refused(text: str) -> None:
+    from fedboost.cli.show import printable
+
+    print(printable(f"fedboost: {text}"), file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     """The entry point."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said here, once
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name may hold what the locale cannot write
+            stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a failure can still be told
     except FedboostError as error:
-        print(f"fedboost: {error}", file=sys.stderr)
-        sys.exit(2)
+        _refused(str(error))
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as end:
@@ -188,3 +206,8 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
+        _refused(f"cannot write the output: {error.strerror}")

@@ -9,6 +9,7 @@ from typing import Any
 from fedboost.protocol.terms import Terms
 from fedboost.shell.telemetry import Row
 
+MAX_LINE = 2000
 ACCOUNTED = ("round", "seconds", "bytes")
 
 PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
@@ -21,7 +22,14 @@ def print_json(**values: Any) -> None:
 
 def notice(text: str) -> None:
     """A line on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def printable(text: str) -> str:
+    """The text on one line of about 2,000 characters at most: names and peers' words may hold anything."""
+    if len(text) > MAX_LINE:
+        text = f"{text[:MAX_LINE]}…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def size(count: float) -> str:
@@ -51,7 +59,7 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         nonlocal so_far
         so_far += row["bytes"]
         metrics = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
-        return metrics, size(so_far)
+        return printable(metrics), size(so_far)
 
     if not sys.stdout.isatty():
 
@@ -69,7 +77,7 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         TextColumn("round"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.fields[metric]}"),
+        TextColumn("{task.fields[metric]}", markup=False),
         TextColumn("{task.fields[bytes]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
@@ -91,10 +99,11 @@ def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int) -> None:
     """Bytes of each party: in all, and sent per round."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table("party", "sent", "received", "sent per round", box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for party, (sent, received) in traffic.items():
-        table.add_row(party, size(sent), size(received), size(sent / max(rounds, 1)))
+        table.add_row(Text(printable(party)), size(sent), size(received), size(sent / max(rounds, 1)))
     Console().print(table)

@@ -1,6 +1,7 @@
 """`fedboost predict` and `fedboost terms`: a model or a draft, from a table."""
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from fedboost.cli.show import notice
@@ -16,7 +17,7 @@ from fedboost.shell.model import Model
 def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     """`fedboost predict`."""
     if out is not None:
-        check_writable(out)
+        check_writable(out, model_file, data)
     model = Model.load(model_file)
     table, columns = read_table(data), model.terms.columns
     predictions = model.booster.predict(to_features(table, columns, str(data)))
@@ -41,7 +42,7 @@ def run_terms(
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
         check_writable(out)
-        if out.exists():
+        if out.is_file():
             raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
     table = read_table(data)
     if site is not None:
@@ -62,10 +63,9 @@ def run_terms(
 
 def _write(text: str, out: Path | None) -> None:
     if out is None:
+        if isinstance(sys.stdout, TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as the file would be, whatever the locale
         sys.stdout.write(text)
         sys.stdout.flush()
         return
-    try:
-        write_atomically(out, text.encode())
-    except OSError as error:
-        raise ConfigError(f"{out}: cannot write: {error.strerror}") from None
+    write_atomically(out, text.encode())

@@ -7,7 +7,16 @@ Refuses: an output path that cannot be written, before anything is trained.
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedboost.cli.show import PLAIN_NOTICE, metrics_of, notice, print_json, print_traffic, progress, size
+from fedboost.cli.show import (
+    PLAIN_NOTICE,
+    metrics_of,
+    notice,
+    print_json,
+    print_traffic,
+    printable,
+    progress,
+    size,
+)
 from fedboost.errors import ConfigError
 from fedboost.shell.analyst import Connection
 from fedboost.shell.config import check_address, read_terms
@@ -31,7 +40,7 @@ def run_simulation(
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out)
+        check_writable(out, terms_file, data)
     terms = read_terms(terms_file)
     table = read_table(data)
     if site is not None:
@@ -53,7 +62,7 @@ def run_simulation(
 def run_training(terms_file: Path, address: str, out: Path, wait: float, as_json: bool) -> None:
     """`fedboost train`."""
     check_address(address, "--aggregator")
-    check_writable(out)
+    check_writable(out, terms_file)
     terms = read_terms(terms_file)
     training = Connection(address).train(terms, wait, _say_waiting)
     with progress(terms, as_json) as draw:
@@ -82,7 +91,7 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
             traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
         )
         return
-    metrics = ", ".join(f"{name} {value:.5f}" for name, value in last.items())
+    metrics = printable(", ".join(f"{name} {value:.5f}" for name, value in last.items()))
     total = size(sum(map(sum, traffic.values())))
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
     print_traffic(traffic, len(model.rounds))

@@ -127,6 +127,7 @@ class Booster:
             },
             separators=(",", ":"),
             allow_nan=False,
+            ensure_ascii=False,  # XGBoost's reader leaves \uXXXX as it stands
         )
 
     @classmethod

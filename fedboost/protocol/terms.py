@@ -8,6 +8,8 @@ Refuses: unknown keys and values (naming the nearest known one), and combination
 import difflib
 import hashlib
 import json
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -38,6 +40,11 @@ _OTHER_NAMES = {
     "target": "label",
 }
 
+NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""What no column name and no level can have: control characters and lone surrogates."""
+NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
+"""What the name of a feature cannot have: the above, and what XGBoost refuses."""
+
 
 class Frozen(BaseModel):
     """Base of what users write: frozen, without unknown keys."""
@@ -63,8 +70,8 @@ class Schema(Frozen):
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "Schema":
-        names = [*self.features, self.label, *([self.weight] if self.weight else [])]
-        twice = sorted({name for name in names if names.count(name) > 1})
+        others = [self.label, *([self.weight] if self.weight else [])]
+        twice = sorted(name for name, count in Counter([*self.features, *others]).items() if count > 1)
         if twice:
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
@@ -72,6 +79,21 @@ class Schema(Frozen):
         for name, levels in self.categorical.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
+        return self
+
+    @model_validator(mode="after")
+    def _names_can_be_written(self) -> "Schema":
+        rules = [*((name, NOT_IN_FEATURES) for name in self.features), (self.label, NOT_IN_TEXT)]
+        for name, rule in [*rules, *([(self.weight, NOT_IN_TEXT)] if self.weight else [])]:
+            if odd := rule.search(name):
+                raise ValueError(
+                    f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
+                )
+        for name, levels in self.categorical.items():
+            if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
+                raise ValueError(
+                    f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"
+                )
         return self
 
 

@@ -5,6 +5,7 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 `wait` seconds is a ConfigError.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
@@ -88,7 +89,7 @@ class Connection:
         """
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-        return Training(self._address, terms, wait, on_waiting)
+        return Training(self._address, terms, min(threading.TIMEOUT_MAX, wait), on_waiting)
 
 
 def connect(address: str) -> Connection:

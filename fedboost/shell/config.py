@@ -4,6 +4,7 @@ Promises: paths in a file count from that file's folder; a fault is one line tha
 Refuses: unknown keys, naming the nearest known one (ConfigError).
 """
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,27 @@ from pydantic import Field, field_validator
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 
+_ADDRESS = re.compile(r"(\[[^][/\s]*:[^][/\s]*\]|[^][/:\s]+):(?P<port>[0-9]{1,5})")
+"""An IPv6 address stands in brackets, so that its colons are not taken for that of the port."""
+
 
 def _address(value: str) -> str:
-    host, colon, port = value.rpartition(":")
-    if not (colon and host and port.isascii() and port.isdigit() and int(port) <= 65535):
+    parts = _ADDRESS.fullmatch(value)
+    if parts is None or not value.isprintable() or int(parts["port"]) > 65535:
         raise ValueError(f"{value!r} is not an address; write HOST:PORT, such as localhost:7070")
     return value
 
 
+def _address_to_dial(value: str) -> str:
+    if _address(value).rpartition(":")[2].strip("0") == "":
+        raise ValueError(f"{value!r} is no address to dial: port 0 is for listening; write HOST:PORT")
+    return value
+
+
 def check_address(value: str, source: str) -> str:
-    """The address itself if it has the form HOST:PORT, else ConfigError."""
+    """The address itself if it has the form HOST:PORT and can be dialled, else ConfigError."""
     try:
-        return _address(value)
+        return _address_to_dial(value)
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
 
@@ -36,7 +46,7 @@ class PartyConfig(Frozen):
     aggregator: str
     data: Path
 
-    _check = field_validator("aggregator")(_address)
+    _check = field_validator("aggregator")(_address_to_dial)
 
 
 class AggregatorConfig(Frozen):
@@ -69,7 +79,10 @@ def read_terms(path: Path) -> Terms:
 def read_party(path: Path) -> PartyConfig:
     """A site's file; its data path is made absolute."""
     config = read_model(PartyConfig, read_toml(path), str(path))
-    return config.model_copy(update={"data": (path.parent / config.data).resolve()})
+    try:
+        return config.model_copy(update={"data": (path.parent / config.data).resolve()})
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null byte
+        raise ConfigError(f"{path}: data: {str(config.data)!r} is no path: {error}") from None
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:

@@ -10,6 +10,8 @@ What is missing: nulls and NaN everywhere; in text also the empty string; in tex
 NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL, ...).
 """
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +33,10 @@ Rows = npt.NDArray[np.bool_]
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 """What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
 _MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
+_HEADER = 1 << 24
+"""Bytes of a CSV file among which its first line is looked for."""
+_BLOCK = 1 << 20
+"""Bytes of a CSV file that are read at once, which no row may exceed; more where the first line is long."""
 _UNKNOWN = -1.0
 """The code of a value that is no declared level."""
 
@@ -108,15 +114,17 @@ def undeclared(table: "pa.Table", schema: Schema) -> Iterator[tuple[str, str, in
     rows that have one. Raises ConfigError."""
     for name, levels in schema.categorical.items():
         codes, found = texts(column_of(table, name), name)
-        strange = np.array([text not in set(levels) for text in found] + [False])[codes]
+        known = set(levels)
+        strange = np.array([text not in known for text in found] + [False])[codes]
         if strange.any():
             yield name, found[codes[np.argmax(strange)]], int(strange.sum())
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
-    if name in table.column_names:
-        return table.column(name)
+    place = table.schema.get_field_index(name)
+    if place >= 0:
+        return table.column(place)
     hint = nearest(name, table.column_names)[2:-1] or f"the columns are {listing(table.column_names)}"
     raise ConfigError(f"column {name!r} is missing", hint)
 
@@ -195,12 +203,36 @@ def _read_csv(path: Path) -> "pa.Table":
 
     name = path.name.lower()
     delimiter = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
-    with pa.input_stream(str(path), compression="gzip" if name.endswith(".gz") else None) as stream:
-        return csv.read_csv(
-            stream,
-            parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(strings_can_be_null=True),
-        )
+
+    compression = "gzip" if name.endswith(".gz") else None
+    with pa.input_stream(str(path), compression=compression) as stream:
+        header = re.split(rb"[\r\n]", stream.read(_HEADER), maxsplit=1)[0]
+    _check_header(header, delimiter, path)
+    block = max(_BLOCK, 16 * len(header))  # a row of many columns is long, too
+    try:
+        with pa.input_stream(str(path), compression=compression) as stream:
+            return csv.read_csv(
+                stream,
+                read_options=csv.ReadOptions(block_size=block),
+                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True),
+            )
+    except pa.ArrowInvalid as error:
+        if "straddl" not in str(error):
+            raise
+    size = f"{block >> 20} MiB"
+    raise ConfigError(f"{path}: a row is longer than {size}; close a quote left open, or shorten a text")
+
+
+def _check_header(line: bytes, delimiter: str, path: Path) -> None:
+    """Refuse what pyarrow would read as something else, or refuse in words that tell nobody what to do."""
+    if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
+        raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
+    unquoted = re.sub(rb'"[^"]*"?', b"", line)
+    for character, found in ((b";", "semicolons"), (b"\t", "tabs")):
+        if character in unquoted and delimiter.encode() not in unquoted:
+            needed = "put commas there in a .csv, tabs in a .tsv"
+            raise ConfigError(f"{path}: {found} stand between the columns; {needed}")
 
 
 def _read_parquet(path: Path) -> "pa.Table":
@@ -211,8 +243,7 @@ def _read_parquet(path: Path) -> "pa.Table":
 
 
 def _distinct(table: "pa.Table", source: str) -> "pa.Table":
-    names = table.column_names
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError(f"{source}: there are two columns named {twice!r}")
     return table
@@ -304,7 +335,7 @@ def _declared(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
 
 def _codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
     """The index of each row's level: float32 [rows]; missing: NaN; no declared level: `_UNKNOWN`."""
-    column = column_of(table, name)
+    column = _plain(column_of(table, name))
     codes, found = texts(column, name)
     known: dict[str, int] = {}
     for code, level in enumerate(levels):

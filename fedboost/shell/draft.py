@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.bins import Float32
-from fedboost.protocol.terms import Schema, read_model
+from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ def split_by_weights(
     table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int
 ) -> "dict[str, pa.Table]":
     """Shuffled rows shared out in proportion to the weights, at least one row a party, by name in the order
-    given. Raises ConfigError where names repeat, a weight is not positive, or rows are fewer than parties."""
+    given. Raises ConfigError where names repeat, a weight is not positive, rows are fewer than parties, or
+    the seed is below 0."""
     rows, parties = table.num_rows, len(names)
     if not parties or len(set(names)) != parties or len(weights) != parties:
         raise ConfigError(f"give each party its own name and a weight: {listing(names)}, {[*weights]}")
@@ -98,6 +99,8 @@ def split_by_weights(
         raise ConfigError(f"the weights of parties must be positive numbers, got {[*weights]}")
     if rows < parties:
         raise ConfigError(f"{rows} rows cannot be split among {parties} parties: each needs at least one")
+    if seed < 0:
+        raise ConfigError(f"the seed of a split must be 0 or more, got {seed}")
     exact = np.array(weights, np.float64) / np.sum(weights) * rows
     sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
     while sizes.sum() != rows:  # one step a party at most
@@ -144,6 +147,8 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         return "has no name"
     if len(name) > _MAX_NAME:
         return f"has a name of more than {_MAX_NAME} characters"
+    if odd := NOT_IN_FEATURES.search(name):
+        return f"has the character {odd[0]!r} in its name, which must be renamed"
     if name.startswith(_INDEX):
         return "is an index of pandas"
     if not types.is_dictionary(column.type):
@@ -159,6 +164,8 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         return f"is {kind_of(column)}, neither numbers nor text"
     if len(found) > MAX_LEVELS:
         return f"has {len(found)} distinct values, more than {MAX_LEVELS}"
+    if odd := next(filter(None, map(NOT_IN_TEXT.search, found)), None):
+        return f"has the character {odd[0]!r} in a value"
     return sorted(found) or "has no values"
 
 

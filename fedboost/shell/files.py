@@ -1,6 +1,11 @@
-"""Files: written whole or not at all. Refuses paths that cannot be written (ConfigError)."""
+"""Files: written whole or not at all. Refuses paths that cannot be written (ConfigError).
+
+A link stays, and the file it leads to is replaced. What goes to a device, such as /dev/null, or to the pipe
+behind /dev/stdout is written straight through.
+"""
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,23 +14,27 @@ from fedboost.errors import ConfigError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a new file beside `path`, sync it, and put it in the place of `path`."""
+    """Write a new file beside the one at `path`, sync it, and put it in the place of that one."""
+    if _is_stream(path):
+        _write_through(path, data)
+        return
+    file = Path(os.path.realpath(path))
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+        raise _unwritable(path, error) from None
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+        with os.fdopen(handle, "wb") as new:
+            new.write(data)
+            new.flush()
+            os.fsync(new.fileno())
         umask = os.umask(0)
         os.umask(umask)
         os.chmod(name, 0o666 & ~umask)
-        os.replace(name, path)
+        os.replace(name, file)
     except OSError as error:
         Path(name).unlink(missing_ok=True)
-        raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+        raise _unwritable(path, error) from None
 
 
 def party_stems(names: Iterable[str]) -> dict[str, str]:
@@ -40,11 +49,43 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     return stems
 
 
-def check_writable(path: Path) -> None:
-    """Raise ConfigError now if a file could not be written at `path` later."""
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a directory; give the name of a file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: the directory {path.parent} does not exist")
-    if not os.access(path.parent, os.W_OK):
-        raise ConfigError(f"{path}: the directory {path.parent} cannot be written to")
+def check_writable(path: Path, *inputs: Path) -> None:
+    """Raise ConfigError now if a file could not be written at `path` later, or would replace an input."""
+    if _is_stream(path):
+        return
+    folder = Path(os.path.realpath(path)).parent
+    if not folder.is_dir():
+        raise ConfigError(f"{path}: the directory {folder} does not exist")
+    if not os.access(folder, os.W_OK):
+        raise ConfigError(f"{path}: the directory {folder} cannot be written to")
+    if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
+        raise ConfigError(f"{path}: is read by this very command; give the output another name")
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
+    nor to nothing. To open a named pipe might wait for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    if stat.S_ISDIR(mode):
+        raise ConfigError(f"{path}: cannot write: it is a directory; give the name of a file")
+    open_pipe = stat.S_ISFIFO(mode) and not os.path.exists(os.path.realpath(path))
+    if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or open_pipe):
+        raise ConfigError(f"{path}: cannot write: it is no regular file; give another name")
+    return not stat.S_ISREG(mode)
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    try:
+        with path.open("wb") as stream:
+            stream.write(data)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{path}: cannot write: {error.strerror}")

@@ -2,8 +2,10 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import xgboost
 from hypothesis import given, settings
@@ -99,6 +101,15 @@ def test_a_split_into_present_and_missing():
     assert booster.predict(rows).tolist() == [10.5, 9.5, 10.5, 10.5]
     theirs = load(booster.to_xgboost()).predict(xgboost.DMatrix(rows, feature_names=["a", "b"]))
     assert theirs.tolist() == [10.5, 9.5, 10.5, 10.5]
+    assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+
+
+def test_xgboost_takes_frames_with_names_of_every_script():
+    booster = replace(presence_model(), features=("größe", 'a "b"\\ 年齢 😀'))
+    rows = np.array([[0, 1], [0, np.nan]], np.float32)
+    frame = pd.DataFrame(rows, columns=list(booster.features))
+    theirs = load(booster.to_xgboost()).predict(xgboost.DMatrix(frame))
+    assert theirs.tolist() == booster.predict(rows).tolist() == [10.5, 9.5]
     assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
 
 

@@ -181,6 +181,25 @@ def test_terms_are_frozen():
         ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
         ({"columns": {**COLUMNS, "categorical": {"c": []}}}, "levels of 'c' must be at least one, each once"),
         ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
+        # names that no file or no reader of the model takes
+        (
+            {"columns": {"label": "y", "numeric": ["ok", "a[0]"]}},
+            "column 'a[0]' cannot have the character '['",
+        ),
+        ({"columns": {**COLUMNS, "categorical": {"c]": ["x"]}}}, "column 'c]' cannot have the character ']'"),
+        ({"columns": {"label": "y", "numeric": ["a<b"]}}, "column 'a<b' cannot have the character '<'"),
+        ({"columns": {"label": "y", "numeric": ["\x01"]}}, r"column '\x01' cannot have the character '\x01'"),
+        ({"columns": {**COLUMNS, "label": "y\n"}}, r"column 'y\n' cannot have the character '\n'"),
+        ({"columns": {**COLUMNS, "weight": "w\x85"}}, r"column 'w\x85' cannot have the character '\x85'"),
+        (
+            {"columns": {"label": "y", "numeric": ["\ud800"]}},
+            "columns.numeric.0: input should be a valid string",
+        ),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": ["x", "a\tb"]}}},
+            r"a level of 'c' has the character '\t'",
+        ),
+        ({"columns": {**COLUMNS, "categorical": {"c": ["\udfff"]}}}, r"a level of 'c' has the character"),
     ],
 )
 def test_one_line_that_names_the_key(settings, says):
@@ -216,6 +235,19 @@ def test_any_settings_are_read_or_refused_with_one_line(settings):
         message = str(error)
     assert message.startswith("terms: ")
     assert "\n" not in message
+
+
+def test_only_features_are_named_as_xgboost_wants_it():
+    schema = {"label": "y[0]", "weight": "<w>", "numeric": ["ä 1"], "categorical": {"c": ["[<]"]}}
+    assert terms(columns=schema).columns.features == ("ä 1", "c")
+
+
+@pytest.mark.timeout(5)
+def test_many_columns_are_checked_at_once():
+    names = [f"x{i}" for i in range(40_000)]
+    assert with_columns(numeric=names).columns.numeric == tuple(names)
+    with pytest.raises(ConfigError, match="'x7' is named more than once"):
+        with_columns(numeric=[*names, "x7"])
 
 
 def test_nearest():

@@ -15,6 +15,7 @@ import pytest
 from pyarrow import csv, parquet
 from sites import fedboost, rows, terms
 
+from fedboost.shell import channel
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.simulation import simulate
 
@@ -39,6 +40,7 @@ def folder(tmp_path, monkeypatch):
     """A folder with everything in order: rows.csv, terms.toml, party.toml, aggregator.toml, model.json."""
     monkeypatch.chdir(tmp_path)
     csv.write_csv(rows(), "rows.csv")
+    csv.write_csv(rows(), "site-1.csv")
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
     (tmp_path / "alone.toml").write_text(terms_to_toml(terms()))
     (tmp_path / "party.toml").write_text('party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n')
@@ -183,6 +185,29 @@ ARGUMENTS = {
     "demo of another label": (("demo", "--label", "y"), ["--data"]),
     "data is a folder": (("simulate", "alone.toml", "--data", "folder"), ["folder", "is a directory"]),
     "site and parties": ((*SIMULATE, "--site", "site", "--parties", "2"), ["--site or --parties"]),
+    "a seed below 0": ((*SIMULATE, "--parties", "3", "--seed", "-1"), ["seed", "0 or more", "-1"]),
+    "out over the data": ((*SIMULATE[:-1], "./rows.csv"), ["rows.csv", "read by this very command"]),
+    "out over the terms": ((*SIMULATE[:-1], "terms.toml"), ["terms.toml", "read by this very command"]),
+    "train over the terms": (
+        ("train", "terms.toml", "--aggregator", "localhost:1", "--out", "terms.toml"),
+        ["terms.toml", "read by this very command"],
+    ),
+    "predictions over the rows": (
+        ("predict", "model.json", "rows.csv", "--out", "rows.csv"),
+        ["rows.csv", "read by this very command"],
+    ),
+    "predictions over the model": (
+        ("predict", "model.json", "rows.csv", "--out", "model.json"),
+        ["model.json", "read by this very command"],
+    ),
+    "demo over its table": (
+        ("demo", "--data", "site-1.csv", "--label", "y", "--out", "."),
+        ["site-1.csv", "read by this very command"],
+    ),
+    "a URL for an address": (
+        ("train", "terms.toml", "--aggregator", "http://127.0.0.1:1", "--out", "new.json"),
+        ["--aggregator", "'http://127.0.0.1:1'", "HOST:PORT"],
+    ),
     "more parties than rows": ((*SIMULATE, "--parties", "200"), ["180 rows", "200 parties"]),
     "address without a port": (
         ("train", "terms.toml", "--aggregator", "localhost", "--out", "new.json"),
@@ -263,6 +288,12 @@ CONFIGS = {
         'party = "a"\ndata = "nowhere.csv"\naggregator = "a:1"',
         ["nowhere.csv", "no such file"],
     ),
+    "null byte in a path": (
+        "party",
+        'party = "a"\ndata = "x\\u0000.csv"\naggregator = "a:1"',
+        ["bad.toml", "data", "null byte"],
+    ),
+    "port 0 of a party": ("party", 'party = "a"\ndata = "x"\naggregator = "a:0"', ["'a:0'", "port 0"]),
     "unknown key of an aggregator": ("aggregator", 'listn = "a:1"', ["'listn'", "did you mean listen?"]),
     "address of an aggregator": ("aggregator", 'listen = "7070"', ["'7070'", "HOST:PORT"]),
     "program of an aggregator": ("aggregator", 'programs = ["nowhere:train"]', ["'nowhere:train'"]),
@@ -351,6 +382,27 @@ def other_grpc():
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(None).wait(5)
+
+
+def test_what_a_peer_says_is_one_printable_line(folder):
+    """An aggregator that answers with a page of control characters."""
+
+    def refuse(request, answering):
+        answering.abort(grpc.StatusCode.PERMISSION_DENIED, "\x1b[2Jgone\r\nTraceback:\né" + "\x07" * 2500)
+
+    method = grpc.unary_stream_rpc_method_handler(refuse)
+    name = channel.TRAIN.rpartition("/")[2]
+    server = grpc.server(ThreadPoolExecutor(2))
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(channel.SERVICE, {name: method})])
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    end = fedboost(*train_at(f"127.0.0.1:{port}", "5"))
+    server.stop(None).wait(5)
+    assert end.code == 2
+    assert end.err.startswith("fedboost: \\x1b[2Jgone\\r\\nTraceback:\\né\\x07")
+    assert end.err[:-1].isprintable()
+    assert end.err.endswith("…\n")
+    assert len(end.err) < 10_000
 
 
 def with_aggregator(folder, address):

@@ -1,11 +1,13 @@
 """The commands, as a user types them."""
 
+import io
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from pyarrow import csv
 from sites import NAMES, fedboost, rows, shared_out, terms, written
 
 from fedboost import __version__
+from fedboost.cli.show import progress
 from fedboost.shell.config import read_terms, terms_to_toml
 from fedboost.shell.draft import split_by_site
 from fedboost.shell.model import Model
@@ -221,6 +224,76 @@ def test_a_reader_who_leaves_early_hears_no_complaint(folder):
     assert process.wait(30) != 0
 
 
+# ---- where the output goes ---------------------------------------------------------------------------
+
+
+def ended(*arguments, stdout=subprocess.PIPE, **environment):
+    """Run the command in a process of its own: exit code, standard output and error, as bytes."""
+    path = os.pathsep.join(filter(None, sys.path))
+    return subprocess.run(
+        [sys.executable, "-m", "fedboost", *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": path, **environment},
+    )
+
+
+FULL_OUTPUT = {
+    "predict": ("predict", "m.json", "rows.csv"),
+    "simulate": ("simulate", "terms.toml", "--data", "rows.csv"),
+    "help": ("--help",),
+}
+
+
+@pytest.mark.parametrize("arguments", FULL_OUTPUT.values(), ids=FULL_OUTPUT)
+def test_a_full_disk_behind_standard_output_is_one_line(folder, arguments):
+    simulate(terms(rounds=1), [rows()]).model.save("m.json")
+    with open("/dev/full", "wb") as full:
+        end = ended(*arguments, stdout=full)
+    assert end.stderr == b"fedboost: cannot write the output: No space left on device\n"
+    assert end.returncode == 2
+
+
+def test_names_the_locale_cannot_write_are_written(folder):
+    csv.write_csv(rows().rename_columns(["ä", "dose", "ward", "site", "y"]), "rows.csv")
+    end = ended("terms", "rows.csv", "--label", "y", PYTHONIOENCODING="ascii")
+    assert end.returncode == 0, end.stderr
+    (folder / "drafted.toml").write_bytes(end.stdout)
+    assert "ä" in read_terms(folder / "drafted.toml").columns.numeric
+    end = ended("terms", "rows.csv", "--label", "ö", PYTHONIOENCODING="ascii:strict")
+    assert end.returncode == 2
+    assert end.stderr.startswith(rb"fedboost: column '\xf6' is missing: the columns are '\xe4', ")
+
+
+def test_predictions_and_terms_go_through_a_device(folder):
+    simulate(terms(rounds=1), [rows()]).model.save("m.json")
+    (folder / "out").symlink_to("/proc/self/fd/1")  # as /dev/stdout is
+    for arguments in (("predict", "m.json", "rows.csv"), ("terms", "rows.csv", "--label", "y")):
+        end = ended(*arguments, "--out", "out")
+        assert end.returncode == 0, end.stderr
+        assert end.stdout.decode() == done(*arguments).out
+    assert (folder / "out").is_symlink()
+
+
+def test_names_are_no_markup(folder):
+    sites = pa.array(["[/x]", "[bold]y", "a\nb"] * 60)
+    csv.write_csv(rows().set_column(3, "site", sites), "rows.csv")
+    (folder / "any.toml").write_text(terms_to_toml(terms()))
+    text = done("simulate", "any.toml", "--data", "rows.csv", "--site", "site").out
+    assert [line.split(" ")[0] for line in text.splitlines()[-4:-1]] == ["[/x]", "[bold]y", "a\\nb"]
+
+
+def test_the_progress_bar_takes_any_name(monkeypatch):
+    """A metric is called what the aggregator calls it."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    with redirect_stdout(terminal), progress(terms(), as_json=False) as draw:
+        draw({"round": 0, "[/x]\x1b": 0.5, "seconds": 0.1, "bytes": 10})
+    assert "[/x]\\x1b 0.50000" in terminal.getvalue()
+
+
 # ---- the network ------------------------------------------------------------------------------------
 
 
@@ -377,6 +450,16 @@ def test_the_demo_takes_site_names_and_columns_of_any_kind(folder):
     assert last["equal"] is True
     assert set(last["traffic"]) == set(names)
     assert "kind" in Model.load(last["model"]).booster.features
+
+
+@pytest.mark.slow
+def test_the_scores_of_the_demo_take_any_name(folder):
+    csv.write_csv(rows().set_column(3, "site", pa.array(["[/x]", "a\nb"] * 90)), "rows.csv")
+    options = ("--label", "y", "--site", "site", "--rounds", "1", "--out", "d")
+    lines = done("demo", "--data", "rows.csv", *options).out.splitlines()
+    assert lines[0].startswith("2 sites: [/x] (")
+    for start in ("[/x] alone", "a\\nb alone"):
+        assert any(line.startswith(start) for line in lines)
 
 
 @pytest.mark.slow

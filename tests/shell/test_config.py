@@ -1,6 +1,9 @@
 """The files users write."""
 
+import os
+import stat
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -43,7 +46,8 @@ def test_what_has_no_form_in_toml_is_a_defect():
         to_toml(None)
 
 
-names = st.text(min_size=1, max_size=10)
+characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="[]<")
+names = st.text(characters, min_size=1, max_size=10)
 
 
 @given(st.lists(names, min_size=3, max_size=6, unique=True), st.lists(names, max_size=3, unique=True))
@@ -85,17 +89,32 @@ def test_an_aggregator_listens_to_this_machine_unless_told_otherwise(tmp_path):
     assert (config.listen, config.programs) == ("[::]:0", ("lab:train",))
 
 
-@pytest.mark.parametrize("address", ["localhost:7070", "10.0.0.1:0", "[::1]:65535", "a.b.example:1"])
+@pytest.mark.parametrize(
+    "address", ["localhost:7070", "10.0.0.1:1", "[::1]:65535", "[fe80::1%eth0]:1", "a.b.example:1"]
+)
 def test_addresses(address):
     assert check_address(address, "here") == address
 
 
 @pytest.mark.parametrize(
-    "address", ["", ":", "localhost", ":1", "a:", "a:65536", "a:-1", "a:1x", "a:٣", "a:²", "a:7070\n"]
+    "address",
+    [
+        *("", ":", "localhost", ":1", "a:", "a:65536", "a:-1", "a:1x", "a:٣", "a:²", "a:7070\n"),
+        *("http://127.0.0.1:1", "a b:1", "::1:1", "[::1]", "[]:1", "[a]:1", "a/b:1", "\0:1", "[::1:1"),
+    ],
 )
 def test_addresses_that_are_none(address):
     with pytest.raises(ConfigError, match=r"here: .* is not an address; write HOST:PORT"):
         check_address(address, "here")
+
+
+def test_port_0_is_for_listening_alone(tmp_path):
+    with pytest.raises(ConfigError, match=r"here: 'localhost:0' is no address to dial: port 0 .* HOST:PORT"):
+        check_address("localhost:0", "here")
+    (tmp_path / "party.toml").write_text('party = "a"\naggregator = "localhost:0"\ndata = "x.csv"\n')
+    with pytest.raises(ConfigError, match=r"party\.toml: aggregator: .* port 0 is for listening"):
+        read_party(tmp_path / "party.toml")
+    assert AggregatorConfig(listen="localhost:0").listen == "localhost:0"
 
 
 @pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2\n", b"\xff", b"[a", b"x" * 10])
@@ -152,3 +171,53 @@ def test_whether_a_file_can_be_written_is_known_before(tmp_path):
     for path, said in ((tmp_path, "is a directory"), (tmp_path / "a" / "b", "does not exist")):
         with pytest.raises(ConfigError, match=said):
             check_writable(path)
+
+
+def test_a_link_stays_and_its_file_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    link = tmp_path / "link"
+    link.symlink_to("there/file")
+    for data in (b"new", b"newer"):
+        check_writable(link)
+        write_atomically(link, data)
+        assert link.is_symlink()
+        assert (tmp_path / "there" / "file").read_bytes() == data
+    assert [entry.name for entry in (tmp_path / "there").iterdir()] == ["file"]
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name, said in (("pipe", "no regular file"), ("loop", "symbolic links")):
+        for write in (check_writable, lambda path: write_atomically(path, b"x")):
+            with pytest.raises(ConfigError, match=rf"{name}: cannot write: .*{said}"):
+                write(tmp_path / name)
+    assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
+    assert (tmp_path / "loop").is_symlink()
+
+
+def test_devices_and_open_pipes_are_written_through(tmp_path):
+    link = tmp_path / "link"
+    terminal, device = os.openpty()
+    for (reading, writing), target in (
+        ((terminal, device), os.ttyname(device)),
+        (pipe := os.pipe(), f"/proc/self/fd/{pipe[1]}"),
+    ):
+        link.symlink_to(target)
+        check_writable(link)
+        write_atomically(link, b"through")
+        assert os.read(reading, 100) == b"through"
+        assert link.is_symlink()
+        link.unlink()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_an_output_is_no_input(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("x")
+    (tmp_path / "link").symlink_to("rows.csv")
+    check_writable(Path("new.csv"), tmp_path / "rows.csv", tmp_path / "nowhere.csv")
+    for path in ("rows.csv", "link"):
+        with pytest.raises(ConfigError, match=f"{path}: is read by this very command"):
+            check_writable(Path(path), tmp_path / "nowhere.csv", tmp_path / "rows.csv")

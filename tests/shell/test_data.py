@@ -132,6 +132,18 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
         ("t.csv.gz", b"not compressed", "cannot be read as CSV: "),
         ("t.csv", b"a\xff,b\n1,2\n", "cannot be read as CSV: "),
         ("t.csv", b"a,b,a\n1,2,3\n", "there are two columns named 'a'"),
+        ("t.csv", b"a;b\n1;2\n", "semicolons stand between the columns; put commas there in a .csv"),
+        ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "semicolons stand between the columns"),
+        ("t.tsv", b"a;b\n1;2\n", "semicolons stand between the columns"),
+        ("t.csv", b"a\tb\n1\t2\n", "tabs stand between the columns"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16, or no text; save it as UTF-8"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16, or no text; save it as UTF-8"),
+        (
+            "t.csv",
+            b'a,b\n1,"2\n' + b"3,4\n" * (1 << 20),
+            "a row is longer than 1 MiB; close a quote left open",
+        ),
+        ("t.csv", b"a,b\n1," + b"z" * (3 << 20) + b"\n2,u\n", "a row is longer than 1 MiB; close a quote"),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: bytes, said: str) -> None:
@@ -151,6 +163,24 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table([[1], [2]], names=["a", "a"]), path)
     assert "'a'" in config_error(lambda: read_table(path))
+
+
+def test_a_row_of_many_columns_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    names = [f"x{i}" for i in range(22_000)]
+    row = ",".join(["0.5".ljust(100, "0")] * len(names))  # 2.2 MB
+    path.write_text("\n".join([",".join(names), row, row, ""]))
+    table = read_table(path)
+    assert table.column_names == names
+    assert table.column("x21999").to_pylist() == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("header", ['"a;b",c', '"a; b\nd",c', 'c,"a\tb"', '"a;b"', "a"])
+def test_other_separators_in_a_name_are_part_of_it(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "t.csv"
+    width = header.count(",") + 1
+    path.write_text(header + "\n" + ",".join("1" * width) + "\n")
+    assert read_table(path).column_names == [name.strip('"') for name in header.split(",")]
 
 
 def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
@@ -371,6 +401,14 @@ def test_an_absent_column_names_the_nearest_or_the_columns() -> None:
     assert refusal(many, NUMERIC).endswith("'a6', 'a7', … (20 in all)")
 
 
+@pytest.mark.timeout(10)
+def test_many_columns_are_found_at_once() -> None:
+    names = [f"x{i}" for i in range(8_000)]
+    table = as_table(pa.table({"y": [0, 1], **{name: [i, i + 1] for i, name in enumerate(names)}}))
+    shard = to_shard(table, terms(numeric=names), "north")
+    assert [column[0] for column in shard.columns] == list(range(8_000))
+
+
 def test_a_table_without_rows() -> None:
     table = pa.schema([("x", pa.float64()), ("y", pa.int64())]).empty_table()
     assert refusal(table, NUMERIC) == "the table has no rows"
@@ -430,7 +468,7 @@ def test_the_exact_level_goes_before_another_spelling() -> None:
 
 @given(st.data())
 def test_codes_are_places_of_levels(data: st.DataObject) -> None:
-    words = st.text(st.characters(codec="utf-8"), min_size=1, max_size=5)
+    words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc"]), min_size=1, max_size=5)
     levels = data.draw(st.lists(words, min_size=1, max_size=8, unique=True))
     places = data.draw(st.lists(st.none() | st.integers(0, len(levels) - 1), min_size=1, max_size=30))
     values = pa.array([None if place is None else levels[place] for place in places], pa.string())

@@ -72,6 +72,9 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
         "huge": [1e300] * rows,
         "": range(rows),
         "n" * 257: range(rows),
+        "a[0]": range(rows),
+        "a\nb": range(rows),
+        "notes": ["u", "v\0"] * (rows // 2) + ["u"] * (rows % 2),
         "__index_level_0__": range(rows),
         "x": range(rows),
         "y": [i % 2 for i in range(rows)],
@@ -89,6 +92,9 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
         "huge": "has values that are infinite or too large for a 32-bit float",
         "": "has no name",
         "n" * 257: "has a name of more than 256 characters",
+        "a[0]": "has the character '[' in its name, which must be renamed",
+        "a\nb": "has the character '\\n' in its name, which must be renamed",
+        "notes": "has the character '\\x00' in a value",
         "__index_level_0__": "is an index of pandas",
     }
 
@@ -250,3 +256,10 @@ def test_splits_follow_weights_and_seed() -> None:
 )
 def test_splits_that_cannot_be(names: list[str], weights: list[float], said: str) -> None:
     assert config_error(lambda: split_by_weights(pa.table({"x": [1, 2]}), names, weights, 0)).startswith(said)
+
+
+def test_a_split_needs_a_seed_that_is_not_negative() -> None:
+    table = pa.table({"x": [1, 2]})
+    assert config_error(lambda: split_by_weights(table, ["a", "b"], [1, 1], -1)) == (
+        "the seed of a split must be 0 or more, got -1"
+    )

@@ -1,5 +1,6 @@
 """What `import fedboost` offers."""
 
+import asyncio
 import subprocess
 import sys
 import types
@@ -78,6 +79,18 @@ def test_simulate_and_a_network_make_the_same_model(tmp_path):
     assert isinstance(result, fb.Result)
     assert isinstance(result.model, fb.Model)
     assert training.model == result.model
+
+
+@pytest.mark.parametrize("wait", [float("inf"), 1e300])
+def test_an_analyst_may_wait_for_ever(tmp_path, wait):
+    tables = shared_out(1)
+
+    async def scenario():
+        async with consortium(tmp_path, tables) as one:
+            training = fb.connect(one.address).train(terms(tables), wait)
+            return await asyncio.to_thread(lambda: training.model)
+
+    assert in_time(scenario()).parties == ("north",)
 
 
 def test_a_training_that_is_not_iterated_still_ends_with_its_history(tmp_path):
