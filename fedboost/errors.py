@@ -8,10 +8,14 @@ LONGEST_QUOTE = 500
 """Characters of somebody else's text that stand in one of our sentences."""
 
 
-def quoted(text: str) -> str:
+def printable(text: str) -> str:
+    """A text on one line, with escapes for what a terminal would act on."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str, longest: int = LONGEST_QUOTE) -> str:
     """Somebody else's text as one printable line of bounded length."""
-    line = "".join(c if c.isprintable() else " " for c in text[: LONGEST_QUOTE + 1])
-    return line if len(line) <= LONGEST_QUOTE else line[:LONGEST_QUOTE] + "..."
+    return printable(text if len(text) <= longest else text[:longest] + "…")
 
 
 class FedboostError(Exception):

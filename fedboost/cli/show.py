@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from fedboost.errors import quoted
 from fedboost.protocol.terms import Terms
 from fedboost.shell.telemetry import Row
 
@@ -27,9 +28,7 @@ def notice(text: str) -> None:
 
 def printable(text: str) -> str:
     """The text on one line of about 2,000 characters at most: names and peers' words may hold anything."""
-    if len(text) > MAX_LINE:
-        text = f"{text[:MAX_LINE]}…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return quoted(text, MAX_LINE)
 
 
 def size(count: float) -> str:

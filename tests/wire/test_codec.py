@@ -66,7 +66,8 @@ u32 = st.integers(0, 2**32 - 1)
 u64 = st.integers(0, 2**64 - 1)
 rows = st.integers(1, 2**48 - 1)
 words = st.text(max_size=20)
-names = st.text(min_size=1, max_size=10)
+characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="[]<")
+names = st.text(characters, min_size=1, max_size=10)
 scales = st.builds(Scale, st.integers(-256, 256), st.integers(1, 32))
 splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32), max_size=4).map(tuple)
 
@@ -74,7 +75,7 @@ splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32), max_size=
 @st.composite
 def terms(draw):
     columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
-    categorical = {columns.pop(): draw(st.lists(words, min_size=1, max_size=3, unique=True))}
+    categorical = {columns.pop(): draw(st.lists(names, min_size=1, max_size=3, unique=True))}
     return Terms.read(
         {
             "columns": {"label": columns[0], "numeric": columns[1:], "categorical": categorical},
