@@ -25,6 +25,7 @@ protos: $(VENV)/dev
 # DATA=folder with the real tables that accuracy and wire measure on; see benchmarks/README.md
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/speed.py
+	$(BIN)/python benchmarks/masked.py
 	$(if $(DATA),$(BIN)/python benchmarks/accuracy.py --data $(DATA))
 	$(if $(DATA),$(BIN)/python benchmarks/wire.py --data $(DATA))
 

@@ -70,7 +70,9 @@ def main() -> None:
     if options.rows < 100 or options.features < 1 or options.repeats < 1:
         common.fail("--rows must be at least 100, --features and --repeats at least 1")
     columns, label = generate(options.rows, options.features)
-    terms = fb.Terms.read({"columns": {"label": LABEL, "numeric": list(columns)}, "rounds": LATE})
+    terms = fb.Terms.read(
+        {"columns": {"label": LABEL, "numeric": list(columns)}, "rounds": LATE, "protection": "plain"}
+    )
     table = pa.table({**columns, LABEL: label})
     small = table.slice(0, 100)
     fb.simulate(terms, [small, small])  # compile

@@ -50,9 +50,10 @@ def main() -> None:
     table["y"] = (table["a"] + table["b"] ** 2 > 1).astype(float)
     shards = {
         "north": {name: column[:200] for name, column in table.items()},
-        "south": {name: column[200:] for name, column in table.items()},
+        "south": {name: column[200:260] for name, column in table.items()},
+        "east": {name: column[260:] for name, column in table.items()},
     }
-    terms = fb.Terms.draft(table, label="y", rounds=20, parties=["north", "south"])
+    terms = fb.Terms.draft(table, label="y", rounds=20, parties=list(shards))
     simulated = fb.simulate(terms, shards, program=train).model
 
     with tempfile.TemporaryDirectory() as folder:

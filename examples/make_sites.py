@@ -1,4 +1,7 @@
-"""Write the demo's three hospitals as CSV files: python examples/make_sites.py FOLDER"""
+"""Write the demo's three hospitals as CSV files, and keys for all: python examples/make_sites.py TABLES KEYS
+
+Between organisations nobody makes everybody's keys: see docs/identity.md.
+"""
 
 import sys
 from pathlib import Path
@@ -6,9 +9,15 @@ from pathlib import Path
 from pyarrow import csv
 
 from fedboost.cli.demo import hospitals
+from fedboost.shell.loopback import write_consortium
 
-folder = Path(sys.argv[1])
-folder.mkdir(parents=True, exist_ok=True)
-for name, table in hospitals().tables.items():
-    csv.write_csv(table, folder / f"{name}.csv")
-    print(folder / f"{name}.csv", table.num_rows, "rows")
+tables, keys = Path(sys.argv[1]), Path(sys.argv[2])
+tables.mkdir(parents=True, exist_ok=True)
+sites = hospitals().tables
+for name, table in sites.items():
+    csv.write_csv(table, tables / f"{name}.csv")
+    print(tables / f"{name}.csv", table.num_rows, "rows")
+if not (keys / "aggregator").exists():
+    keys.mkdir(parents=True, exist_ok=True)
+    write_consortium(keys, {name: name for name in sites}, days=365)
+    print(keys, "keys of the aggregator, the analyst and the sites")

@@ -10,10 +10,10 @@ import fedboost as fb
 
 bunch = load_breast_cancer()
 table = pa.table({**dict(zip(bunch.feature_names, bunch.data.T, strict=True)), "benign": bunch.target})
-north, south = table.slice(0, 400), table.slice(400)
+north, south, east = table.slice(0, 300), table.slice(300, 200), table.slice(500)
 
 terms = fb.Terms.draft(north, label="benign", rounds=20)
-result = fb.simulate(terms, {"north": north, "south": south})
+result = fb.simulate(terms, {"north": north, "south": south, "east": east})
 result.model.save("model.json")  # in this folder; an ordinary XGBoost file
 print(result.history[-1])
 print(fb.Model.load("model.json").predict(south)[:5])

@@ -3,7 +3,7 @@
     import fedboost as fb
 
     terms = fb.Terms.draft("hospital.csv", label="diagnosis", rounds=50)
-    result = fb.simulate(terms, {"north": "north.csv", "south": "south.csv"})
+    result = fb.simulate(terms, {"north": "north.csv", "south": "south.csv", "east": "east.csv"})
     result.model.save("model.json")            # an ordinary XGBoost file
 
 Promises: importing this module imports nothing heavy; names arrive when they are first used.

@@ -47,5 +47,9 @@ class Refused(FedboostError):
     """The terms, or a site's own policy or data, forbid what was asked."""
 
 
+class RosterTooSmall(FedboostError):
+    """So many parties are lost that the sum of the others could not be opened."""
+
+
 class SessionFailed(FedboostError):
     """The session ended without a model; the message names the site and the cause."""

@@ -4,15 +4,33 @@ Messages wait in one channel a party and direction; a seeded draw says which cha
 different parties say arrives in any order, while what one party says stays in order.
 """
 
+import os
 from collections import deque
+from datetime import UTC, datetime
 
 import numpy as np
 
+from fedboost.privacy import identity
+from fedboost.privacy.cells import Residues
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
+
+
+def pack(values, width):
+    """Integers as cells of so many bytes."""
+    return Residues.of(np.asarray(values, np.int64), width).packed(0, len(values))
+
+
+def unpack(cells, width):
+    """The integers in such cells, int64."""
+    count = len(cells) // width
+    residues = Residues(count, width)
+    residues.add(0, count, cells)
+    return residues.signed()
 
 
 def shard_of(X, y, weight=None, rows=slice(None)):
@@ -24,11 +42,11 @@ def shard_of(X, y, weight=None, rows=slice(None)):
 
 
 def terms_of(X, parties, weight=None, **settings):
-    """Terms for `parties` parties over features f0, f1, ..."""
+    """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise."""
     numeric = [f"f{i}" for i in range(X.shape[1])]
     columns = {"label": "y", "numeric": numeric, **({} if weight is None else {"weight": "w"})}
     names = [f"p{i}" for i in range(parties)]
-    return Terms.read({"columns": columns, "parties": names, **settings})
+    return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
 
 def one_party(rows):
@@ -43,6 +61,19 @@ def randomly(rows, parties, seed=0):
     return [np.flatnonzero(owner == party) for party in range(parties)]
 
 
+def sites_of(terms, shards):
+    """A place for each party; with keys if the protection needs them."""
+    credentials = {}
+    if terms.protection != "plain":
+        now = datetime.now(UTC)
+        signers, roots = identity.in_memory(terms.parties, now)
+        credentials = {name: Credentials(signer, roots, (), now) for name, signer in signers.items()}
+    return {
+        name: Site(name, lambda _, own=own: own, os.urandom, credentials.get(name))
+        for name, own in shards.items()
+    }
+
+
 def run(X, y, parts, weight=None, seed=0, spoil=None, **settings):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
@@ -50,7 +81,7 @@ def run(X, y, parts, weight=None, seed=0, spoil=None, **settings):
     """
     terms = terms_of(X, len(parts), weight, **settings)
     shards = {name: shard_of(X, y, weight, rows) for name, rows in zip(terms.parties, parts, strict=True)}
-    ends = {name: PartySession(name, lambda _, own=own: own) for name, own in shards.items()}
+    ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
     aggregator = AggregatorSession("s", terms, boosting)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}

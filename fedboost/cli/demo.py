@@ -12,17 +12,26 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.cli.show import PLAIN_NOTICE, notice, print_json, print_traffic, printable, progress
+from fedboost.cli.show import (
+    PLAIN_NOTICE,
+    notice,
+    print_json,
+    print_traffic,
+    printable,
+    progress,
+    signatures,
+)
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import UNIT, Float64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.metrics import MetricScale
+from fedboost.privacy.masked import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table, to_shard
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.shell.files import check_writable, party_stems
-from fedboost.shell.loopback import Loopback
+from fedboost.shell.loopback import ANYTHING, Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
@@ -65,6 +74,7 @@ def run_demo(
             "max_depth": 4,
             "learning_rate": 0.2,
             "parties": list(sites.tables),
+            "protection": "masked" if len(sites.tables) >= SMALLEST_GROUP else "plain",
             "columns": draft.columns.model_dump(mode="json"),
         }
     )
@@ -75,15 +85,17 @@ def run_demo(
     _warm_up(say)
     model_file = folder / "model.json"
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
-    notice(PLAIN_NOTICE)
-    with Loopback(folder, files) as consortium:
+    if terms.protection == "plain":
+        notice(PLAIN_NOTICE)
+    policy = ANYTHING if terms.protection == "plain" else {}
+    with Loopback(folder, files, policy=policy) as consortium:
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
             for row in training:
                 draw(row)
         model = training.model
     model.save(model_file)
-    pooled = simulate(terms, {"pooled": concat_tables(sites.tables.values())}).model
+    pooled = simulate(_unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
     equal = model.booster.to_xgboost() == pooled.booster.to_xgboost()
     scores = _scores(terms, sites, model, pooled)
     if as_json:
@@ -91,6 +103,8 @@ def run_demo(
             event="done",
             model=str(model_file),
             equal=equal,
+            protection=model.protection,
+            signed_by=list(model.attestations),
             held_out=scores,
             traffic={party: {"sent": s, "received": r} for party, (s, r) in training.traffic.items()},
         )
@@ -100,9 +114,15 @@ def run_demo(
         print()
         print_traffic(training.traffic, terms.rounds)
         print()
+        print(signatures(model))
         print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
+
+
+def _unprotected(terms: Terms) -> Terms:
+    """For one party alone, which has nobody to hide from."""
+    return terms.changed(protection="plain", parties=[])
 
 
 def hospitals() -> Sites:
@@ -164,11 +184,11 @@ def _write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) ->
 def _warm_up(say: Any) -> None:
     """Compile the kernels once, here, so that the processes find them compiled."""
     say("loading kernels (the first time they are compiled, which takes some seconds) ...")
-    values = np.arange(64, dtype=np.float64)
+    values = np.arange(200, dtype=np.float64)
     table = {"x": values, "y": values % 2}
     for objective in ("binary:logistic", "reg:squarederror"):
         terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "objective": objective, "rounds": 1})
-        simulate(terms, [table]).model.predict(table)
+        simulate(terms, [table] * 3).model.predict(table)
 
 
 def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str, dict[str, float]]:
@@ -188,7 +208,7 @@ def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str
     scores: dict[str, dict[str, float]] = {}
     for name, table in sites.tables.items():
         try:
-            scores[f"{name} alone"] = score(simulate(terms, {name: table}).model)
+            scores[f"{name} alone"] = score(simulate(_unprotected(terms), {name: table}).model)
         except FedboostError:
             scores[f"{name} alone"] = {}
     return {**scores, "federated": score(model), "pooled": score(pooled)}

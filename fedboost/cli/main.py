@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 
 from fedboost import __version__
+from fedboost.cli.keys import keys_app
 from fedboost.errors import FedboostError
 
 app = typer.Typer(
@@ -35,6 +36,10 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
 Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv or .parquet.", show_default=False)]
+InsecureLoopback = Annotated[
+    bool,
+    typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
+]
 Site = Annotated[
     str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
 ]
@@ -96,12 +101,13 @@ def simulate(
 @app.command(epilog="Example: fedboost aggregator --config aggregator.toml")
 def aggregator(
     config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.", show_default=False)],
+    insecure_loopback: InsecureLoopback = False,
     json: Json = False,
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
     from fedboost.cli.serving import run_aggregator
 
-    run_aggregator(config, json)
+    run_aggregator(config, insecure_loopback, json)
 
 
 @app.command(epilog="Example: fedboost party --config party.toml")
@@ -109,25 +115,33 @@ def party(
     config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],
     wait: Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)] = 600,
     once: Annotated[bool, typer.Option("--once", help="Exit after one session.")] = False,
+    insecure_loopback: InsecureLoopback = False,
 ) -> None:
     """Take part with this site's rows, session after session."""
     from fedboost.cli.serving import run_party
 
-    run_party(config, wait, once)
+    run_party(config, wait, once, insecure_loopback)
 
 
-@app.command(epilog="Example: fedboost train terms.toml --aggregator localhost:7070 --out model.json")
+@app.command(
+    epilog="Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/analyst "
+    "--out model.json"
+)
 def train(
     terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
     aggregator: Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
+    ] = None,
+    insecure_loopback: InsecureLoopback = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
     from fedboost.cli.training import run_training
 
-    run_training(terms, aggregator, out, wait, json)
+    run_training(terms, aggregator, keys, insecure_loopback, out, wait, json)
 
 
 @app.command(epilog="Example: fedboost predict model.json new.csv --out predictions.csv")
@@ -171,9 +185,23 @@ def terms(
     run_terms(data, label, weight, site, exclude or [], party or [], out)
 
 
+@app.command(epilog="Example: fedboost audit north.audit.jsonl")
+def audit(
+    log: Annotated[Path, typer.Argument(help="A party's audit log.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Verify a site's audit log, and say in plain words what has left it."""
+    from fedboost.cli.audit import run_audit
+
+    run_audit(log, json)
+
+
 def _interrupted() -> None:
     print("fedboost: interrupted; nothing was saved", file=sys.stderr)
     sys.exit(INTERRUPTED)
+
+
+app.add_typer(keys_app)
 
 
 def _refused(text: str) -> None:

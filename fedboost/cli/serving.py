@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.cli.show import print_json
-from fedboost.errors import SessionFailed
-from fedboost.shell.config import read_aggregator, read_party
+from fedboost.errors import ConfigError, SessionFailed
+from fedboost.shell.config import choose_keys, read_aggregator, read_party
 from fedboost.shell.telemetry import logger
 
 
-def run_aggregator(config_file: Path, as_json: bool) -> None:
+def run_aggregator(config_file: Path, insecure_loopback: bool, as_json: bool) -> None:
     """`fedboost aggregator`."""
     config = read_aggregator(config_file)
+    bundle = choose_keys(config.keys, "aggregator", config.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.shell.aggregator_server import AggregatorServer
 
-        server = AggregatorServer(config, logger("aggregator"))
+        server = AggregatorServer(config, logger("aggregator"), bundle)
         await server.start()
         if as_json:
             print_json(event="listening", address=server.address)
         else:
-            print(f"aggregator listening on {server.address}, without encryption", flush=True)
+            how = "without encryption" if bundle is None else "for parties and analysts with keys"
+            print(f"aggregator listening on {server.address}, {how}", flush=True)
         try:
             await server.serve()
         finally:
@@ -34,12 +36,18 @@ def run_aggregator(config_file: Path, as_json: bool) -> None:
     _run_until_stopped(serve())
 
 
-def run_party(config_file: Path, wait: float, once: bool) -> None:
+def run_party(config_file: Path, wait: float, once: bool, insecure_loopback: bool) -> None:
     """`fedboost party`."""
     config = read_party(config_file)
+    bundle = choose_keys(config.keys, "party", config.aggregator, insecure_loopback)
+    if bundle is not None and bundle.signer.name != config.party:
+        raise ConfigError(
+            f"{config_file}: party is {config.party!r}, and {config.keys} is the bundle of "
+            f"{bundle.signer.name!r}"
+        )
     from fedboost.shell.party_node import PartyNode
 
-    node = PartyNode(config, logger("party"))
+    node = PartyNode(config, logger("party"), bundle)
     _run_until_stopped(node.run(wait, once))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")

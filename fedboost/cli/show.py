@@ -8,12 +8,22 @@ from typing import Any
 
 from fedboost.errors import quoted
 from fedboost.protocol.terms import Terms
+from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Row
 
 MAX_LINE = 2000
 ACCOUNTED = ("round", "seconds", "bytes")
 
 PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
+
+
+def signatures(model: Model) -> str:
+    """Which parties signed what they did for a model, and which did not."""
+    missing = [party for party in model.parties if party not in model.attestations]
+    if len(missing) == len(model.parties):
+        return f"protection {model.protection}, signed by nobody"
+    lacking = f", NOT by {', '.join(missing)}" if missing else ""
+    return f"protection {model.protection}, signed by {', '.join(model.attestations)}{lacking}"
 
 
 def print_json(**values: Any) -> None:

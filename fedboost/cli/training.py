@@ -15,10 +15,11 @@ from fedboost.cli.show import (
     print_traffic,
     printable,
     progress,
+    signatures,
     size,
 )
 from fedboost.errors import ConfigError
-from fedboost.shell.analyst import Connection
+from fedboost.shell.analyst import connect
 from fedboost.shell.config import check_address, read_terms
 from fedboost.shell.data import listing, read_table
 from fedboost.shell.draft import split_by_site, split_by_weights
@@ -59,12 +60,20 @@ def run_simulation(
     _conclude(result.model, result.traffic, out, as_json)
 
 
-def run_training(terms_file: Path, address: str, out: Path, wait: float, as_json: bool) -> None:
+def run_training(
+    terms_file: Path,
+    address: str,
+    keys: Path | None,
+    insecure_loopback: bool,
+    out: Path,
+    wait: float,
+    as_json: bool,
+) -> None:
     """`fedboost train`."""
     check_address(address, "--aggregator")
     check_writable(out, terms_file)
     terms = read_terms(terms_file)
-    training = Connection(address).train(terms, wait, _say_waiting)
+    training = connect(address, keys, insecure_loopback).train(terms, wait, _say_waiting)
     with progress(terms, as_json) as draw:
         for row in training:
             if row["round"] == 0 and terms.protection == "plain":
@@ -87,6 +96,8 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
             model=str(out) if out else None,
             fingerprint=model.fingerprint,
             terms=model.terms.digest,
+            protection=model.protection,
+            signed_by=list(model.attestations),
             metrics=last,
             traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
         )
@@ -95,4 +106,5 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
     total = size(sum(map(sum, traffic.values())))
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
     print_traffic(traffic, len(model.rounds))
+    print(signatures(model))
     print(f"model: {out} (XGBoost JSON)" if out else "model: not saved (give --out model.json)")

@@ -7,6 +7,7 @@ Refuses: files that are not such a model (ConfigError).
 The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -94,6 +95,11 @@ class Booster:
                     total[feature] = total.get(feature, 0.0) + amount
         score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model file without attributes, in hex: equal for equal models."""
+        return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
         """The model as XGBoost's JSON; attributes ride along and change no prediction."""

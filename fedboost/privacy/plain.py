@@ -1,38 +1,71 @@
 """Protection `plain`: no hiding. The aggregator sees every party's vector before it adds it.
 
 For benchmarks, tests and parties that trust the aggregator; an ordinary data-parallel allreduce.
+Refuses: notes and help, which `plain` has no use for (PeerError).
 """
 
 from collections.abc import Iterator
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.cells import RunningSum, pack
+from fedboost.privacy.cells import Residues
 from fedboost.privacy.protection import PART_CELLS, Tag
 
 
 class PlainSealer:
     """Packs the integers into cells, and that is all."""
 
+    def __init__(self) -> None:
+        self._last = (-1, -1)
+
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The parts of the vector as packed cells."""
+        if (tag.turn, tag.attempt) <= self._last:
+            raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
+        self._last = tag.turn, tag.attempt
+        return self._parts(values, tag)
+
+    def _parts(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         for part in range(tag.parts):
-            yield pack(values[part * PART_CELLS : (part + 1) * PART_CELLS], tag.cell_bytes)
+            start, cells = part * PART_CELLS, tag.part_cells(part)
+            yield Residues.of(values[start : start + cells], tag.cell_bytes).packed(0, cells)
+
+    def note(self) -> bytes:
+        """Nothing."""
+        return b""
+
+    def assist(self, request: bytes) -> bytes:
+        """Refused: a plain sum opens by itself."""
+        raise PeerError("protection plain needs no help")
 
 
 class PlainOpener:
     """Adds packed cells into one running sum."""
 
     def __init__(self, tag: Tag) -> None:
-        self._tag = tag
         self.parts = tag.parts
-        self._sum = RunningSum(tag.cells, tag.cell_bytes)
+        self._tag = tag
+        self._sum = Residues(tag.cells, tag.cell_bytes)
 
-    def add(self, part: int, cells: bytes) -> None:
+    def add(self, party: str, part: int, cells: bytes) -> None:
         """Add one part."""
-        if not 0 <= part < self.parts:
-            raise PeerError(f"part {part} of a vector of {self.parts} parts")
         self._sum.add(part * PART_CELLS, self._tag.part_cells(part), cells)
+
+    def note(self, party: str, note: bytes) -> None:
+        """There must be none."""
+        if note:
+            raise PeerError("a note where protection plain has none")
+
+    def lose(self, party: str) -> None:
+        """Its vector is in the sum; nothing more was wanted of it."""
+
+    def requests(self) -> dict[str, bytes]:
+        """No help is wanted."""
+        return {}
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Refused."""
+        raise PeerError("help that protection plain did not ask for")
 
     def open(self) -> Int64:
         """The sum."""

@@ -1,18 +1,19 @@
 """The contract of a protection: who may see a single party's vector.
 
-A **Sealer** lives at a party and turns its vector of integers into sealed parts, chunk by chunk. An
-**Opener** lives at the aggregator, adds the sealed parts of all parties into one running sum, never a copy
-per party, and opens the sum when every part of every party is in.
+A **Sealer** lives at a party and turns its vector of integers into sealed parts. An **Opener** lives at the
+aggregator, one a turn: it adds the sealed parts of all parties into one running sum, never a copy per party,
+asks parties for help if the protection needs it, and opens the sum.
 
-Promises of every protection: the opened sum is the exact sum of the vectors; the order of parts of
-different parties does not matter; a tag is sealed once.
-Refuses: a part of another length or number than the vector has (PeerError).
+Promises of every protection: the opened sum is the exact sum of the vectors; the order in which messages of
+different parties arrive does not matter; a tag is sealed once.
+Refuses: a part of another length or number than the vector has, help that was not asked for (PeerError).
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 
 PART_CELLS = 1 << 16
@@ -21,9 +22,17 @@ PART_CELLS = 1 << 16
 
 @dataclass(frozen=True)
 class Tag:
-    """The unique label of one sealing: a session's turn, and how wide its cells are."""
+    """The unique label of one sealing, and the shape of what is sealed.
+
+    turn, attempt: grow strictly; tree: the tree that grows (-1 before the first); roster: the parties whose
+    vectors go into the sum; transcript: hash of all questions of the session up to this one.
+    """
 
     turn: int
+    attempt: int
+    tree: int
+    roster: tuple[str, ...]
+    transcript: bytes
     cells: int
     cell_bytes: int
 
@@ -34,6 +43,8 @@ class Tag:
 
     def part_cells(self, part: int) -> int:
         """Integers in one part."""
+        if not 0 <= part < self.parts:
+            raise PeerError(f"part {part} of a vector of {self.parts} parts")
         return min(PART_CELLS, self.cells - part * PART_CELLS)
 
 
@@ -41,20 +52,49 @@ class Sealer(Protocol):
     """At a party."""
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The sealed parts of a vector, in order."""
+        """The sealed parts of a vector, in order. PeerError if this tag must not be sealed."""
+        ...
+
+    def note(self) -> bytes:
+        """What goes to the opener with the last part of what was sealed last."""
+        ...
+
+    def assist(self, request: bytes) -> bytes:
+        """Help to open the sum of the last turn. PeerError if that must not be given."""
         ...
 
 
 class Opener(Protocol):
     """At the aggregator, one a turn."""
 
-    parts: int
-    """Parts in which each party's vector arrives."""
+    @property
+    def parts(self) -> int:
+        """Parts in which each party's vector arrives."""
+        ...
 
-    def add(self, part: int, cells: bytes) -> None:
-        """Add one part of some party's vector; PeerError if it cannot be one."""
+    def add(self, party: str, part: int, cells: bytes) -> None:
+        """Add one part of a party's vector; PeerError if it cannot be one."""
+        ...
+
+    def note(self, party: str, note: bytes) -> None:
+        """Take in what came with a party's last part."""
+        ...
+
+    def lose(self, party: str) -> None:
+        """A party whose whole vector was added is gone. Its vector stays in the sum."""
+        ...
+
+    def requests(self) -> dict[str, bytes]:
+        """Party to the help that is still wanted of it; empty when the sum can be opened.
+
+        Raises RosterTooSmall if it never can.
+        """
+        ...
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Take in a party's help; PeerError if it is not what was asked for."""
         ...
 
     def open(self) -> Int64:
-        """The sum, once every part of every party was added."""
+        """The sum, once every party's parts are added and `requests` is empty."""
         ...

@@ -6,8 +6,12 @@ sum, a public number; it bounds the cells.
 Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 """
 
+import dataclasses
+import hashlib
 import math
 from dataclasses import dataclass
+
+import numpy as np
 
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BYTES, Scale, cell_bytes
@@ -16,6 +20,7 @@ from fedboost.gbdt.bins import MAX_CODES, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
+from fedboost.privacy import fields
 from fedboost.protocol.terms import Terms
 
 START_BITS = 24
@@ -152,6 +157,41 @@ MAX_ROWS = 1 << 48
 """Rows behind a sum: fewer than this."""
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
+
+
+def digest(query: Query) -> bytes:
+    """A hash of everything the query says: 32 bytes."""
+    tokens: list[bytes] = []
+    _flatten(query, tokens)
+    return hashlib.sha256(fields.pack(*tokens)).digest()
+
+
+def _flatten(value: object, tokens: list[bytes]) -> None:
+    """Append tokens of which every value has its own sequence."""
+    match value:
+        case Split(node, feature, place, missing_left, left):
+            tokens.append(b"%d %d %d %d %d" % (node, feature, place, missing_left, left))
+        case int():
+            tokens.append(b"%d" % value)
+        case float():
+            tokens.append(value.hex().encode())
+        case str():
+            tokens.append(value.encode())
+        case np.ndarray():
+            tokens += [str(value.dtype).encode(), value.tobytes()]
+        case tuple():
+            tokens.append(b"(%d" % len(value))
+            for item in value:
+                _flatten(item, tokens)
+        case _:
+            tokens.append(type(value).__name__.encode())
+            for member in dataclasses.fields(value):  # type: ignore[arg-type]
+                _flatten(getattr(value, member.name), tokens)
+
+
+def tree_of(query: Query) -> int:
+    """The tree a query belongs to; what comes before the first tree belongs to the constant."""
+    return query.tree if isinstance(query, HistogramQuery | EndRoundQuery) else CONSTANT_TREE
 
 
 def check(query: Query, terms: Terms) -> None:

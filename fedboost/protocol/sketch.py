@@ -46,7 +46,7 @@ class SketchOpener:
         self._items: list[list[npt.NDArray[np.void]]] = [[] for _ in range(query.features)]
         self._missing = [0] * query.features
 
-    def add(self, part: int, cells: bytes) -> None:
+    def add(self, party: str, part: int, cells: bytes) -> None:
         """Take in one feature's sketch of some party."""
         try:
             (missing,) = _MISSING.unpack_from(cells)
@@ -61,6 +61,20 @@ class SketchOpener:
             raise PeerError(f"a sketch of more than the {self._rows} rows of all parties")
         self._items[part].append(items)
         self._missing[part] += missing
+
+    def note(self, party: str, note: bytes) -> None:
+        """What the sealer had to say of another turn's vector: nothing of a sketch."""
+
+    def lose(self, party: str) -> None:
+        """Its sketches are merged; nothing more was wanted of it."""
+
+    def requests(self) -> dict[str, bytes]:
+        """No help is wanted."""
+        return {}
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Refused."""
+        raise PeerError("help that a sketch does not need")
 
     def open(self) -> Int64:
         """Feature by feature: missing rows, number of cuts, then max_bin places for their keys."""

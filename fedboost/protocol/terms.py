@@ -20,6 +20,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
+from fedboost.privacy import identity
+from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
 
 _LONGEST = 100
 """Characters of a key or a value that stand in an error."""
@@ -101,7 +103,7 @@ class Terms(Frozen):
     """The agreement of one session. Parameters have XGBoost's names and defaults, but for `rounds`."""
 
     columns: Schema
-    parties: tuple[Name, ...] = ()
+    parties: tuple[str, ...] = ()
     objective: str = "binary:logistic"
     rounds: int = Field(default=100, ge=1, le=100_000)
     max_depth: int = Field(default=6, ge=1, le=16)
@@ -115,7 +117,9 @@ class Terms(Frozen):
     eval_metric: tuple[str, ...] = ()
     cut_points: Literal["grid", "kll"] = "grid"
     gradient_bits: int = Field(default=16, ge=8, le=24)
-    protection: Literal["plain"] = "plain"
+    protection: Literal["masked", "plain"] = "masked"
+    colluding: int | None = Field(default=None, ge=0, le=98)
+    allow_two_parties: bool = False
     program: Name = "boosting"
 
     @field_validator("objective")
@@ -128,6 +132,12 @@ class Terms(Frozen):
     def _distinct_parties(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(value)) != len(value):
             raise ValueError("a party is named more than once")
+        for name in value:
+            if not identity.is_name(name):
+                raise ValueError(
+                    f"{name[:_LONGEST]!r} cannot be a party's name: it takes 1 to {identity.MAX_NAME_BYTES} "
+                    f"bytes of printable characters"
+                )
         return value
 
     @field_validator("eval_metric", mode="before")
@@ -149,9 +159,30 @@ class Terms(Frozen):
                 self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
                 raise ValueError(str(error)) from None
+        if self.protection == "masked" and self.parties:
+            self._check_group(len(self.parties))
+        if self.cut_points == "kll" and self.protection != "plain":
+            raise ValueError(
+                'cut_points kll shows raw values to the aggregator: it needs protection = "plain"'
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
+
+    def _check_group(self, parties: int) -> None:
+        smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
+        if parties < smallest:
+            hint = "" if parties < 2 else " (a party can subtract itself from the sum of two)"
+            raise ValueError(
+                f"protection masked needs {smallest} parties, the terms name {parties}{hint}; "
+                f'add parties, or set protection = "plain"'
+            )
+        threshold = Group.of(self.parties, self.colluding).threshold
+        if parties > LARGEST_GROUP or threshold > parties:
+            raise ValueError(
+                f"protection masked with {parties} parties of which {self.colluding} collude: "
+                f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
+            )
 
     @property
     def loss(self) -> Loss:

@@ -2,23 +2,26 @@
 
 Promises: parties dial in, it dials nobody; a connection that breaks the protocol is closed and named, and
 the process goes on; a lost party is reported to the session at once.
-Refuses: a party without a name or with one that is taken, terms without parties or with an unknown program.
+Refuses: whoever has no certificate of the consortium, or one of another role; a party with a name that is
+taken; terms without parties or with an unknown program.
 """
 
 import asyncio
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Outbox
-from fedboost.protocol.messages import Bye, FromParty, Join, Report
+from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import AggregatorConfig
+from fedboost.shell.keys import Bundle, peer_of, server_credentials
 from fedboost.shell.programs import load_program
 from fedboost.shell.simulation import finish
 from fedboost.shell.telemetry import Meter
@@ -32,12 +35,14 @@ MAX_WAITING = 16
 
 
 class AggregatorServer:
-    """Serves until stopped. `log` is a structlog logger."""
+    """Serves until stopped. `log` is a structlog logger; without a bundle nothing is encrypted, and parties
+    are known by the names they give."""
 
-    def __init__(self, config: AggregatorConfig, log: Any) -> None:
+    def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""
         self._config = config
         self._log = log
+        self._bundle = bundle
         self._attending: dict[str, Outgoing] = {}
         self._changed = asyncio.Event()
         self._busy = False
@@ -60,7 +65,11 @@ class AggregatorServer:
         self._server.add_generic_rpc_handlers((service,))
         host = self._config.listen.rpartition(":")[0]
         try:
-            port = self._server.add_insecure_port(self._config.listen)
+            if self._bundle is None:
+                port = self._server.add_insecure_port(self._config.listen)
+            else:
+                credentials = server_credentials(self._bundle)
+                port = self._server.add_secure_port(self._config.listen, credentials)
         except RuntimeError:
             raise ConfigError(
                 f"cannot listen on {self._config.listen}: the port is taken, or the address is another "
@@ -123,12 +132,29 @@ class AggregatorServer:
             name = ""
         if not 0 < len(name) <= 256:
             raise ConfigError("a party must give its name")
+        self._check_role(context, "party", name)
         if name in self._attending:
             raise Refused(
                 f"a party named {name!r} is connected already; stop the other one, or correct `party` in "
                 f"this site's file"
             )
         return name
+
+    def _check_role(self, context: Any, role: str, name: str | None = None) -> None:
+        """Raise Refused unless the caller's certificate is of this role, and of this name if one is given."""
+        if self._bundle is None:
+            return
+        try:
+            known = peer_of(context.auth_context(), self._bundle, datetime.now(UTC))
+        except PeerError as error:
+            raise Refused(str(error)) from None
+        if known.role != role:
+            raise Refused(
+                f"this is the certificate of {known.role} {known.name!r}: it may not act as {role}; "
+                f"use a bundle of `fedboost keys {role}`"
+            )
+        if name is not None and known.name != name:
+            raise Refused(f"party {name!r} dials with the certificate of party {known.name!r}")
 
     def _tell_of_change(self) -> None:
         """Wake the analysts that wait for parties."""
@@ -149,9 +175,9 @@ class AggregatorServer:
         if session is None or party not in session.terms.parties:
             return
         match event:
-            case Join(name, _) if name == session.name:
+            case Join(name) if name == session.name:
                 self._joined.add(party)
-            case Join() | Report() if party not in self._joined:
+            case Join() | Report() | Assist() | Attest() if party not in self._joined:
                 return  # its last words in the session before this one
         try:
             outbox = session.handle(party, event)
@@ -192,6 +218,7 @@ class AggregatorServer:
         """One analyst, from terms to model."""
         try:
             _check_version(context, "analyst")
+            self._check_role(context, "analyst")
             terms = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')

@@ -2,16 +2,19 @@
 
 Promises: `Training` yields a row a round as it comes; after the last row `model` is there.
 Refuses: a session that failed raises SessionFailed with the aggregator's sentence; no aggregator within
-`wait` seconds is a ConfigError.
+`wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
 """
 
 import threading
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
-from fedboost.shell.config import check_address
+from fedboost.shell.config import check_address, choose_keys
+from fedboost.shell.keys import Bundle
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Row
 from fedboost.wire import codec
@@ -23,12 +26,15 @@ OnWaiting = Callable[[tuple[str, ...]], None]
 class Training:
     """One training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
 
-    def __init__(self, address: str, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> None:
+    def __init__(
+        self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
+    ) -> None:
         self.history: list[Row] = []
         """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
         self.traffic: dict[str, tuple[int, int]] = {}
         """Party to (bytes sent, bytes received)."""
         self._model: Model | None = None
+        self._bundle = bundle
         self._rows = self._follow(address, terms, wait, on_waiting)
 
     def __iter__(self) -> Iterator[Row]:
@@ -49,7 +55,8 @@ class Training:
         data = bytearray()
         before, bytes_before = 0.0, 0
         try:
-            for message in channel.train_stream(address, codec.encode_train_request(terms.canonical()), wait):
+            request = codec.encode_train_request(terms.canonical())
+            for message in channel.train_stream(address, self._bundle, request, wait):
                 match codec.decode_train_event(message):
                     case Waiting(parties):
                         if on_waiting:
@@ -66,7 +73,9 @@ class Training:
                         data += part
                         if last:
                             self.traffic = dict(traffic)
-                            self._model = Model.from_bytes(bytes(data), "the aggregator's model")
+                            model = Model.from_bytes(bytes(data), "the aggregator's model")
+                            _check(model, terms, self._bundle)
+                            self._model = model
                     case Failed(reason):
                         raise SessionFailed(reason)
         except grpc.RpcError as error:
@@ -78,8 +87,9 @@ class Training:
 class Connection:
     """An aggregator an analyst can submit terms to."""
 
-    def __init__(self, address: str) -> None:
-        self._address = check_address(address, "aggregator")
+    def __init__(self, address: str, bundle: Bundle | None) -> None:
+        self._address = address
+        self._bundle = bundle
 
     def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
         """Submit terms; iterate over the result for a row a round.
@@ -89,9 +99,24 @@ class Connection:
         """
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-        return Training(self._address, terms, min(threading.TIMEOUT_MAX, wait), on_waiting)
+        seconds = min(threading.TIMEOUT_MAX, wait)
+        return Training(self._address, self._bundle, terms, seconds, on_waiting)
 
 
-def connect(address: str) -> Connection:
-    """An aggregator by its address, HOST:PORT. Nothing is sent until terms are submitted."""
-    return Connection(address)
+def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:
+    """An aggregator by its address, HOST:PORT. Nothing is sent until terms are submitted.
+
+    keys: folder of the analyst's bundle; insecure_loopback: without keys and encryption, which is for an
+    aggregator on this machine alone.
+    """
+    check_address(address, "aggregator")
+    folder = None if keys is None else Path(keys)
+    return Connection(address, choose_keys(folder, "analyst", address, insecure_loopback))
+
+
+def _check(model: Model, terms: Terms, bundle: Bundle | None) -> None:
+    """The model must be one of these terms, and what parties signed of it must be right."""
+    if model.terms != terms:
+        raise PeerError("the aggregator's model was trained under other terms than were submitted")
+    if bundle is not None:
+        model.verify(bundle.roots, datetime.now(UTC), bundle.denied)

@@ -19,6 +19,7 @@ from fedboost.errors import (
     SessionFailed,
     quoted,
 )
+from fedboost.shell.keys import CLIENT_TLS_OPTIONS, Bundle, channel_credentials, tls_fault
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 SERVICE = "fedboost.wire.v1.Aggregator"
@@ -39,6 +40,9 @@ CLIENT_OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
+_TLS_OPTIONS = [*CLIENT_OPTIONS, *CLIENT_TLS_OPTIONS]
+FIRST_LOOK = 2.0
+"""Seconds without an answer before it is looked up why."""
 SERVER_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_TO_AGGREGATOR),
     ("grpc.max_send_message_length", MAX_FROM_AGGREGATOR),
@@ -76,14 +80,37 @@ def explained(error: Any, who: str) -> FedboostError:
     return PeerError(f"{who} answered {code.name}: {details}")
 
 
-def train_stream(address: str, request: bytes, wait: float) -> Iterator[bytes]:
+def dial(address: str, bundle: Bundle | None) -> Any:
+    """A channel of asyncio to the aggregator; only with a bundle is it encrypted and are both ends known."""
+    if bundle is None:
+        return grpc.aio.insecure_channel(address, options=CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+
+
+def _dial_blocking(address: str, bundle: Bundle | None) -> Any:
+    if bundle is None:
+        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+    return grpc.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+
+
+def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: float) -> Iterator[bytes]:
     """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator."""
-    with grpc.insecure_channel(address, options=CLIENT_OPTIONS) as opened:
-        try:
-            grpc.channel_ready_future(opened).result(timeout=wait)
-        except grpc.FutureTimeoutError:
-            raise ConfigError(
-                f"no aggregator answers at {address} (waited {wait:g} s); check the address and that it runs"
-            ) from None
+    with _dial_blocking(address, bundle) as opened:
+        ready, waited = grpc.channel_ready_future(opened), 0.0
+        while True:
+            pause = min(FIRST_LOOK if waited == 0 else wait, max(wait - waited, 0.05))
+            try:
+                ready.result(timeout=pause)
+                break
+            except grpc.FutureTimeoutError:
+                waited += pause
+            fault = tls_fault(address, bundle) if bundle else None
+            if fault:
+                raise ConfigError(fault)
+            if waited >= wait:
+                raise ConfigError(
+                    f"no aggregator answers at {address} (waited {wait:g} s); check the address, and that "
+                    f"it runs"
+                )
         train: Any = opened.unary_stream
         yield from train(TRAIN)(request, metadata=((VERSION_KEY, str(WIRE_VERSION)),))

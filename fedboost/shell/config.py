@@ -1,18 +1,25 @@
 """The files users write: terms, a site's file, the aggregator's file. All TOML.
 
 Promises: paths in a file count from that file's folder; a fault is one line that names file and key.
-Refuses: unknown keys, naming the nearest known one (ConfigError).
+Refuses: unknown keys, naming the nearest known one (ConfigError); a connection without keys, unless it was
+asked for and stays on this machine.
 """
 
+import ipaddress
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.shell.policy import Policy
+
+if TYPE_CHECKING:
+    from fedboost.shell.keys import Bundle
 
 _ADDRESS = re.compile(r"(\[[^][/\s]*:[^][/\s]*\]|[^][/:\s]+):(?P<port>[0-9]{1,5})")
 """An IPv6 address stands in brackets, so that its colons are not taken for that of the port."""
@@ -40,11 +47,15 @@ def check_address(value: str, source: str) -> str:
 
 
 class PartyConfig(Frozen):
-    """A site's file."""
+    """A site's file. `keys` is the folder of its bundle, `audit` its log of what left, beside the file unless
+    named, `policy` what it agrees to."""
 
     party: Name
     aggregator: str
     data: Path
+    keys: Path | None = None
+    audit: Path | None = None
+    policy: Policy = Policy()
 
     _check = field_validator("aggregator")(_address_to_dial)
 
@@ -53,6 +64,7 @@ class AggregatorConfig(Frozen):
     """The aggregator's file. `programs` are custom programs, as module:function, that terms may name."""
 
     listen: str = "127.0.0.1:7070"
+    keys: Path | None = None
     programs: tuple[str, ...] = Field(())
 
     _check = field_validator("listen")(_address)
@@ -77,17 +89,62 @@ def read_terms(path: Path) -> Terms:
 
 
 def read_party(path: Path) -> PartyConfig:
-    """A site's file; its data path is made absolute."""
+    """A site's file; its paths are made absolute."""
     config = read_model(PartyConfig, read_toml(path), str(path))
-    try:
-        return config.model_copy(update={"data": (path.parent / config.data).resolve()})
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null byte
-        raise ConfigError(f"{path}: data: {str(config.data)!r} is no path: {error}") from None
+    paths = {
+        "data": config.data,
+        "keys": config.keys,
+        "audit": config.audit or Path(f"{path.stem}.audit.jsonl"),
+    }
+    return config.model_copy(update=_from_folder(path, paths))
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:
-    """The aggregator's file."""
-    return read_model(AggregatorConfig, read_toml(path), str(path))
+    """The aggregator's file; its paths are made absolute."""
+    config = read_model(AggregatorConfig, read_toml(path), str(path))
+    return config.model_copy(update=_from_folder(path, {"keys": config.keys}))
+
+
+def _from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Path | None]:
+    absolute = {}
+    for key, path in paths.items():
+        try:
+            absolute[key] = path and (source.parent / path).resolve()
+        except (OSError, RuntimeError, ValueError) as error:  # a loop of links; a null byte
+            raise ConfigError(f"{source}: {key}: {str(path)!r} is no path: {error}") from None
+    return absolute
+
+
+def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: bool) -> "Bundle | None":
+    """The bundle to connect with; None for a connection without encryption on this machine.
+
+    Raises ConfigError unless exactly one of the two was asked for, and for the second only with a loopback
+    address.
+    """
+    from fedboost.shell.keys import read_bundle
+
+    if keys is not None and not insecure_loopback:
+        return read_bundle(keys, role)
+    if keys is not None:
+        raise ConfigError(f"keys ({keys}) and --insecure-loopback exclude each other; take one away")
+    if not insecure_loopback:
+        raise ConfigError(
+            f'no keys: name the folder that `fedboost keys {role}` wrote (keys = "FOLDER" in the file, or '
+            f"--keys FOLDER); on one machine --insecure-loopback does without"
+        )
+    if not _is_loopback(address):
+        raise ConfigError(
+            f"--insecure-loopback is for this machine alone, and {address} is no loopback address; use keys"
+        )
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}

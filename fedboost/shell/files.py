@@ -41,7 +41,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     """A file name without suffix for each party: readable, distinct from the others and from the files that
     are no party's, also where upper and lower case are the same."""
     stems: dict[str, str] = {}
-    used = {"aggregator", "model", "terms"}
+    used = {"aggregator", "analyst", "model", "terms"}
     for number, name in enumerate(names, 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
         stems[name] = stem if stem == name and stem.casefold() not in used else f"{number}-{stem}"

@@ -1,7 +1,8 @@
 """A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder; inside, every party is at hand.
+here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
+the consortium are made for it, and are gone with it.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
 """
 
@@ -12,13 +13,17 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from fedboost.errors import SessionFailed
+from fedboost.privacy import identity
 from fedboost.shell.analyst import Connection, connect
 from fedboost.shell.config import to_toml
 from fedboost.shell.files import party_stems
+from fedboost.shell.keys import write_bundle
 from fedboost.shell.telemetry import AT_HAND
 
 START_SECONDS = 60.0
@@ -26,19 +31,30 @@ STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
 """Stem of the aggregator's own files."""
+ANALYST = "analyst"
+ANYTHING = {"protections": ["masked", "plain"], "min_parties": 1}
+"""A policy for parties of one's own."""
 
 
 class Loopback:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file; programs: custom
-    programs the aggregator offers. `parties` has the process of each party by name.
+    programs the aggregator offers; policy: of the parties' files. `parties` has the process of each party by
+    name.
     """
 
-    def __init__(self, folder: Path, tables: Mapping[str, Path], programs: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        tables: Mapping[str, Path],
+        programs: Iterable[str] = (),
+        policy: Mapping[str, object] | None = None,
+    ) -> None:
         self._folder = folder
         self._tables = dict(tables)
         self._programs = list(programs)
+        self._policy = dict(policy or {})
         self._stems = party_stems(self._tables)
         self._open = ExitStack()
         self.parties: dict[str, subprocess.Popen[str]] = {}
@@ -47,6 +63,7 @@ class Loopback:
     def __enter__(self) -> "Loopback":
         self._open.__enter__()
         try:
+            self._make_keys()
             self._start_aggregator()
             for name in self._tables:
                 self.start_party(name)
@@ -64,7 +81,7 @@ class Loopback:
     @property
     def analyst(self) -> Connection:
         """An analyst's connection to the aggregator."""
-        return connect(self.address)
+        return connect(self.address, self._keys / ANALYST)
 
     def log(self, party: str) -> str:
         """What a party has logged so far."""
@@ -73,8 +90,13 @@ class Loopback:
     def _log_file(self, stem: str) -> Path:
         return self._folder / f"{stem}.log"
 
+    def _make_keys(self) -> None:
+        self._keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        write_consortium(self._keys, self._stems, days=1)
+
     def _start_aggregator(self) -> None:
-        process = self._spawn(AGGREGATOR, {"listen": "127.0.0.1:0", "programs": self._programs}, "--json")
+        values = {"listen": "127.0.0.1:0", "keys": str(self._keys / AGGREGATOR), "programs": self._programs}
+        process = self._spawn(AGGREGATOR, values, "--json")
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -84,8 +106,12 @@ class Loopback:
 
     def start_party(self, name: str) -> None:
         """Start a party's process; it takes a second until it is at hand."""
-        values = {"party": name, "aggregator": self.address, "data": str(self._tables[name].resolve())}
-        self.parties[name] = self._spawn(self._stems[name], values)
+        stem = self._stems[name]
+        data, keys = str(self._tables[name].resolve()), str(self._keys / stem)
+        values: dict[str, object] = {"party": name, "aggregator": self.address, "data": data, "keys": keys}
+        if self._policy:
+            values["policy"] = self._policy
+        self.parties[name] = self._spawn(stem, values)
 
     def _wait_for_parties(self) -> None:
         end = time.monotonic() + START_SECONDS
@@ -116,6 +142,17 @@ class Loopback:
     def _last_words(self, stem: str) -> str:
         lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()
         return lines[-1] if lines else "it said nothing"
+
+
+def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
+    """Write bundles for an aggregator, an analyst and parties (name to stem); nobody keeps the root's key."""
+    now = datetime.now(UTC)
+    root_key, root = identity.new_root("loopback", now, days + 1)
+    holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]
+    holders += [(stem, name, "party") for name, stem in parties.items()]
+    for stem, name, role in holders:
+        key, certificate = identity.issue(root_key, root, name, role, now, days)
+        write_bundle(folder / stem, key, certificate, identity.to_pem(root))
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

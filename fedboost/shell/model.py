@@ -5,19 +5,23 @@ file at once or not at all; the same parties and terms give the same file, byte 
 Refuses: files that are not such models (ConfigError).
 """
 
-import hashlib
+import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedboost import __version__
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.model import Booster
+from fedboost.privacy import identity
+from fedboost.protocol import meeting
+from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
 from fedboost.shell.files import write_atomically
 
@@ -26,11 +30,17 @@ _PREFIX = "fedboost."
 
 @dataclass(frozen=True)
 class Model:
-    """A trained model. `terms` are those of its session; `rounds` has the metrics of each round."""
+    """A trained model.
+
+    terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
+    it (nothing where no party has keys), over the session's digest `session`.
+    """
 
     booster: Booster = field(repr=False)
     terms: Terms = field(repr=False)
     rounds: tuple[Mapping[str, float], ...] = field(repr=False)
+    attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
+    session: bytes = field(default=b"", repr=False, compare=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -49,7 +59,21 @@ class Model:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the model without fedboost's facts: equal for equal trees, whoever trained them."""
-        return hashlib.sha256(self.booster.to_xgboost().encode()).hexdigest()
+        return self.booster.fingerprint
+
+    def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
+        """The parties of the consortium with these roots (PEM) that signed this very model: each took part in
+        its session, under its terms and their protection. PeerError for a signature that is wrong.
+        """
+        for party, attest in self.attestations.items():
+            signed_by = identity.identify(attest.certificate, roots, now, denied)
+            if (signed_by.name, signed_by.role) != (party, meeting.PARTY) or party not in self.parties:
+                raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
+            statement = meeting.attestation(
+                self.terms, self.session, party, attest.turns, attest.transcript, self.fingerprint
+            )
+            identity.verify(signed_by, statement, attest.signature)
+        return tuple(party for party in self.parties if party in self.attestations)
 
     def facts(self) -> dict[str, str]:
         """What rides in the attributes of the file."""
@@ -61,7 +85,22 @@ class Model:
             _PREFIX + "protection": terms.protection,
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+            **self._signatures(),
         }
+
+    def _signatures(self) -> dict[str, str]:
+        if not self.attestations:
+            return {}
+        signed = {
+            party: {
+                "turns": attest.turns,
+                "transcript": attest.transcript.hex(),
+                "certificate": base64.b64encode(attest.certificate).decode(),
+                "signature": base64.b64encode(attest.signature).decode(),
+            }
+            for party, attest in self.attestations.items()
+        }
+        return {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
 
     def to_bytes(self) -> bytes:
         """The content of the model file."""
@@ -83,11 +122,14 @@ class Model:
             terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
             history = json.loads(attributes[_PREFIX + "history"])
             rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+            signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
+            attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
+            session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         if terms.columns.features != booster.features or terms.objective != booster.objective:
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds)
+        return cls(booster, terms, rounds, attestations, session)
 
     @classmethod
     def load(cls, path: Path | str) -> "Model":
@@ -118,10 +160,14 @@ class Model:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
 
-    @classmethod
-    def of(cls, booster: Booster, terms: Terms, rounds: Sequence[Mapping[str, float]]) -> "Model":
-        """The model of a session that is done."""
-        return cls(booster, terms, tuple(rounds))
+
+def _attestation(entry: Mapping[str, Any]) -> Attest:
+    return Attest(
+        int(entry["turns"]),
+        bytes.fromhex(entry["transcript"]),
+        base64.b64decode(entry["certificate"], validate=True),
+        base64.b64decode(entry["signature"], validate=True),
+    )
 
 
 def _number(value: object) -> float:

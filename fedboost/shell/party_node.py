@@ -8,18 +8,24 @@ error ends the process; once it has been let in, it dials again whatever happens
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from os import urandom
 from typing import Any
 
 import grpc
 
 from fedboost.errors import ConfigError, PeerError, quoted
+from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
+from fedboost.shell.audit import AuditLog
 from fedboost.shell.config import PartyConfig
 from fedboost.shell.data import read_table, to_shard
+from fedboost.shell.keys import Bundle, tls_fault
+from fedboost.shell.policy import terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -32,13 +38,19 @@ REDIAL = 1.0
 
 
 class PartyNode:
-    """One site. Reads its table once, when it starts; ConfigError if it cannot be read."""
+    """One site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
-    def __init__(self, config: PartyConfig, log: Any) -> None:
+    What leaves is recorded first, in the audit log of the config.
+    """
+
+    def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
         self._config = config
+        self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._table = read_table(config.data)
+        self._audit = AuditLog(config.audit) if config.audit else None
         self._session: PartySession | None = None
+        self._offered = ""
         self._attended = False
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
@@ -48,14 +60,26 @@ class PartyNode:
 
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over.
         """
+        try:
+            await self._run(wait, once)
+        finally:
+            self._close_session("this site stopped")
+            if self._audit:
+                self._audit.close()
+
+    async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
         waited, pause, said = 0.0, FIRST_RETRY, False
         while not (once and self.ended):
-            async with grpc.aio.insecure_channel(address, options=channel.CLIENT_OPTIONS) as opened:
+            async with channel.dial(address, self._bundle) as opened:
                 try:
                     await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
                 except TimeoutError:
                     waited += pause
+                    if self._bundle is not None and waited >= SAY_SO and not self._attended:
+                        fault = await asyncio.to_thread(tls_fault, address, self._bundle)
+                        if fault:
+                            raise ConfigError(fault) from None
                     if waited >= wait:
                         raise ConfigError(
                             f"no aggregator answers at {address} (waited {wait:g} s); check `aggregator` in "
@@ -107,13 +131,15 @@ class PartyNode:
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while an answer was being written
-        self._session = None
+        self._close_session("the connection was lost")
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Admit):
             self._log.info("session offered", session=message.session, terms=message.terms.digest[:12])
-            self._session = PartySession(self._config.party, self._read_shard)
+            self._close_session("another session began")
+            self._offered = message.session
+            self._session = PartySession(self._site(message.session))
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
@@ -124,7 +150,25 @@ class PartyNode:
         else:
             self._log.info("left the session", reason=reason)
         self.ended.append(reason)
+        self._close_session(reason)
+
+    def _close_session(self, reason: str) -> None:
+        if self._session is not None and self._audit:
+            self._audit.ended(self._offered, reason)
         self._session = None
+
+    def _site(self, session: str) -> Site:
+        def permit(terms: Terms) -> None:
+            self._config.policy.permit(terms, self._config.party, terminal_ask)
+            if self._audit:
+                self._audit.admitted(session, terms)
+
+        record = self._audit.record if self._audit else lambda release: None
+        credentials = None
+        if self._bundle is not None:
+            bundle = self._bundle
+            credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, datetime.now(UTC))
+        return Site(self._config.party, self._read_shard, urandom, credentials, permit, record)
 
     def _read_shard(self, terms: Terms) -> Shard:
         return to_shard(self._table, terms, self._config.party)

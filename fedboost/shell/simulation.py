@@ -5,19 +5,22 @@ delivered in an order drawn from the seed; the model does not depend on it.
 Refuses: what the sessions refuse, as the error they name (SessionFailed).
 """
 
+import os
 import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.model import Booster
+from fedboost.privacy import identity
 from fedboost.programs import boosting
 from fedboost.protocol.aggregator_session import AggregatorSession, Outbox, Program
+from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell.data import as_table, to_shard
 from fedboost.shell.model import Model
@@ -63,7 +66,7 @@ def simulate(
     tables = {name: to_shard(as_table(data), terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     session = AggregatorSession("simulation", terms, program or boosting.train)
-    nodes = {name: _Node(PartySession(name, _reader(shard))) for name, shard in tables.items()}
+    nodes = {name: _Node(PartySession(site)) for name, site in _sites(terms, tables).items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
     busy = list(nodes)
@@ -87,10 +90,14 @@ def finish(session: AggregatorSession, meter: Meter) -> Result:
     """The result of a session that is over; raises SessionFailed if it has no model."""
     if session.error is not None:
         raise session.error
-    if not isinstance(session.booster, Booster):
-        raise ConfigError(f"program {session.terms.program!r} returned no model")
-    rounds = [{"round": row.round, **row.metrics} for row in session.history]
-    model = Model.of(session.booster, session.terms, rounds)
+    assert session.booster is not None
+    rounds = tuple({"round": row.round, **row.metrics} for row in session.history)
+    signed = {
+        party: session.attestations[party]
+        for party in session.terms.parties
+        if party in session.attestations and session.attestations[party].signature
+    }
+    model = Model(session.booster, session.terms, rounds, signed, session.digest if signed else b"")
     return Result(model, meter.history, meter.traffic)
 
 
@@ -110,6 +117,18 @@ class _Node:
             if not self.inbox:
                 return None
             self._replies = self.session.handle(codec.decode_to_party(self.inbox.popleft()))
+
+
+def _sites(terms: Terms, tables: Mapping[str, Shard]) -> dict[str, Site]:
+    """A place for each party to run at, with keys of a consortium that lives as long as this process."""
+    credentials: dict[str, Credentials] = {}
+    if terms.protection != "plain":
+        now = datetime.now(UTC)
+        signers, roots = identity.in_memory(tables, now)
+        credentials = {name: Credentials(signer, roots, (), now) for name, signer in signers.items()}
+    return {
+        name: Site(name, _reader(shard), os.urandom, credentials.get(name)) for name, shard in tables.items()
+    }
 
 
 def _reader(shard: Shard) -> Callable[[Terms], Shard]:

@@ -17,7 +17,21 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics import METRICS, MetricScale
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.messages import Admit, Ask, Bye, FromParty, Join, Leave, Report, ToParty
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    FromParty,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+    ToParty,
+)
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     MAX_ROWS,
@@ -49,10 +63,17 @@ Traffic = Mapping[str, tuple[int, int]]
 def encode_from_party(message: FromParty) -> bytes:
     """Bytes of a party's message."""
     match message:
-        case Join(session, digest):
-            out = pb.FromParty(join=pb.Join(session=session, digest=digest))
-        case Report(turn, part, cells):
-            out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells))
+        case Join(session, digest, greeting):
+            out = pb.FromParty(join=pb.Join(session=session, digest=digest, greeting=greeting))
+        case Report(turn, part, cells, note):
+            out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells, note=note))
+        case Assist(turn, answer):
+            out = pb.FromParty(assist=pb.Assist(turn=turn, answer=answer))
+        case Attest(turns, transcript, certificate, signature):
+            attest = pb.Attest(
+                turns=turns, transcript=transcript, certificate=certificate, signature=signature
+            )
+            out = pb.FromParty(attest=attest)
         case Leave(reason, session):
             out = pb.FromParty(leave=pb.Leave(reason=reason, session=session))
         case _:
@@ -65,9 +86,15 @@ def decode_from_party(data: bytes) -> FromParty:
     message = _parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
     match message.WhichOneof("message"):
         case "join":
-            return Join(message.join.session, message.join.digest)
+            return Join(message.join.session, message.join.digest, message.join.greeting)
         case "report":
-            return Report(message.report.turn, message.report.part, message.report.cells)
+            report = message.report
+            return Report(report.turn, report.part, report.cells, report.note)
+        case "assist":
+            return Assist(message.assist.turn, message.assist.answer)
+        case "attest":
+            attest = message.attest
+            return Attest(attest.turns, attest.transcript, attest.certificate, attest.signature)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")
@@ -81,8 +108,15 @@ def encode_to_party(message: ToParty) -> bytes:
     match message:
         case Admit(session, terms):
             out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical()))
-        case Ask(turn, query):
-            out = pb.ToParty(ask=_ask_to_pb(turn, query))
+        case Meet(greetings):
+            out = pb.ToParty(meet=pb.Meet(greetings=greetings))
+        case Ask(turn, attempt, roster, query):
+            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **_query_to_pb(query))
+            out = pb.ToParty(ask=ask)
+        case Open(turn, request):
+            out = pb.ToParty(open=pb.Open(turn=turn, request=request))
+        case Close(fingerprint):
+            out = pb.ToParty(close=pb.Close(fingerprint=fingerprint))
         case Bye(reason):
             out = pb.ToParty(bye=pb.Bye(reason=reason))
         case _:
@@ -100,21 +134,28 @@ def decode_to_party(data: bytes) -> ToParty:
                 return Admit(message.admit.session, _terms(message.admit.terms))
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
+        case "meet":
+            return Meet(tuple(message.meet.greetings))
         case "ask":
-            return Ask(message.ask.turn, _query_from_pb(message.ask))
+            ask = message.ask
+            return Ask(ask.turn, ask.attempt, tuple(ask.roster), _query_from_pb(ask))
+        case "open":
+            return Open(message.open.turn, message.open.request)
+        case "close":
+            return Close(message.close.fingerprint)
         case "bye":
             return Bye(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
 
 
-def _ask_to_pb(turn: int, query: Query) -> Any:
+def _query_to_pb(query: Query) -> dict[str, Any]:
     match query:
         case RowsQuery():
-            return pb.Ask(turn=turn, rows=pb.RowsQuery())
+            return {"rows": pb.RowsQuery()}
         case QuantileQuery(rows, grids):
-            return pb.Ask(turn=turn, quantiles=pb.QuantileQuery(rows=rows, grids=map(_grid_to_pb, grids)))
+            return {"quantiles": pb.QuantileQuery(rows=rows, grids=map(_grid_to_pb, grids))}
         case KllQuery(rows, features, max_bin):
-            return pb.Ask(turn=turn, kll=pb.KllQuery(rows=rows, features=features, max_bin=max_bin))
+            return {"kll": pb.KllQuery(rows=rows, features=features, max_bin=max_bin)}
         case StartQuery(rows, cut_points, gradient, hessian):
             cuts = [
                 pb.Cuts(cuts=c.tolist(), missing=m)
@@ -123,7 +164,7 @@ def _ask_to_pb(turn: int, query: Query) -> Any:
             start = pb.StartQuery(
                 rows=rows, features=cuts, gradient=_scale_to_pb(gradient), hessian=_scale_to_pb(hessian)
             )
-            return pb.Ask(turn=turn, start=start)
+            return {"start": start}
         case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian):
             histograms = pb.HistogramQuery(
                 rows=rows,
@@ -134,7 +175,7 @@ def _ask_to_pb(turn: int, query: Query) -> Any:
                 gradient=_scale_to_pb(gradient),
                 hessian=_scale_to_pb(hessian),
             )
-            return pb.Ask(turn=turn, histograms=histograms)
+            return {"histograms": histograms}
         case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents):
             end_round = pb.EndRoundQuery(
                 rows=rows,
@@ -146,7 +187,7 @@ def _ask_to_pb(turn: int, query: Query) -> Any:
                 residual_exponent=scale.residual_exponent,
                 exponents=exponents,
             )
-            return pb.Ask(turn=turn, end_round=end_round)
+            return {"end_round": end_round}
         case _:
             assert_never(query)
 

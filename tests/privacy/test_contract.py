@@ -1,16 +1,28 @@
 """The contract of a protection, held against every one of them. A new protection is a line in PROTECTIONS."""
 
+import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from consortium import (
+    help_open,
+    masked_opener,
+    masked_sealers,
+    names,
+    tag_of,
+    upload,
+    vectors,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import PART_CELLS, Opener, Sealer, Tag
 
-PARTIES = ("north", "south", "west")
+PARTIES = names(3)
 
 
 @dataclass(frozen=True)
@@ -23,6 +35,7 @@ class Protection:
 
 PROTECTIONS = {
     "plain": Protection(lambda parties: {party: PlainSealer() for party in parties}, PlainOpener),
+    "masked": Protection(masked_sealers, masked_opener),
 }
 
 
@@ -31,124 +44,224 @@ def protection(request):
     return PROTECTIONS[request.param]
 
 
-def vectors(cells, cell_bytes, seed=0):
-    """A vector for each party, of which every sum fits the cell and some reach its very ends."""
-    rng = np.random.default_rng(seed)
-    largest = 2 ** (8 * cell_bytes - 1) - 1
-    of = {party: rng.integers(-(largest // 3), largest // 3, cells, endpoint=True) for party in PARTIES}
-    others = sum(of.values()) - of["north"]
-    ends = rng.integers(0, 4, cells)
-    reach_top, reach_bottom = ends == 0, ends == 1
-    of["north"][reach_top] = largest - others[reach_top]
-    of["north"][reach_bottom] = -largest - 1 - others[reach_bottom]
-    return of
-
-
 def sealed(protection, of, tag):
-    sealers = protection.sealers(PARTIES)
-    return {party: list(sealers[party].seal(of[party], tag)) for party in PARTIES}
+    sealers = protection.sealers(tag.roster)
+    return {party: list(sealers[party].seal(of[party], tag)) for party in tag.roster}
+
+
+def opened(protection, parties, cells, cell_bytes, seed=0, sealers=None, turn=1):
+    """The sum that a turn comes to with everything arriving in a random order, and the one that is due."""
+    sealers = sealers or protection.sealers(parties)
+    tag = tag_of(parties, turn=turn, cells=cells, cell_bytes=cell_bytes)
+    of, due = vectors(parties, cells, cell_bytes, seed)
+    opener, order = protection.opener(tag), random.Random(seed)
+    assert opener.parts == tag.parts == max(1, -(-cells // PART_CELLS))
+    upload(opener, sealers, of, tag, order)
+    return help_open(opener, sealers, order), due
 
 
 @pytest.mark.parametrize("cell_bytes", range(1, 9))
-@pytest.mark.parametrize("cells", [0, 1, 2, 1000])
-def test_the_opened_sum_is_the_exact_sum(protection, cells, cell_bytes):
-    tag = Tag(1, cells, cell_bytes)
-    of = vectors(cells, cell_bytes)
-    opener = protection.opener(tag)
-    for parts in sealed(protection, of, tag).values():
-        assert len(parts) == opener.parts == 1
-        opener.add(0, parts[0])
-    total = opener.open()
-    assert total.dtype == np.int64
-    assert total.tolist() == sum(of.values()).tolist()
+@pytest.mark.parametrize("parties", [3, 5, 10, 50])
+def test_the_opened_sum_is_the_exact_sum(protection, parties, cell_bytes):
+    """Turn after turn of one session, of every size of part."""
+    parties = names(parties)
+    sealers = protection.sealers(parties)
+    sizes = [0, 1, PART_CELLS - 1, PART_CELLS, PART_CELLS + 1]
+    if len(parties) == 50:
+        sizes = [0, 1, PART_CELLS + 1] if cell_bytes == 3 else [1000]
+    for turn, cells in enumerate(sizes):
+        total, due = opened(protection, parties, cells, cell_bytes, turn, sealers, turn)
+        assert total.dtype == np.int64
+        assert np.array_equal(total, due)
 
 
-@pytest.mark.parametrize("cells", [PART_CELLS, PART_CELLS + 1, 3 * PART_CELLS - 1])
+@given(
+    name=st.sampled_from(sorted(PROTECTIONS)),
+    parties=st.integers(3, 7),
+    cells=st.integers(0, 40),
+    cell_bytes=st.integers(1, 8),
+    seed=st.integers(0, 1 << 20),
+)
+@settings(max_examples=40)
+def test_any_number_of_parties_in_any_order(name, parties, cells, cell_bytes, seed):
+    total, due = opened(PROTECTIONS[name], names(parties), cells, cell_bytes, seed)
+    assert total.tolist() == due.tolist()
+
+
 @pytest.mark.parametrize("cell_bytes", [3, 4, 8])
-def test_long_vectors_travel_in_parts_and_the_order_of_parties_does_not_matter(protection, cells, cell_bytes):
-    tag = Tag(7, cells, cell_bytes)
-    of = vectors(cells, cell_bytes)
-    parts = sealed(protection, of, tag)
-    due = -(-cells // PART_CELLS)
-    opened = []
-    for seed in range(3):
-        opener = protection.opener(tag)
-        assert opener.parts == tag.parts == due
-        waiting = {party: list(enumerate(parts[party])) for party in PARTIES}
-        rng = np.random.default_rng(seed)
-        while waiting:
-            party = str(rng.choice(sorted(waiting)))
-            part, cells_of_part = waiting[party].pop(0)
-            opener.add(part, cells_of_part)
-            if not waiting[party]:
-                del waiting[party]
-        opened.append(opener.open().tolist())
-    assert opened == [sum(of.values()).tolist()] * 3
+def test_parts_of_different_parties_may_arrive_in_any_order(protection, cell_bytes):
+    sums = [opened(protection, PARTIES, 3 * PART_CELLS - 1, cell_bytes, seed) for seed in range(2)]
+    assert all(np.array_equal(total, due) for total, due in sums)
+
+
+def test_every_order_of_three_parties_gives_the_same_sum(protection):
+    tag = tag_of(PARTIES)
+    of, due = vectors(PARTIES, 3, 8)
+    for seed in range(12):
+        sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
+        upload(opener, sealers, of, tag, random.Random(seed))
+        assert help_open(opener, sealers, random.Random(seed)).tolist() == due.tolist()
+
+
+def test_the_order_of_the_roster_does_not_matter(protection):
+    of, due = vectors(PARTIES, 3, 8)
+    sealers, opener = protection.sealers(PARTIES), protection.opener(tag_of(PARTIES[::-1]))
+    upload(opener, sealers, of, tag_of((PARTIES[1], PARTIES[0], PARTIES[2])))
+    assert help_open(opener, sealers).tolist() == due.tolist()
 
 
 def test_a_sum_may_wrap_on_its_way(protection):
     """Only the whole sum has to fit the cell: the sums on the way are taken modulo its size."""
-    tag = Tag(1, 1, 1)
-    of = {"north": np.array([127]), "south": np.array([127]), "west": np.array([-128])}
-    opener = protection.opener(tag)
-    for parts in sealed(protection, of, tag).values():
-        opener.add(0, parts[0])
-    assert opener.open().tolist() == [126]
+    tag = tag_of(PARTIES, cells=1, cell_bytes=1)
+    of = dict(zip(PARTIES, (np.array([127]), np.array([127]), np.array([-128])), strict=True))
+    sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
+    upload(opener, sealers, of, tag)
+    assert help_open(opener, sealers).tolist() == [126]
+
+
+@pytest.mark.parametrize("lost", range(5))
+def test_a_party_lost_after_its_upload_stays_in_the_sum(protection, lost):
+    parties = names(5)
+    tag = tag_of(parties, cells=70, cell_bytes=5)
+    of, due = vectors(parties, 70, 5)
+    sealers, opener = protection.sealers(parties), protection.opener(tag)
+    upload(opener, sealers, of, tag)
+    opener.lose(parties[lost])
+    del sealers[parties[lost]]
+    assert help_open(opener, sealers).tolist() == due.tolist()
+
+
+def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
+    parties = names(5)
+    sealers = protection.sealers(parties)
+    for turn in (1, 2, 3):
+        tag = tag_of(parties, turn=turn)
+        of, due = vectors(parties, 3, 8, turn)
+        opener = protection.opener(tag)
+        upload(opener, sealers, of, tag)
+        if turn == 2:
+            opener.lose(parties[0])
+        assert help_open(opener, sealers).tolist() == due.tolist()
 
 
 @pytest.mark.parametrize("cell_bytes", [1, 3, 4, 8])
 def test_a_part_of_another_length_is_a_peer_error(protection, cell_bytes):
-    tag = Tag(1, PART_CELLS + 2, cell_bytes)
-    of = vectors(tag.cells, cell_bytes)
-    first, last = sealed(protection, of, tag)["north"]
+    tag = tag_of(PARTIES, cells=PART_CELLS + 2, cell_bytes=cell_bytes)
+    of, _ = vectors(PARTIES, tag.cells, cell_bytes)
+    first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for part, cells in ((0, last), (1, first), (0, b""), (1, b""), (0, first + b"\0"), (1, last[:-1])):
         with pytest.raises(PeerError, match="bytes"):
-            opener.add(part, cells)
+            opener.add(PARTIES[0], part, cells)
 
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = Tag(1, PART_CELLS + 2, 4)
-    parts = sealed(protection, vectors(tag.cells, 4), tag)["north"]
+    tag = tag_of(PARTIES, cells=PART_CELLS + 2, cell_bytes=4)
+    parts = sealed(protection, vectors(PARTIES, tag.cells, 4)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for cells in (*parts, b""):
         with pytest.raises(PeerError, match="part"):
-            opener.add(part, cells)
+            opener.add(PARTIES[0], part, cells)
 
 
 def test_what_was_refused_is_not_in_the_sum(protection):
-    tag = Tag(1, 3, 3)
-    of = vectors(3, 3)
-    opener = protection.opener(tag)
-    for parts in sealed(protection, of, tag).values():
+    tag = tag_of(PARTIES, cell_bytes=3)
+    of, due = vectors(PARTIES, 3, 3)
+    sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
+    for party in PARTIES:
+        (cells,) = sealers[party].seal(of[party], tag)
         with pytest.raises(PeerError):
-            opener.add(0, parts[0] + b"\1")
+            opener.add(party, 0, cells + b"\1")
         with pytest.raises(PeerError):
-            opener.add(1, parts[0])
-        opener.add(0, parts[0])
-    assert opener.open().tolist() == sum(of.values()).tolist()
+            opener.add(party, 1, cells)
+        opener.add(party, 0, cells)
+        opener.note(party, sealers[party].note())
+    assert help_open(opener, sealers).tolist() == due.tolist()
+
+
+@pytest.mark.parametrize("answer", [b"", b"x", bytes(32), bytes(100)])
+def test_help_that_was_not_asked_for_is_a_peer_error(protection, answer):
+    tag = tag_of(PARTIES)
+    sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
+    with pytest.raises(PeerError):
+        opener.assist(PARTIES[0], answer)
+    upload(opener, sealers, vectors(PARTIES, 3, 8)[0], tag)
+    with pytest.raises(PeerError):
+        opener.assist("a stranger", answer)
+    for party, request in opener.requests().items():
+        opener.assist(party, sealers[party].assist(request))
+    with pytest.raises(PeerError):
+        opener.assist(PARTIES[0], answer)
+
+
+def test_a_note_of_another_kind_is_a_peer_error(protection):
+    with pytest.raises(PeerError):
+        protection.opener(tag_of(PARTIES)).note(PARTIES[0], b"not what any protection sends")
+
+
+def test_a_request_that_is_none_is_a_peer_error(protection):
+    sealer = protection.sealers(PARTIES)[PARTIES[0]]
+    for turn in (1, 2):
+        for request in (b"", b"help", b"\0\0\0\4help", bytes(60)):
+            with pytest.raises(PeerError):
+                sealer.assist(request)
+        list(sealer.seal(np.arange(3), tag_of(PARTIES, turn)))
 
 
 def test_two_openers_do_not_share_a_sum(protection):
-    tag = Tag(1, 3, 4)
-    of = vectors(3, 4)
-    one, other = protection.opener(tag), protection.opener(tag)
-    for parts in sealed(protection, of, tag).values():
-        one.add(0, parts[0])
-        other.add(0, parts[0])
-    assert one.open().tolist() == other.open().tolist() == sum(of.values()).tolist()
+    tag = tag_of(PARTIES, cell_bytes=4)
+    of, due = vectors(PARTIES, 3, 4)
+    sealers = protection.sealers(PARTIES)
+    openers = [protection.opener(tag), protection.opener(tag)]
+    for party in PARTIES:
+        (cells,) = sealers[party].seal(of[party], tag)
+        for opener in openers:
+            opener.add(party, 0, cells)
+            opener.note(party, sealers[party].note())
+    assert [help_open(opener, sealers).tolist() for opener in openers] == [due.tolist()] * 2
 
 
 def test_sealing_leaves_the_vector_as_it_was(protection):
-    tag = Tag(1, 100, 5)
-    of = vectors(100, 5)
+    of, _ = vectors(PARTIES, 100, 5)
     before = {party: vector.copy() for party, vector in of.items()}
-    sealed(protection, of, tag)
+    sealed(protection, of, tag_of(PARTIES, cells=100, cell_bytes=5))
     assert all((of[party] == before[party]).all() for party in PARTIES)
 
 
+# ---- a tag is sealed once ---------------------------------------------------------------------------
+
+SEALED = tag_of(PARTIES, turn=5, attempt=3)
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        SEALED,
+        replace(SEALED, transcript=b"other"),
+        replace(SEALED, cells=4),
+        replace(SEALED, tree=1),
+        replace(SEALED, attempt=2),
+        replace(SEALED, turn=4),
+        replace(SEALED, turn=4, attempt=9),
+    ],
+)
+def test_a_tag_that_was_sealed_or_an_older_one_is_refused(protection, again):
+    sealer = protection.sealers(PARTIES)[PARTIES[0]]
+    list(sealer.seal(np.arange(3), SEALED))
+    with pytest.raises(PeerError, match=r"turn [45], attempt \d was sealed already, or is older"):
+        sealer.seal(np.arange(3), again)  # refused at once, not when the first part is taken
+
+
+@pytest.mark.parametrize("newer", [replace(SEALED, attempt=4), replace(SEALED, turn=6, attempt=0)])
+def test_a_newer_tag_is_sealed(protection, newer):
+    sealer = protection.sealers(PARTIES)[PARTIES[0]]
+    list(sealer.seal(np.arange(3), SEALED))
+    assert len(list(sealer.seal(np.arange(3), newer))) == 1
+
+
 def test_parts_of_a_tag():
-    assert [Tag(1, cells, 4).parts for cells in (0, 1, PART_CELLS, PART_CELLS + 1)] == [1, 1, 1, 2]
-    tag = Tag(1, PART_CELLS + 3, 4)
+    sizes = (0, 1, PART_CELLS, PART_CELLS + 1)
+    assert [tag_of(PARTIES, cells=cells).parts for cells in sizes] == [1, 1, 1, 2]
+    tag = tag_of(PARTIES, cells=PART_CELLS + 3)
     assert [tag.part_cells(part) for part in range(tag.parts)] == [PART_CELLS, 3]

@@ -21,18 +21,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from inprocess import pack
 
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.model import Booster
-from fedboost.privacy.cells import pack
-from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone
-from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Report
+from fedboost.protocol.meeting import session_digest
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+)
 from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party_session import PartySession, Site, next_transcript, tag_of
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     START_BITS,
@@ -73,7 +85,8 @@ def words_of(text):
 def terms_of(parties, **settings):
     numbers = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
     columns = {"label": "y", "numeric": ["x"]}
-    return Terms.read({"columns": columns, "parties": parties.split(","), "rounds": 1, **numbers})
+    fixed = {"columns": columns, "parties": parties.split(","), "rounds": 1, "protection": "plain"}
+    return Terms.read({**fixed, **numbers})
 
 
 def shown(message):
@@ -81,12 +94,16 @@ def shown(message):
     match message:
         case Admit():
             return "Admit"
-        case Ask(turn, query):
-            return f"Ask turn={turn} {type(query).__name__}"
+        case Ask():
+            return f"Ask turn={message.turn} {type(message.query).__name__}"
         case Bye(reason) | Leave(reason):
             return f"{type(message).__name__} {reason}".rstrip()
-        case Join():
-            return "Join"
+        case Join() | Meet() | Close():
+            return type(message).__name__
+        case Open(turn) | Assist(turn):
+            return f"{type(message).__name__} turn={turn}"
+        case Attest(turns):
+            return f"Attest turns={turns}"
         case Report(turn, part, cells):
             return f"Report turn={turn} part={part} bytes={len(cells)}"
 
@@ -116,7 +133,7 @@ class Aggregator:
     def play(self, line):
         party, event = line.split(" < ")
         told = self._told(self._session.handle(party, self._event(event)))
-        assert (self._session.state == "done") == (self._session.booster is not None)
+        assert (self._session.state in ("closing", "done")) == (self._session.booster is not None)
         assert (self._session.state == "failed") == (self._session.error is not None)
         return told
 
@@ -128,12 +145,19 @@ class Aggregator:
                 return Join(rest[0] if rest else "s", terms.digest)
             case "Report":
                 part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
-                tag = Tag(0, query.cells, query.cell_bytes)
-                cells = np.zeros(max(tag.part_cells(part), 0), np.int64)
-                if cells.size:
-                    cells[0] = int(values.get("first", 0))
+                tag = tag_of(Ask(0, 0, (), query), b"")
+                cells = np.zeros(tag.part_cells(part) if part < tag.parts else 0, np.int64)
+                cells[:1] = int(values.get("first", 0))
                 packed = pack(cells, tag.cell_bytes)
                 return Report(int(values["turn"]), part, packed[: int(values.get("bytes", len(packed)))])
+            case "Attest":
+                transcript = session_digest(self._session.terms, [b""] * len(self._session.terms.parties))
+                for query in self._asked:
+                    transcript = next_transcript(transcript, query)
+                turns = int(values.get("turns", len(self._asked)))
+                return Attest(turns, transcript, b"", b"")
+            case "Assist":
+                return Assist(int(values["turn"]), b"help")
             case "Leave":
                 return Leave(text.removeprefix("Leave "))
             case "Gone":
@@ -172,7 +196,8 @@ class OneParty:
             column = np.arange(int(rows), dtype=np.float32) % 2
             return Shard((column,), column, np.ones_like(column))
 
-        self._session = PartySession(name, read)
+        self._session = PartySession(Site(name, read, bytes))
+        self._admitted = terms_of("north,south")
         self._ended = None
         self.opening = []
 
@@ -181,7 +206,7 @@ class OneParty:
         lines = [f"> {shown(message)}" for message in messages]
         for message in messages:
             if isinstance(message, Join):
-                assert message == Join("s", self._session.terms.digest)
+                assert message == Join("s", self._admitted.digest)
         if self._session.ended != self._ended:
             self._ended = self._session.ended
             lines.append(f"= ended: {self._ended or 'done'}")
@@ -191,7 +216,14 @@ class OneParty:
         (kind, *rest), values = words_of(text)
         match kind:
             case "Admit":
-                return Admit("s", terms_of(**{"parties": "north,south", **values}))
+                self._admitted = terms_of(**{"parties": "north,south", **values})
+                return Admit("s", self._admitted)
+            case "Meet":
+                return Meet((b"", b""))
+            case "Open":
+                return Open(int(values["turn"]), b"")
+            case "Close":
+                return Close("0" * 64)
             case "Ask":
                 turn = int(values.pop("turn"))
                 query = QUERIES[rest[0]]
@@ -209,7 +241,8 @@ class OneParty:
                         query = dataclasses.replace(query, values=((0, float(value)),))
                     else:
                         query = dataclasses.replace(query, **{key: int(value)})
-                return Ask(turn, query)
+                attempt = 0
+                return Ask(turn, attempt, self._admitted.parties, query)
             case "Bye":
                 return Bye(text.removeprefix("Bye").strip())
         raise AssertionError(f"no such message: {text}")

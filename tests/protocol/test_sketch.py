@@ -19,7 +19,7 @@ def opened(*columns):
     opener = SketchOpener(KllQuery(sum(map(len, columns)), 1, 64))
     for column in columns:
         (part,) = sketch([column], QUERY)
-        opener.add(0, part)
+        opener.add("p", 0, part)
     missing, cuts, *keys = opener.open().tolist()
     return missing, keys_to_floats(np.array(keys[:cuts]))
 
@@ -63,14 +63,14 @@ def packed(missing, *items):
 )
 def test_what_is_no_sketch_is_refused(data):
     with pytest.raises(PeerError):
-        SketchOpener(QUERY).add(0, data)
+        SketchOpener(QUERY).add("p", 0, data)
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused_or_open(data):
     opener = SketchOpener(QUERY)
     try:
-        opener.add(0, data)
+        opener.add("p", 0, data)
     except PeerError:
         return
     _, cuts, *keys = opener.open().tolist()

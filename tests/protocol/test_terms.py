@@ -10,12 +10,12 @@ from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Schema, Terms, nearest
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
-BASE = {"columns": COLUMNS, "parties": ["north", "south"]}
+BASE = {"columns": COLUMNS, "parties": ["north", "south", "east"]}
 REGRESSION = "reg:squarederror"
 
 OTHER = {
     "columns": {"label": "y", "numeric": ["b", "a"]},
-    "parties": ["south", "north"],
+    "parties": ["south", "north", "east"],
     "objective": REGRESSION,
     "rounds": 7,
     "max_depth": 3,
@@ -27,11 +27,13 @@ OTHER = {
     "min_child_weight": 3.0,
     "base_score": 0.25,
     "eval_metric": ["auc"],
-    "cut_points": "kll",
     "gradient_bits": 12,
+    "protection": "plain",
+    "colluding": 1,
+    "allow_two_parties": True,
     "program": "forest",
 }
-ONE_VALUED = {"protection"}
+NEEDS_PLAIN = {"cut_points": "kll"}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -66,7 +68,9 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    assert set(OTHER) | ONE_VALUED == set(Terms.model_fields)
+    assert set(OTHER) | set(NEEDS_PLAIN) == set(Terms.model_fields)
+    plain = terms(protection="plain")
+    assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
     digests = {terms().digest}
     digests |= {terms(**{key: value}).digest for key, value in OTHER.items()}
     assert len(digests) == 1 + len(OTHER)
@@ -112,7 +116,7 @@ def test_other_text_is_a_config_error(text):
 
 def test_changed_terms_are_checked_anew():
     assert terms().changed(rounds=3).rounds == 3
-    assert terms().with_parties(["x"]).parties == ("x",)
+    assert terms(protection="plain").with_parties(["x"]).parties == ("x",)
     with pytest.raises(ConfigError, match="rounds"):
         terms().changed(rounds=0)
 
@@ -152,10 +156,19 @@ def test_terms_are_frozen():
         ({"reg_lambda": -1}, "reg_lambda: "),
         ({"reg_alpha": float("inf")}, "reg_alpha: input should be a finite number, got inf"),
         ({"max_bin": 257}, "max_bin: "),
+        ({"parties": ["a", "b", "c\nd"]}, "cannot be a party's name"),
+        ({"parties": ["a", "b", "c" * 65]}, "cannot be a party's name"),
+        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, the terms name 2"),
+        (
+            {"parties": ["a"], "allow_two_parties": True},
+            "protection masked needs 2 parties, the terms name 1",
+        ),
+        ({"colluding": 2}, "of which 2 collude"),
+        ({"cut_points": "kll"}, 'it needs protection = "plain"'),
         ({"max_bin": 1}, "max_bin: "),
         ({"gradient_bits": 25}, "gradient_bits: "),
         ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'kll', got 'exact'"),
-        ({"parties": ["a", ""]}, "parties.1: "),
+        ({"parties": ["a", ""]}, "parties: '' cannot be"),
         ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
         # names that are not known
         ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),

@@ -22,8 +22,10 @@ from fedboost.protocol.queries import HistogramQuery, RowsQuery
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.aggregator_server import AggregatorServer
-from fedboost.shell.analyst import connect
+from fedboost.shell.analyst import Connection
 from fedboost.shell.config import AggregatorConfig, PartyConfig
+from fedboost.shell.keys import read_bundle
+from fedboost.shell.loopback import ANYTHING, write_consortium
 from fedboost.shell.party_node import PartyNode
 from fedboost.wire import codec
 
@@ -46,9 +48,9 @@ def rows(count=ROWS, seed=0):
 
 
 def terms(parties=(), **settings):
-    """Terms that fit `rows`, small enough to train in a blink."""
+    """Terms that fit `rows`, small enough to train in a blink; plain unless set otherwise."""
     columns = {"label": "y", "numeric": ["age", "dose"], "categorical": {"ward": ["a", "b", "c"]}}
-    small = {"rounds": 3, "max_depth": 3, "max_bin": 16}
+    small = {"rounds": 3, "max_depth": 3, "max_bin": 16, "protection": "plain"}
     return Terms.read({"columns": columns, "parties": list(parties), **small, **settings})
 
 
@@ -66,6 +68,14 @@ def written(folder, tables):
     for name, table in tables.items():
         parquet.write_table(table, files[name])
     return files
+
+
+def bundles_of(folder, parties):
+    """Bundles of a consortium: of each party, the aggregator and the analyst, by name."""
+    folder.mkdir(parents=True)
+    write_consortium(folder, {name: name for name in parties}, days=1)
+    roles = {**dict.fromkeys(parties, "party"), "aggregator": "aggregator", "analyst": "analyst"}
+    return {name: read_bundle(folder / name, role) for name, role in roles.items()}
 
 
 def fedboost(*arguments):
@@ -101,10 +111,12 @@ class Log:
 class Consortium:
     """An aggregator and parties in this event loop."""
 
-    def __init__(self, folder, programs):
+    def __init__(self, folder, programs, bundles=None):
         self.log = Log()
         self.folder = folder
-        self.server = AggregatorServer(AggregatorConfig(listen="127.0.0.1:0", programs=programs), self.log)
+        self.bundles = bundles or {}
+        config = AggregatorConfig(listen="127.0.0.1:0", programs=programs)
+        self.server = AggregatorServer(config, self.log, self.bundles.get("aggregator"))
         self.nodes = {}
         self.tasks = {}
 
@@ -112,11 +124,17 @@ class Consortium:
     def address(self):
         return self.server.address
 
-    def start_party(self, name, table, as_name=None, **run):
+    @property
+    def analyst(self):
+        """An analyst's connection, with its keys if the others have theirs."""
+        return Connection(self.address, self.bundles.get("analyst"))
+
+    def start_party(self, name, table, as_name=None, audit=None, **run):
         """Start a party over a table; the task that runs it."""
         (file,) = written(self.folder, {name: table}).values()
-        config = PartyConfig(party=as_name or name, aggregator=self.address, data=file)
-        self.nodes[name] = PartyNode(config, self.log)
+        values = {"party": as_name or name, "aggregator": self.address, "data": file, "audit": audit}
+        config = PartyConfig(**values, policy=ANYTHING)
+        self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
         options = {"wait": PATIENCE, "once": False, **run}
         self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))
         return self.tasks[name]
@@ -131,7 +149,7 @@ class Consortium:
         """Submit terms and wait for the end; the training, or the error that ended it."""
 
         def follow():
-            training = connect(self.address).train(terms, PATIENCE, on_waiting)
+            training = self.analyst.train(terms, PATIENCE, on_waiting)
             assert training.model is not None
             return training
 
@@ -145,10 +163,10 @@ class Consortium:
 
 
 @asynccontextmanager
-async def consortium(folder, tables, programs=()):
-    """An aggregator with these parties, all stopped at the end."""
+async def consortium(folder, tables, programs=(), bundles=None):
+    """An aggregator with these parties, all stopped at the end; encrypted where bundles are given."""
     folder.mkdir(exist_ok=True)
-    one = Consortium(folder, programs)
+    one = Consortium(folder, programs, bundles)
     await one.server.start()
     try:
         for name, table in tables.items():

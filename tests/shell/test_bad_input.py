@@ -222,7 +222,7 @@ ARGUMENTS = {
         ["HOST:PORT"],
     ),
     "terms without parties": (
-        ("train", "alone.toml", "--aggregator", "localhost:1", "--out", "new.json"),
+        ("train", "alone.toml", "--aggregator", "localhost:1", "--out", "new.json", "--insecure-loopback"),
         ["parties"],
     ),
     "train to a folder": (
@@ -259,7 +259,7 @@ ARGUMENTS = {
     "no config of an aggregator": (("aggregator", "--config", "nowhere.toml"), ["nowhere.toml"]),
     "terms as config": (("party", "--config", "terms.toml"), ["terms.toml", "key"]),
     "nobody listens for a party": (
-        ("party", "--config", "party.toml", "--wait", "0.1"),
+        ("party", "--config", "party.toml", "--wait", "0.1", "--insecure-loopback"),
         ["localhost:1", "no aggregator answers", "0.1 s"],
     ),
 }
@@ -285,7 +285,7 @@ CONFIGS = {
     "address of a party": ("party", 'party = "a"\ndata = "x"\naggregator = "here"', ["'here'", "HOST:PORT"]),
     "table of a party": (
         "party",
-        'party = "a"\ndata = "nowhere.csv"\naggregator = "a:1"',
+        'party = "a"\ndata = "nowhere.csv"\naggregator = "localhost:1"',
         ["nowhere.csv", "no such file"],
     ),
     "null byte in a path": (
@@ -304,7 +304,7 @@ CONFIGS = {
 @pytest.mark.parametrize(("role", "text", "said"), CONFIGS.values(), ids=CONFIGS)
 def test_configs_that_cannot_be(folder, role, text, said):
     (folder / "bad.toml").write_text(text)
-    refused(folder, (role, "--config", "bad.toml"), *said)
+    refused(folder, (role, "--config", "bad.toml", "--insecure-loopback"), *said)
 
 
 def with_feature(model, name):
@@ -354,7 +354,17 @@ def test_predicting_without_a_column_the_model_needs(folder):
 
 
 def train_at(address, wait="0.3"):
-    return ("train", "terms.toml", "--aggregator", address, "--out", "new.json", "--wait", wait)
+    return (
+        "train",
+        "terms.toml",
+        "--aggregator",
+        address,
+        "--out",
+        "new.json",
+        "--wait",
+        wait,
+        "--insecure-loopback",
+    )
 
 
 @pytest.fixture
@@ -408,7 +418,7 @@ def test_what_a_peer_says_is_one_printable_line(folder):
 def with_aggregator(folder, address):
     text = (folder / "party.toml").read_text().replace("localhost:1", address)
     (folder / "party.toml").write_text(text)
-    return ("party", "--config", "party.toml", "--wait", "0.3")
+    return ("party", "--config", "party.toml", "--wait", "0.3", "--insecure-loopback")
 
 
 def test_nobody_listens(folder):
@@ -416,7 +426,7 @@ def test_nobody_listens(folder):
 
 
 def test_a_host_that_does_not_exist(folder):
-    refused(folder, train_at("host.invalid:7070"), "host.invalid:7070", "no aggregator answers")
+    refused(folder, train_at("host.invalid:7070"), "host.invalid:7070", "no loopback address")
 
 
 def test_a_server_that_hangs_up(folder, silent):
@@ -434,7 +444,15 @@ def test_a_port_that_is_taken(folder):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         (folder / "aggregator.toml").write_text(f'listen = "{address}"\n')
-        command = [sys.executable, "-m", "fedboost", "aggregator", "--config", "aggregator.toml"]
+        command = [
+            sys.executable,
+            "-m",
+            "fedboost",
+            "aggregator",
+            "--config",
+            "aggregator.toml",
+            "--insecure-loopback",
+        ]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         end = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     assert end.returncode == 2

@@ -19,7 +19,7 @@ from pyarrow import csv, parquet
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.shell.data import as_table, numbers, read_table, texts, to_features, to_shard
 
@@ -768,8 +768,8 @@ def test_only_the_detail_of_a_refusal_quotes_the_table(
 def test_a_party_leaves_without_quoting_its_table(
     table: pa.Table, agreed: Terms, public: str, value: str
 ) -> None:
-    agreed = agreed.with_parties(["north", "south"])
-    session = PartySession("north", lambda wanted: to_shard(table, wanted, "north"))
+    agreed = agreed.with_parties(["north", "south", "east"])
+    session = PartySession(Site("north", lambda wanted: to_shard(table, wanted, "north"), bytes))
     assert list(session.handle(Admit("s", agreed))) == [Leave(f"party north: {public}", "s")]
     assert session.ended is not None
     assert session.ended.startswith(f"party north: {public}: ")

@@ -30,6 +30,8 @@ class Compose:
             ("aggregator:7070", f"127.0.0.1:{self.port}"),
             ("/config/", f"{self.folder}/{service}/"),
             ("/data", f"{self.folder}/data"),
+            ("/keys", f"{self.folder}/keys"),
+            ("/audit/", f"{self.folder}/audit/"),
             ("/out/", f"{self.folder}/out/"),
         ):
             text = text.replace(outer, inner)
@@ -59,6 +61,7 @@ class Compose:
 def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     compose = Compose(tmp_path)
     (tmp_path / "out").mkdir()
+    (tmp_path / "audit").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east"):
@@ -66,7 +69,9 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
         analyst = stack.enter_context(ending(compose.start("analyst")))
         assert analyst.wait(90) == 0, (tmp_path / "analyst.log").read_text()
     model = fb.Model.load(tmp_path / "out" / "model.json")
-    assert model.parties == ("north", "south", "east")
+    assert tuple(model.attestations) == model.parties == ("north", "south", "east")
+    assert model.protection == "masked"
+    assert {log.name for log in (tmp_path / "audit").iterdir()} == {f"{p}.jsonl" for p in model.parties}
 
 
 def test_every_service_of_the_compose_file_can_start():
@@ -77,4 +82,4 @@ def test_every_service_of_the_compose_file_can_start():
         assert (ROOT / service["build"]["dockerfile"]).is_file(), name
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))
         assert set(service.get("depends_on", [])) <= set(services)
-        assert "ports" not in service, "without encryption nothing is published"
+        assert "ports" not in service, "nothing is published outside the compose network"

@@ -15,6 +15,7 @@ from processes import ending, free_port
 import fedboost as fb
 
 ROOT = Path(__file__).parents[2]
+SITES = ("north", "south", "east")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -44,7 +45,7 @@ def run_here(words: list[str], folder: Path) -> "subprocess.Popen[str]":
 def write_sites(folder: Path) -> None:
     """sample.csv, north.csv, south.csv, new.csv and all.csv, as the README has them."""
     draw = np.random.default_rng(0)
-    for name in ("sample", "north", "south", "new", "all"):
+    for name in ("sample", *SITES, "new", "all"):
         x = draw.normal(size=(80, 2))
         rows = [f"{a!r},{b!r},{int(a + b > 0)}" for a, b in x.tolist()]
         lines = ["age,dose,diagnosis", *rows]
@@ -57,10 +58,10 @@ def write_sites(folder: Path) -> None:
 def test_the_session_between_organisations(tmp_path):
     write_sites(tmp_path)
     address = f"127.0.0.1:{free_port()}"
-    for name in ("north", "south"):
-        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{name}.csv"\n'
+    for name in SITES:
+        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{name}.csv"\nkeys = "keys/{name}"\n'
         (tmp_path / f"{name}.toml").write_text(config)
-    (tmp_path / "aggregator.toml").write_text(f'listen = "{address}"\n')
+    (tmp_path / "aggregator.toml").write_text(f'listen = "{address}"\nkeys = "keys/aggregator"\n')
     done = []
     with ExitStack() as stack:
         for words in commands(ROOT / "README.md"):
@@ -70,7 +71,7 @@ def test_the_session_between_organisations(tmp_path):
                     words[-1] = "aggregator.toml"
                     stack.enter_context(ending(run_here(words, tmp_path)))
                 case "party":
-                    for name in ("north", "south"):
+                    for name in SITES:
                         words[-1] = f"{name}.toml"
                         stack.enter_context(ending(run_here(words, tmp_path)))
                 case _:
@@ -78,7 +79,7 @@ def test_the_session_between_organisations(tmp_path):
                     output, _ = process.communicate(timeout=90)
                     assert process.returncode == 0, output
             done.append(words[1])
-    assert done == ["terms", "aggregator", "party", "train", "predict"]
+    assert done == [*["keys"] * 6, "terms", "aggregator", "party", "train", "predict"]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
 
 
@@ -88,7 +89,7 @@ def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
     (code,) = blocks(ROOT / "README.md", "python")
     exec(compile(code, "README.md", "exec"), {})
     assert "logloss" in capsys.readouterr().out
-    assert fb.Model.load("model.json").parties == ("north", "south")
+    assert fb.Model.load("model.json").parties == SITES
 
 
 def test_every_command_of_every_page_exists():

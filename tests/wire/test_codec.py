@@ -18,7 +18,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics import METRICS, MetricScale
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Report
+from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.queries import (
     EndRoundQuery,
     HistogramQuery,
@@ -40,7 +40,7 @@ from fedboost.wire.codec import (
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 ROOT = Path(__file__).parents[2]
-TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["north", "south"]})
+TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
 
 
 def same(one, other):
@@ -79,11 +79,12 @@ def terms(draw):
     return Terms.read(
         {
             "columns": {"label": columns[0], "numeric": columns[1:], "categorical": categorical},
-            "parties": draw(st.lists(names, max_size=3, unique=True)),
+            "parties": draw(st.lists(st.sampled_from("abcdef"), max_size=3, unique=True)),
             "rounds": draw(st.integers(1, 100_000)),
             "learning_rate": draw(st.floats(0, 1, exclude_min=True)),
             "reg_lambda": draw(st.floats(0, 1e300)),
             "program": draw(names),
+            "protection": "plain",
         }
     )
 
@@ -125,12 +126,22 @@ queries = st.one_of(
         st.booleans(),
     ),
 )
+few_bytes = st.binary(max_size=50)
 from_party = st.one_of(
-    st.builds(Join, words, words),
-    st.builds(Report, u32, u32, st.binary(max_size=50)),
+    st.builds(Join, words, words, few_bytes),
+    st.builds(Report, u32, u32, few_bytes, few_bytes),
+    st.builds(Assist, u32, few_bytes),
+    st.builds(Attest, u32, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),
 )
-to_party = st.one_of(st.builds(Admit, words, terms()), st.builds(Ask, u32, queries), st.builds(Bye, words))
+to_party = st.one_of(
+    st.builds(Admit, words, terms()),
+    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple)),
+    st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
+    st.builds(Open, u32, few_bytes),
+    st.builds(Close, words),
+    st.builds(Bye, words),
+)
 traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
 train_events = st.one_of(
     st.builds(Waiting, st.lists(words, max_size=3).map(tuple)),
@@ -357,7 +368,7 @@ def test_terms_that_are_no_terms_are_refused(text):
 
 def test_names_without_text_of_their_own_are_refused():
     """A lone surrogate has no UTF-8: it could not travel on, nor be printed."""
-    half = TERMS.canonical().replace("north", "\\ud800")
+    half = TERMS.canonical().replace('"a"', '"\\ud800"')
     assert decode_or_refuse("train_request", pb.TrainRequest(terms=half).SerializeToString()) == "refused"
 
 

@@ -7,32 +7,60 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FromParty(_message.Message):
-    __slots__ = ("join", "report", "leave")
+    __slots__ = ("join", "report", "leave", "assist", "attest")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    ASSIST_FIELD_NUMBER: _ClassVar[int]
+    ATTEST_FIELD_NUMBER: _ClassVar[int]
     join: Join
     report: Report
     leave: Leave
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ...) -> None: ...
+    assist: Assist
+    attest: Attest
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[Assist, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("session", "digest")
+    __slots__ = ("session", "digest", "greeting")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
+    GREETING_FIELD_NUMBER: _ClassVar[int]
     session: str
     digest: str
-    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+    greeting: bytes
+    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("turn", "part", "cells")
+    __slots__ = ("turn", "part", "cells", "note")
     TURN_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
     turn: int
     part: int
     cells: bytes
-    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ...) -> None: ...
+    note: bytes
+    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ...) -> None: ...
+
+class Assist(_message.Message):
+    __slots__ = ("turn", "answer")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    answer: bytes
+    def __init__(self, turn: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...
+
+class Attest(_message.Message):
+    __slots__ = ("turns", "transcript", "certificate", "signature")
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    turns: int
+    transcript: bytes
+    certificate: bytes
+    signature: bytes
+    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason", "session")
@@ -43,14 +71,20 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
 
 class ToParty(_message.Message):
-    __slots__ = ("admit", "ask", "bye")
+    __slots__ = ("admit", "ask", "bye", "meet", "open", "close")
     ADMIT_FIELD_NUMBER: _ClassVar[int]
     ASK_FIELD_NUMBER: _ClassVar[int]
     BYE_FIELD_NUMBER: _ClassVar[int]
+    MEET_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_FIELD_NUMBER: _ClassVar[int]
     admit: Admit
     ask: Ask
     bye: Bye
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ...) -> None: ...
+    meet: Meet
+    open: Open
+    close: Close
+    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
     __slots__ = ("session", "terms")
@@ -61,8 +95,10 @@ class Admit(_message.Message):
     def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "rows", "quantiles", "kll", "start", "histograms", "end_round")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round")
     TURN_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     QUANTILES_FIELD_NUMBER: _ClassVar[int]
     KLL_FIELD_NUMBER: _ClassVar[int]
@@ -70,13 +106,35 @@ class Ask(_message.Message):
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
     turn: int
+    attempt: int
+    roster: _containers.RepeatedScalarFieldContainer[str]
     rows: RowsQuery
     quantiles: QuantileQuery
     kll: KllQuery
     start: StartQuery
     histograms: HistogramQuery
     end_round: EndRoundQuery
-    def __init__(self, turn: _Optional[int] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ...) -> None: ...
+
+class Meet(_message.Message):
+    __slots__ = ("greetings",)
+    GREETINGS_FIELD_NUMBER: _ClassVar[int]
+    greetings: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Open(_message.Message):
+    __slots__ = ("turn", "request")
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    turn: int
+    request: bytes
+    def __init__(self, turn: _Optional[int] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class Close(_message.Message):
+    __slots__ = ("fingerprint",)
+    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    fingerprint: str
+    def __init__(self, fingerprint: _Optional[str] = ...) -> None: ...
 
 class Bye(_message.Message):
     __slots__ = ("reason",)

@@ -1,0 +1,203 @@
+"""`fedboost audit`: what has left this site, in plain words, by the site's own log.
+
+Promises: nothing is said of a log before its whole chain was verified; names that came from outside cannot
+move the cursor.
+Refuses: a log with a line that does not fit, naming the first one (ConfigError).
+"""
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedboost.cli.show import print_json, size
+from fedboost.errors import printable
+from fedboost.protocol.queries import (
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RowsQuery,
+    StartQuery,
+)
+from fedboost.shell.audit import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, read_log
+from fedboost.shell.policy import AGGREGATOR_SEES, shown
+
+WIDTH, INDENT, WHAT = 79, 13, 43
+"""Columns of a line, of what stands before a value, and of the kind of an answer."""
+
+IN_WORDS = {
+    RowsQuery.__name__: "number of rows; magnitudes of labels, weights",
+    QuantileQuery.__name__: "how many rows lie in each column interval",
+    KllQuery.__name__: "samples of the columns: values of single rows",
+    StartQuery.__name__: "sum over all rows (for the mean label)",
+    HistogramQuery.__name__: "sums over groups of rows, by column interval",
+    EndRoundQuery.__name__: "error of the model, summed over all rows",
+    "help to open the sum": "help to open a sum: keys, no data",
+}
+"""What a release says, by its `what`."""
+
+
+@dataclass
+class Session:
+    """What the log says of one session."""
+
+    name: str
+    begin: str
+    end: str
+    admitted: Admitted | None = None
+    ended: Ended | None = None
+    releases: list[Released] = field(default_factory=list)
+
+    @property
+    def protections(self) -> list[str]:
+        """Under which protection something left; what was agreed to if nothing did."""
+        agreed = [self.admitted.protection] if self.admitted else []
+        return sorted({release.protection for release in self.releases}) or agreed
+
+    @property
+    def answers(self) -> dict[str, list[Released]]:
+        """What was answered, by kind, in the order of the first of each."""
+        kinds: dict[str, list[Released]] = {}
+        for release in self.releases:
+            kinds.setdefault(release.what, []).append(release)
+        return kinds
+
+    @property
+    def state(self) -> str:
+        """How it ended."""
+        if self.ended is None:
+            return "no end recorded: it still runs, or this site was stopped"
+        return (
+            "with a model, the aggregator says"
+            if not self.ended.reason
+            else f"without a model: {self.ended.reason}"
+        )
+
+
+def run_audit(log: Path, as_json: bool) -> None:
+    """`fedboost audit`."""
+    entries = read_log(log)
+    sessions = _sessions(entries)
+    last_hash = entries[-1].hash if entries else BEFORE_THE_FIRST
+    if as_json:
+        for session in sessions:
+            print_json(**_as_json(session))
+        print_json(event="verified", entries=len(entries), hash=last_hash)
+        return
+    if not entries:
+        print(f"{log}: the log is empty, nothing has left this site")
+        return
+    print(f"{log}: verified, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}")
+    for session in sessions:
+        print()
+        _print_session(session)
+    print(f"\nThe last entry, number {len(entries)}, has the hash\n{last_hash}")
+    print("Keep it elsewhere: a log cut short or written anew has no entry with it.")
+
+
+def _sessions(entries: Iterable[Entry]) -> list[Session]:
+    """Sessions in the order in which they began; a name that is used again is another session."""
+    sessions: list[Session] = []
+    running: dict[str, Session] = {}
+    for entry in entries:
+        event = entry.event
+        session = running.get(event.session)
+        if session is None or session.ended or isinstance(event, Admitted):
+            session = running[event.session] = Session(event.session, entry.time, entry.time)
+            sessions.append(session)
+        session.end = entry.time
+        match event:
+            case Admitted():
+                session.admitted = event
+            case Released():
+                session.releases.append(event)
+            case Ended():
+                session.ended = event
+    return sessions
+
+
+def _print_session(session: Session) -> None:
+    print(f"Session {shown(session.name)}")
+    _line("when", f"{_moment(session.begin)} to {_moment(session.end)} UTC")
+    terms = session.admitted
+    if terms is not None:
+        _line("terms", terms.terms)
+        _line("with", _names(terms.parties))
+        _line("to train", f"{shown(terms.objective)}, at most {terms.rounds} rounds")
+        _line("from columns", f"{len(terms.columns)}: {_names(terms.columns)}")
+    elif not session.releases:
+        reason = session.ended.reason if session.ended else ""
+        _line("refused", printable(reason) or "before it began")
+        _line("left", "nothing")
+        return
+    for protection in session.protections:
+        seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
+        _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
+    _print_answers(session)
+    smallest = min((release.roster for release in session.releases), key=len, default=())
+    if terms is not None and session.releases and len(smallest) < len(terms.parties):
+        _line("smallest sum", f"over {len(smallest)} of {len(terms.parties)} parties: {_names(smallest)}")
+    _line("ended", printable(session.state))
+
+
+def _print_answers(session: Session) -> None:
+    if not session.releases:
+        _line("left", "nothing")
+        return
+    print(f"  what left {'':{WHAT}}{'times':>6}{'integers':>9}{'bytes':>9}")
+    for what, releases in session.answers.items():
+        words = IN_WORDS.get(what, shown(what))
+        print(f"    {words:<{WHAT + 8}}{_sums(releases)}")
+    print(f"    {'in all':<{WHAT + 8}}{_sums(session.releases)}")
+
+
+def _sums(releases: list[Released]) -> str:
+    integers = sum(release.cells for release in releases)
+    sent = sum(release.bytes for release in releases)
+    return f"{len(releases):>6}{_count(integers):>9}{size(sent):>9}"
+
+
+def _count(number: int) -> str:
+    """Exact where it fits."""
+    return f"{number}" if number < 10**8 else f"{number / 1e6:.0f} M"
+
+
+def _line(key: str, value: str) -> None:
+    """A value with its name before it, broken between words."""
+    lines = textwrap.wrap(value, WIDTH - INDENT - 2) or [""]
+    print(f"  {key:<{INDENT}}{lines[0]}")
+    for line in lines[1:]:
+        print(f"  {'':<{INDENT}}{line}")
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(map(shown, names))
+
+
+def _moment(time: str) -> str:
+    return time.replace("T", " ").removesuffix("Z")
+
+
+def _as_json(session: Session) -> Mapping[str, object]:
+    answers = {
+        what: {
+            "times": len(releases),
+            "integers": sum(release.cells for release in releases),
+            "bytes": sum(release.bytes for release in releases),
+        }
+        for what, releases in session.answers.items()
+    }
+    return {
+        "event": "session",
+        "session": session.name,
+        "begin": session.begin,
+        "end": session.end,
+        "terms": session.admitted.terms if session.admitted else None,
+        "parties": session.admitted.parties if session.admitted else None,
+        "columns": session.admitted.columns if session.admitted else None,
+        "protections": session.protections,
+        "released": answers,
+        "smallest_roster": min((len(release.roster) for release in session.releases), default=None),
+        "ended": session.ended.reason if session.ended else None,
+    }

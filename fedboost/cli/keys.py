@@ -1,0 +1,157 @@
+"""`fedboost keys`: a consortium's root, and the bundles that its parties, aggregator and analysts hold.
+
+Promises: each command writes new files only and says what is to be handed to whom; keys never print;
+`--help` imports nothing heavy.
+Refuses: what `fedboost.shell.keys` refuses (ConfigError).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
+
+keys_app = typer.Typer(
+    name="keys",
+    help="Who may take part: certificates and keys for parties, the aggregator and analysts.",
+    epilog="Example: fedboost keys init-consortium        Example: fedboost keys party north",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Folder = Annotated[Path, typer.Option(help="Where the consortium's root key lies; bundles go beside it.")]
+Days = Annotated[int, typer.Option(help="Days that the certificate is valid.", min=1, max=36_500)]
+Passphrase = Annotated[
+    Path | None,
+    typer.Option(
+        help="A file whose first line is the passphrase of the root key (not encrypted without one).",
+        show_default=False,
+    ),
+]
+KEYS = Path("keys")
+
+
+@keys_app.command(
+    epilog="Example: fedboost keys init-consortium        "
+    "Example: fedboost keys init-consortium --name heart-study --passphrase-file passphrase.txt"
+)
+def init_consortium(
+    name: Annotated[str, typer.Option(help="The consortium's name.")] = "consortium",
+    folder: Folder = KEYS,
+    days: Days = 3650,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
+    from datetime import UTC, datetime
+
+    from fedboost.privacy.identity import day, new_root
+    from fedboost.shell.keys import ROOT_KEY, ROOTS, read_passphrase, write_root
+
+    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
+    key, root = new_root(name, datetime.now(UTC), days)
+    write_root(folder, key, root, passphrase)
+    state = "encrypted" if passphrase else "not encrypted"
+    elsewhere = "" if folder == KEYS else f"\neach with --folder {folder}"
+    typer.echo(
+        f"{folder / ROOT_KEY}: the root's key, {state}\n"
+        f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
+        f"{_fingerprint(root)}\n"
+        f"Keep the key offline: whoever has it can let anybody in. Now issue bundles:\n"
+        f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst{elsewhere}"
+    )
+
+
+@keys_app.command(epilog="Example: fedboost keys party north        Example: fedboost keys party south")
+def party(
+    name: Annotated[str, typer.Argument(help="The party's name, as terms name it.", show_default=False)],
+    folder: Folder = KEYS,
+    days: Days = 365,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Issue a bundle to a party, which holds rows."""
+    _issue(name, "party", folder, days, passphrase_file)
+
+
+@keys_app.command(
+    epilog="Example: fedboost keys aggregator        Example: fedboost keys aggregator --days 90"
+)
+def aggregator(
+    folder: Folder = KEYS,
+    days: Days = 365,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Issue a bundle to the aggregator, which adds what the parties report."""
+    _issue("aggregator", "aggregator", folder, days, passphrase_file)
+
+
+@keys_app.command(epilog="Example: fedboost keys analyst        Example: fedboost keys analyst marie")
+def analyst(
+    name: Annotated[str, typer.Argument(help="The analyst's name.")] = "analyst",
+    folder: Folder = KEYS,
+    days: Days = 365,
+    passphrase_file: Passphrase = None,
+) -> None:
+    """Issue a bundle to an analyst, who submits terms and receives models."""
+    _issue(name, "analyst", folder, days, passphrase_file)
+
+
+@keys_app.command(epilog="Example: fedboost keys show keys/north        Example: fedboost keys show keys")
+def show(
+    folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
+) -> None:
+    """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
+    from fedboost.privacy.identity import common_name, role_of
+    from fedboost.shell.keys import CERTIFICATE, ROOTS, read_bundle, read_certificates
+
+    role = None
+    if (folder / CERTIFICATE).exists():
+        leaf = read_certificates(folder / CERTIFICATE)[0]
+        role = role_of(leaf) or "party"
+        typer.echo(f"name        {common_name(leaf) or 'none'}")
+        typer.echo(f"role        {role_of(leaf) or 'none'}")
+        typer.echo(f"valid       {_validity(leaf)}")
+        typer.echo(f"serial      {leaf.serial_number:x}")
+    for root in read_certificates(folder / ROOTS):
+        typer.echo(f"consortium  {common_name(root) or 'none'}")
+        typer.echo(f"valid       {_validity(root)}")
+        typer.echo(_fingerprint(root))
+    if role is not None:
+        read_bundle(folder, role)
+        typer.echo("This bundle can be used.")
+
+
+def _fingerprint(root: "Certificate") -> str:
+    from fedboost.privacy.identity import fingerprint
+
+    return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
+
+
+def _validity(certificate: "Certificate") -> str:
+    from fedboost.privacy.identity import day
+
+    return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
+
+
+def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path | None) -> None:
+    """Write a new bundle beside the root's key and say what to do with it."""
+    from datetime import UTC, datetime
+
+    from fedboost.privacy import identity
+    from fedboost.shell.keys import folder_name, read_passphrase, read_root, write_bundle
+
+    passphrase = read_passphrase(passphrase_file) if passphrase_file else None
+    root_key, root = read_root(folder, passphrase)
+    key, certificate = identity.issue(root_key, root, name, role, datetime.now(UTC), days)
+    bundle = folder / folder_name(name)
+    write_bundle(bundle, key, certificate, identity.to_pem(root))
+    typer.echo(
+        f"{bundle}: the bundle of {role} {name!r}\n"
+        f"valid       {_validity(certificate)}\n"
+        f"serial      {certificate.serial_number:x}\n"
+        f"Hand this folder over in a safe way and keep no copy: its key.pem is all that\n"
+        f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
+        f"{_fingerprint(root)}"
+    )

@@ -1,0 +1,32 @@
+"""Byte strings put together so that no two lists of them look alike: what is hashed, signed and sealed.
+
+Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes.
+Refuses: bytes that `pack` cannot have written (PeerError).
+"""
+
+from fedboost.errors import PeerError
+
+_LENGTH_BYTES = 4
+
+
+def pack(*fields: bytes) -> bytes:
+    """Each field behind its length, four bytes big-endian."""
+    return b"".join(len(field).to_bytes(_LENGTH_BYTES) + field for field in fields)
+
+
+def unpack(data: bytes) -> list[bytes]:
+    """The fields in `data`."""
+    fields, place = [], 0
+    while place < len(data):
+        start = place + _LENGTH_BYTES
+        end = start + int.from_bytes(data[place:start])
+        if start > len(data) or end > len(data):
+            raise PeerError("bytes that end within a field")
+        fields.append(data[start:end])
+        place = end
+    return fields
+
+
+def number(value: int) -> bytes:
+    """An integer of up to 64 bits as a field: eight bytes, big-endian, signed."""
+    return value.to_bytes(8, signed=True)

@@ -1,0 +1,451 @@
+"""Protection `masked`: the aggregator learns the sum of a turn and nothing else of it.
+
+Designed for: an aggregator that is curious, or lies about what it relays, together with up to `colluding`
+parties; a party lost after its upload does not cost the turn. The design is Bonawitz and others' secure
+aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self mask a turn; it has
+not been reviewed by others yet.
+
+A turn, with ctx = everything both ends must agree on:
+
+    upload   each u: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx), and for
+             every other v a share of b_u, sealed under k_uv
+    commit   the aggregator relays the shares; each u holds them all to ctx and then gives b_u away
+    recover  for a party that was lost after its upload: the others give their shares of its b
+    open     the sum of y minus the self masks
+
+Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
+opened; pairwise keys are replaced after each tree and never leave the party.
+Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/test_masked.py.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedboost.errors import PeerError, RosterTooSmall
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields, shamir
+from fedboost.privacy.cells import Residues
+from fedboost.privacy.protection import PART_CELLS, Tag
+from fedboost.privacy.shamir import Draw
+
+KEY_BYTES = 32
+BEFORE_TREES = -1
+"""The tree of every party's first keys, whichever tree it is first asked in."""
+
+SMALLEST_GROUP = 3
+"""With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
+
+LARGEST_GROUP = 100
+"""Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The parties of a session, and how many of them may help the aggregator without learning anything.
+
+    `threshold` answers open a lost party's self mask. It is chosen so that no two rosters of one turn can
+    both be opened, whatever the aggregator and `colluding` parties do: two rosters would need
+    2 * threshold - colluding > parties honest answers.
+    """
+
+    members: tuple[str, ...]
+    colluding: int
+
+    @classmethod
+    def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
+        """One colluding party is tolerated from four parties on, unless the terms say otherwise."""
+        return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
+
+    @property
+    def threshold(self) -> int:
+        """Shares that give a self mask back."""
+        return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
+
+    @property
+    def smallest_roster(self) -> int:
+        """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
+        return max(self.threshold, min(SMALLEST_GROUP, len(self.members)))
+
+    def point(self, party: str) -> int:
+        """Where a party's share is taken."""
+        return self.members.index(party) + 1
+
+    def digest(self) -> bytes:
+        """What the session's name is bound to."""
+        names = (member.encode() for member in self.members)
+        return fields.pack(fields.number(self.threshold), fields.number(self.colluding), *names)
+
+
+# ---- keys of a session ------------------------------------------------------------------------------
+
+
+class Handshake:
+    """One party's fresh key of one session; in memory only, and only until the pairs have their keys."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
+        """The key shared with each other party, bound to the session's transcript.
+
+        Forgets the private key: whoever has it could derive the keys of every tree anew.
+        """
+        private, self._private = self._private, None
+        if private is None:
+            raise PeerError("the keys of this session were derived already")
+        keys = {}
+        for peer, public in publics.items():
+            if peer == me:
+                continue
+            try:
+                secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError:
+                raise PeerError(f"the key of party {peer} is no X25519 key") from None
+            derive = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=b"fedboost/1/pair")
+            keys[peer] = derive.derive(secret)
+        return keys
+
+
+def context(session: bytes, group: Group, tag: Tag) -> bytes:
+    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
+    roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
+    numbers = (tag.turn, tag.attempt, tag.tree, tag.cells, tag.cell_bytes)
+    return hashlib.sha256(
+        fields.pack(
+            b"fedboost/1/context",
+            session,
+            group.digest(),
+            roster,
+            tag.transcript,
+            *map(fields.number, numbers),
+        )
+    ).digest()
+
+
+def _derive(key: bytes, what: bytes, *about: bytes) -> bytes:
+    """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
+    return hmac.digest(key, fields.pack(what, *about) + b"\x01", "sha256")
+
+
+def _commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
+    return hashlib.sha256(fields.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
+
+
+class _Stream:
+    """AES-256 in counter mode under a key that is used for one vector: the mask of its parts in order.
+
+    It is the counter mode inside GCM, whose tag nobody asks for: OpenSSL makes it faster than CTR itself
+    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
+
+    def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
+        """The next bytes of the mask, in `scratch` if there is one."""
+        out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
+        self._encryptor.update_into(_ZEROS[:size], out)
+        return out
+
+
+_ZEROS = memoryview(bytes(8 * PART_CELLS))
+_NONCE = bytes(12)
+"""Always the same: a key is used for one stream, or for one share."""
+
+
+def _scratch(tag: Tag) -> memoryview:
+    """Room for the mask of any part."""
+    return memoryview(bytearray(tag.part_cells(0) * tag.cell_bytes))
+
+
+def _name(field: bytes) -> str:
+    try:
+        return field.decode()
+    except UnicodeDecodeError:
+        raise PeerError("a party's name that is not text") from None
+
+
+def _by_name(entries: list[bytes]) -> dict[str, bytes]:
+    """Party to bytes, from fields that alternate between the two."""
+    if len(entries) % 2 or len(set(entries[::2])) != len(entries) // 2:
+        raise PeerError("fields that are not one for each party")
+    return {_name(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
+
+
+def _self_stream(mask: bytes, ctx: bytes, party: str) -> _Stream:
+    return _Stream(_derive(mask, b"self", ctx, party.encode()))
+
+
+# ---- at a party -------------------------------------------------------------------------------------
+
+COMMIT = b"commit"
+RECOVER = b"recover"
+
+
+class MaskedSealer:
+    """Seals one party's vectors, and helps to open the sums they went into.
+
+    Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
+    or changed while a tree grows; a turn or attempt that is not greater than the last; an upload after this
+    turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
+    committed another attempt; a recovery before this party's own commit, or of too many.
+    """
+
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: Draw) -> None:
+        self._me = me
+        self._group = group
+        self._session = session
+        self._keys = keys
+        self._draw = draw
+        self._tree = BEFORE_TREES
+        self._roster: tuple[str, ...] = ()
+        self._tag: Tag | None = None
+        self._ctx = b""
+        self._mask: bytes | None = None
+        self._note = b""
+        self._shares: dict[str, bytes] | None = None
+        """Other parties' shares of this turn, once they were committed to."""
+
+    def __repr__(self) -> str:
+        return f"MaskedSealer({self._me!r})"
+
+    def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
+        """The masked parts of a vector."""
+        self._admit(tag)
+        ctx = self._ctx = context(self._session, self._group, tag)
+        mask = self._mask = self._draw(KEY_BYTES)
+        self._tag, self._note, self._shares = tag, b"", None
+        streams = [(_self_stream(mask, ctx, self._me), True)]
+        for peer in sorted(tag.roster):
+            if peer != self._me:
+                low, high = sorted((self._me, peer))
+                key = _derive(self._keys[peer], b"pair", ctx, low.encode(), high.encode())
+                streams.append((_Stream(key), peer > self._me))
+        return self._masked_parts(values, tag, streams)
+
+    def _masked_parts(self, values: Int64, tag: Tag, streams: list[tuple[_Stream, bool]]) -> Iterator[bytes]:
+        scratch, residues = _scratch(tag), Residues(tag.part_cells(0), tag.cell_bytes)
+        for part in range(tag.parts):
+            cells = tag.part_cells(part)
+            start = part * PART_CELLS
+            residues.take(values[start : start + cells])
+            for stream, added in streams:
+                operation = residues.add if added else residues.subtract
+                operation(0, cells, stream.next(cells * tag.cell_bytes, scratch))
+            yield residues.packed(0, cells)
+
+    def note(self) -> bytes:
+        """What goes with the last part: a commitment to the self mask, and its sealed share for each peer.
+
+        Made once: other shares under the same key would give both away.
+        """
+        assert self._tag is not None
+        if self._note:
+            return self._note
+        assert self._mask is not None
+        peers = [peer for peer in sorted(self._tag.roster) if peer != self._me]
+        points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is thrown away
+        shares = shamir.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
+        sealed = []
+        for peer, share in zip(peers, shares, strict=False):
+            cipher = AESGCM(self._share_key(peer, self._me, peer))
+            sealed += [peer.encode(), cipher.encrypt(_NONCE, share.to_bytes(shamir.SHARE_BYTES), None)]
+        self._note = fields.pack(_commitment(self._mask, self._ctx, self._me), *sealed)
+        return self._note
+
+    def assist(self, request: bytes) -> bytes:
+        """This party's self mask, or its shares of lost parties' masks."""
+        try:
+            kind, ctx, *rest = fields.unpack(request)
+        except ValueError:
+            raise PeerError("a request for help that asks nothing") from None
+        if self._tag is None or not hmac.compare_digest(ctx, self._ctx):
+            raise PeerError("asked to help with a turn or attempt that is not the last")
+        if kind == COMMIT:
+            return self._commit(_by_name(rest))
+        if kind == RECOVER:
+            return self._recover([_name(party) for party in rest])
+        raise PeerError("asked for help of an unknown kind")
+
+    def _admit(self, tag: Tag) -> None:
+        roster = tuple(sorted(tag.roster))
+        if self._me not in roster or not set(roster) <= set(self._group.members):
+            raise PeerError("the roster has strangers, or lacks this party")
+        if len(set(roster)) != len(roster):
+            raise PeerError("the roster names a party twice")
+        if len(roster) < self._group.smallest_roster:
+            raise PeerError(f"a roster of {len(roster)} parties, fewer than {self._group.smallest_roster}")
+        last = (self._tag.turn, self._tag.attempt) if self._tag else (-1, -1)
+        if (tag.turn, tag.attempt) <= last:
+            raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
+        if self._tag is not None and tag.turn == self._tag.turn and self._shares is not None:
+            raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
+        if tag.tree < self._tree:
+            raise PeerError(f"tree {tag.tree} after tree {self._tree}")
+        if tag.tree == self._tree and self._roster and roster != self._roster:
+            raise PeerError(f"the roster changed while tree {tag.tree} grows")
+        while self._tree < tag.tree:
+            self._ratchet(self._tree)
+            self._tree += 1
+        self._roster = roster
+
+    def _ratchet(self, tree: int) -> None:
+        """Replace every pairwise key; who takes this party's memory later cannot go back."""
+        self._keys = {peer: _derive(key, b"ratchet", fields.number(tree)) for peer, key in self._keys.items()}
+
+    def _share_key(self, peer: str, sender: str, receiver: str) -> bytes:
+        return _derive(self._keys[peer], b"share", self._ctx, sender.encode(), receiver.encode())
+
+    def _commit(self, sealed: dict[str, bytes]) -> bytes:
+        assert self._tag is not None
+        assert self._mask is not None
+        peers = set(self._tag.roster) - {self._me}
+        if set(sealed) != peers:
+            raise PeerError("asked to commit without the share of every party of the roster")
+        shares = {}
+        for peer in sorted(peers):
+            try:
+                shares[peer] = AESGCM(self._share_key(peer, peer, self._me)).decrypt(
+                    _NONCE, sealed[peer], None
+                )
+            except InvalidTag:
+                raise PeerError(
+                    f"the share of party {peer} is not authentic: it sealed under another session, turn, "
+                    f"roster or tree, or its share was changed on the way"
+                ) from None
+        if self._shares is not None and shares != self._shares:
+            raise PeerError("asked to commit twice with different shares")
+        self._shares = shares
+        return self._mask
+
+    def _recover(self, lost: list[str]) -> bytes:
+        assert self._tag is not None
+        if self._shares is None:
+            raise PeerError("asked to recover before this party committed")
+        if (
+            not set(lost) <= set(self._shares)
+            or len(self._tag.roster) - len(set(lost)) < self._group.threshold
+        ):
+            raise PeerError(f"asked to recover {len(lost)} of {len(self._tag.roster)} parties")
+        answer = []
+        for party in lost:
+            answer += [party.encode(), self._shares[party]]
+        return fields.pack(*answer)
+
+
+# ---- at the aggregator ------------------------------------------------------------------------------
+
+
+class MaskedOpener:
+    """Adds masked parts into one running sum, collects the help, and opens the sum.
+
+    It never has what it takes to open less than the whole roster: pairwise masks cancel in the whole only.
+    Raises RosterTooSmall when so many parties are lost that a self mask cannot be recovered.
+    """
+
+    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+        self.parts = tag.parts
+        self._tag = tag
+        self._group = group
+        self._ctx = context(session, group, tag)
+        self._sum = Residues(tag.cells, tag.cell_bytes)
+        self._commitments: dict[str, bytes] = {}
+        self._sealed: dict[str, dict[str, bytes]] = {}
+        self._masks: dict[str, bytes] = {}
+        self._shares: dict[str, dict[int, int]] = {}
+        self._lost: set[str] = set()
+        self._missing: set[str] = set()
+        """The parties whose masks the others were asked to recover."""
+
+    def add(self, party: str, part: int, cells: bytes) -> None:
+        """Add one masked part."""
+        self._sum.add(part * PART_CELLS, self._tag.part_cells(part), cells)
+
+    def note(self, party: str, note: bytes) -> None:
+        """Take in what came with a party's last part."""
+        try:
+            commitment, *sealed = fields.unpack(note)
+        except ValueError:
+            raise PeerError("its report came without a commitment") from None
+        shares = _by_name(sealed)
+        if set(shares) != set(self._tag.roster) - {party}:
+            raise PeerError("its shares are not one for every other party of the roster")
+        self._commitments[party], self._sealed[party] = commitment, shares
+
+    def requests(self) -> dict[str, bytes]:
+        """Party to the help that is still wanted of it; empty when the sum can be opened."""
+        present = [party for party in sorted(self._tag.roster) if party not in self._lost]
+        missing = sorted(party for party in self._lost if party not in self._masks)
+        if missing and len(present) < self._group.threshold:
+            raise RosterTooSmall(
+                f"{len(present)} of {len(self._tag.roster)} parties are left, {self._group.threshold} are "
+                f"needed to open the sum without {', '.join(missing)}"
+            )
+        uncommitted = [party for party in present if party not in self._masks]
+        if uncommitted:
+            return {party: self._commit_request(party) for party in uncommitted}
+        if not missing:
+            return {}
+        self._missing = set(missing)
+        request = fields.pack(RECOVER, self._ctx, *(party.encode() for party in missing))
+        return dict.fromkeys(present, request)
+
+    def _commit_request(self, party: str) -> bytes:
+        relayed = []
+        for sender, shares in sorted(self._sealed.items()):
+            if sender != party:
+                relayed += [sender.encode(), shares[party]]
+        return fields.pack(COMMIT, self._ctx, *relayed)
+
+    def lose(self, party: str) -> None:
+        """A party whose upload is in is gone: its mask will be recovered from the others."""
+        self._lost.add(party)
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Take in a party's help; PeerError if it is not what was asked for."""
+        if party not in self._commitments:
+            raise PeerError("its help came without its report")
+        if party not in self._masks:
+            self._take_mask(party, answer)
+            return
+        answered = _by_name(fields.unpack(answer))
+        if not answered or set(answered) != self._missing:
+            raise PeerError("its help is not what was asked for")
+        for lost, share in answered.items():
+            if len(share) != shamir.SHARE_BYTES:
+                raise PeerError("its help is not what was asked for")
+            shares = self._shares.setdefault(lost, {})
+            shares[self._group.point(party)] = int.from_bytes(share)
+            if len(shares) == self._group.threshold and lost not in self._masks:
+                secret = shamir.combine(shares)
+                if secret.bit_length() > 8 * KEY_BYTES:
+                    raise PeerError(f"the shares of party {lost} do not give its mask back")
+                self._take_mask(lost, secret.to_bytes(KEY_BYTES))
+
+    def _take_mask(self, party: str, mask: bytes) -> None:
+        if not hmac.compare_digest(_commitment(mask, self._ctx, party), self._commitments[party]):
+            raise PeerError(f"the self mask of party {party} is not the one it committed to")
+        self._masks[party] = mask
+
+    def open(self) -> Int64:
+        """The sum, once `requests` is empty."""
+        if self.requests():
+            raise PeerError("the sum cannot be opened yet")
+        scratch = _scratch(self._tag)
+        for party in self._tag.roster:
+            stream = _self_stream(self._masks[party], self._ctx, party)
+            for part in range(self._tag.parts):
+                cells = self._tag.part_cells(part)
+                mask = stream.next(cells * self._tag.cell_bytes, scratch)
+                self._sum.subtract(part * PART_CELLS, cells, mask)
+        return self._sum.signed()

@@ -1,0 +1,257 @@
+"""The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
+
+A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII). Its hash is
+the SHA-256 of that JSON without the hash, and each entry holds the hash of the one before.
+
+Promises: an entry is with the operating system before its bytes leave, and on the disk when the session has
+ended; what cannot be recorded raises, so that it does not leave; one process at a time writes a log.
+`read_log` finds every change but two: entries cut off at the end, and a log written anew from some line on.
+Both change the hash of the last entry, so whoever kept that hash finds them too.
+Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
+does not fit (ConfigError with the file, the line and what to do).
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import mmap
+import os
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.protocol.party_session import Release
+from fedboost.protocol.terms import Frozen, Terms
+from fedboost.shell.policy import columns_of
+
+BEFORE_THE_FIRST = "0" * 64
+"""What stands for the hash of the entry before the first."""
+OWNER_ALONE = 0o600
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Admitted(Frozen):
+    """This site agreed to take part. `terms` is their digest, `columns` what they name, label first."""
+
+    kind: Literal["admitted"] = "admitted"
+    session: str
+    terms: str
+    protection: str
+    parties: tuple[str, ...]
+    objective: str
+    rounds: Count
+    columns: tuple[str, ...]
+
+
+class Released(Frozen):
+    """Something leaves this site: so many integers in so many bytes, added to those of the roster."""
+
+    kind: Literal["released"] = "released"
+    session: str
+    turn: Count
+    attempt: Count
+    what: str
+    cells: Count
+    bytes: Count
+    protection: str
+    roster: tuple[str, ...]
+
+
+class Ended(Frozen):
+    """A session is over for this site; an empty reason means that the model was made."""
+
+    kind: Literal["ended"] = "ended"
+    session: str
+    reason: str
+
+
+Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
+
+
+class Entry(Frozen):
+    """One line of the log. `time` is UTC."""
+
+    n: Annotated[int, Field(ge=1)]
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    event: Event
+    previous: str
+    hash: str = ""
+
+    @property
+    def due_hash(self) -> str:
+        """The hash of all but the hash, 64 hex digits."""
+        return hashlib.sha256(_canonical(self.model_dump(mode="json", exclude={"hash"}))).hexdigest()
+
+    @property
+    def line(self) -> bytes:
+        """Canonical JSON and a line feed."""
+        return _canonical(self.model_dump(mode="json")) + b"\n"
+
+
+class AuditLog:
+    """The log of one site, open for appending. Close it, or use it in `with`."""
+
+    def __init__(self, path: Path) -> None:
+        """Open the log, or make it for its owner's eyes alone. ConfigError if it cannot be continued."""
+        self._path = path
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNER_ALONE)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot write this audit log: {error.strerror}") from None
+        try:
+            self._lock()
+            status = os.fstat(self._file)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfigError(f"{path}: is not a plain file; the audit log must be one")
+            self._size = status.st_size
+            self._last = self._read_last()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process write the log. One in which nothing was written is taken away."""
+        if os.fstat(self._file).st_size == 0:
+            self._path.unlink(missing_ok=True)
+        os.close(self._file)
+
+    def admitted(self, session: str, terms: Terms) -> None:
+        """This site takes part in a session. Raises as `record` does."""
+        self._append(
+            Admitted(
+                session=session,
+                terms=terms.digest,
+                protection=terms.protection,
+                parties=terms.parties,
+                objective=terms.objective,
+                rounds=terms.rounds,
+                columns=columns_of(terms),
+            )
+        )
+
+    def record(self, release: Release) -> None:
+        """This is about to leave. Raises Refused if it cannot be recorded: then it must not."""
+        self._append(
+            Released(
+                session=release.session,
+                turn=release.turn,
+                attempt=release.attempt,
+                what=release.what,
+                cells=release.cells,
+                bytes=release.size,
+                protection=release.protection,
+                roster=release.roster,
+            )
+        )
+
+    def ended(self, session: str, reason: str) -> None:
+        """A session is over, '' with a model; puts the log on the disk. Raises as `record` does."""
+        self._append(Ended(session=session, reason=reason.encode(errors="replace").decode()))
+        try:
+            os.fsync(self._file)
+        except OSError as error:
+            raise self._refusal(error.strerror) from None
+
+    def _append(self, event: Admitted | Released | Ended) -> None:
+        n, previous = (self._last.n + 1, self._last.hash) if self._last else (1, BEFORE_THE_FIRST)
+        entry = Entry(n=n, time=_now(), event=event, previous=previous)
+        entry = entry.model_copy(update={"hash": entry.due_hash})
+        line = entry.line
+        try:
+            status = os.fstat(self._file)
+            if status.st_size != self._size or not status.st_nlink:
+                raise self._refusal("it was changed or removed by somebody else while this site runs")
+            if os.write(self._file, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)  # a line is written whole or not at all
+            raise self._refusal(error.strerror) from None
+        self._size += len(line)
+        self._last = entry
+
+    def _refusal(self, why: str | None) -> Refused:
+        return Refused("this site cannot write its audit log", f"{self._path}: {why}")
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{self._path}: another process writes this audit log; give each party a log of its own"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{self._path}: cannot be locked: {error.strerror}") from None
+
+    def _read_last(self) -> Entry | None:
+        """The entry to go on from; None in an empty log. It alone is checked: a log may be long."""
+        if not self._size:
+            return None
+        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
+            last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
+        try:
+            return _read(last)
+        except ValueError as error:
+            raise ConfigError(
+                f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "
+                f"a new one is then begun"
+            ) from None
+
+
+def read_log(path: Path) -> list[Entry]:
+    """The entries of a log. Raises ConfigError naming the first line that does not fit."""
+    entries: list[Entry] = []
+    previous = BEFORE_THE_FIRST
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                try:
+                    entry = _read(line)
+                    if entry.n != number:
+                        raise ValueError(
+                            f"entry {entry.n} stands where {number} is due: lines were removed or moved"
+                        )
+                    if entry.previous != previous:
+                        raise ValueError("does not follow from the line before: one of them was replaced")
+                except ValueError as error:
+                    raise ConfigError(f"{path}, line {number}: {error}") from None
+                entries.append(entry)
+                previous = entry.hash
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    return entries
+
+
+def _read(line: bytes) -> Entry:
+    """The entry on a line; ValueError if it is not as it was written."""
+    if not line.endswith(b"\n"):
+        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
+    try:
+        entry = Entry.model_validate_json(line, strict=True)
+        whole = entry.line == line
+    except ValidationError:
+        raise ValueError("not an entry of an audit log, or changed after it was written") from None
+    if not whole or entry.hash != entry.due_hash:
+        raise ValueError("changed after it was written: its hash is not the one of its content")
+    return entry
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

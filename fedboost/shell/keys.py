@@ -1,0 +1,396 @@
+"""Key folders: the consortium's root, and the bundle that each party, aggregator and analyst holds.
+
+A bundle is a folder: certificate.pem (the holder's, then its intermediates), key.pem, consortium.pem (the
+roots it trusts) and, if anybody is to be kept out, denied.txt (a serial number in hex on each line, `#`
+before a remark). An existing public-key infrastructure may write it too.
+
+Promises: a private key is written for its owner's eyes alone, and read only where it is kept so; a bundle
+that `read_bundle` returns can dial, be dialled, and sign, today; nothing here prints a key.
+Refuses: to overwrite any file, and every bundle whose files do not fit each other (ConfigError: one line).
+"""
+
+import hashlib
+import os
+import socket
+import ssl
+import stat
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy.identity import (
+    SERVER_NAME,
+    Identified,
+    PrivateKey,
+    Signer,
+    day,
+    identify,
+    read_roots,
+    serial_of,
+    to_pem,
+)
+
+CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
+ROOT_KEY = "consortium-key.pem"
+
+CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
+"""What a client adds to its channel's options: whatever the address, only the aggregator may answer."""
+
+_PATIENCE = 3.0
+"""Seconds that `tls_fault` waits for each answer."""
+
+_A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
+_TLS_CURVES = ("secp256r1", "secp384r1")
+_PRIVATE, _PUBLIC = 0o600, 0o644
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a process needs to be somebody: `roots` and `key` are PEM, `denied` serial numbers, `folder` where
+    all of it was read."""
+
+    folder: Path
+    signer: Signer
+    roots: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    denied: frozenset[str]
+
+    @property
+    def certificate(self) -> bytes:
+        """PEM: the leaf, then its intermediates if it has any."""
+        return self.signer.certificate
+
+
+# ---- bundles --------------------------------------------------------------------------------------------
+
+
+def read_bundle(folder: Path, role: str) -> Bundle:
+    """The bundle in a folder, for use in a role; ConfigError unless everything in it is in order today."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; it should be {_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), "
+            f"which `fedboost keys {role}` writes"
+        )
+    source, now = folder / CERTIFICATE, datetime.now(UTC)
+    chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
+    key, denied = _read_key(folder / KEY, None), _read_denied(folder / DENIED)
+    _check_date(chain[0], source, now, role)
+    try:
+        holder = identify(to_pem(*chain), roots, now, denied)
+    except PeerError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    if holder.role != role:
+        raise ConfigError(f"{folder} is the bundle of {_A[holder.role]}, {_A[role]}'s is needed")
+    if key.public_key() != holder.public_key:
+        raise ConfigError(f"{folder / KEY}: this key does not belong to {source}; the two come in a pair")
+    _check_tls(key, folder / KEY)
+    signer = Signer(holder.name, holder.role, to_pem(*chain), key)
+    return Bundle(folder, signer, roots, _to_pem(key, NoEncryption()), denied)
+
+
+def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
+    """The certificates of a file, at least one, as they stand: nobody has judged them."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    try:
+        return read_roots(data)
+    except ConfigError:
+        raise ConfigError(f"{path}: not an X.509 certificate in PEM") from None
+
+
+def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
+    """Write a new folder with a bundle, for its owner's eyes alone."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigError(
+            f"{folder}: exists already, and keys are never overwritten; move it away to issue anew"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    try:
+        _write_new(
+            {
+                folder / KEY: (_to_pem(key, NoEncryption()), _PRIVATE),
+                folder / CERTIFICATE: (to_pem(certificate), _PUBLIC),
+                folder / ROOTS: (roots, _PUBLIC),
+            }
+        )
+    except ConfigError:
+        folder.rmdir()
+        raise
+
+
+def folder_name(name: str) -> str:
+    """A folder's name for whoever is called so: the name itself where it can be one."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
+    return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+
+
+# ---- the consortium's root ------------------------------------------------------------------------------
+
+
+def write_root(
+    folder: Path, key: PrivateKey, root: x509.Certificate, passphrase: bytes | None = None
+) -> None:
+    """Write a consortium's root into a folder, made if it is not there; a passphrase encrypts the key."""
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    _write_new(
+        {
+            folder / ROOT_KEY: (_to_pem(key, encryption), _PRIVATE),
+            folder / ROOTS: (to_pem(root), _PUBLIC),
+        }
+    )
+
+
+def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey, x509.Certificate]:
+    """The root that `write_root` wrote."""
+    if not (folder / ROOT_KEY).exists():
+        raise ConfigError(
+            f"{folder / ROOT_KEY}: no such file; `fedboost keys init-consortium --folder {folder}` writes it"
+        )
+    key, root = _read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
+    if key.public_key() != root.public_key():
+        raise ConfigError(f"{folder / ROOT_KEY}: this key does not belong to {folder / ROOTS}")
+    return key, root
+
+
+def read_passphrase(path: Path) -> bytes:
+    """A passphrase: the first line of a file."""
+    passphrase = _read_private(path).partition(b"\n")[0].rstrip(b"\r")
+    if not 1 <= len(passphrase) <= 1000:
+        raise ConfigError(f"{path}: the first line must be a passphrase of 1 to 1000 bytes")
+    return passphrase
+
+
+# ---- gRPC -----------------------------------------------------------------------------------------------
+
+
+def server_credentials(bundle: Bundle) -> Any:
+    """For an aggregator's secure port: nobody gets in without a certificate of the consortium. The deny list
+    and the roles are for `peer_of` and its caller."""
+    import grpc
+
+    pair = (bundle.key, bundle.certificate)
+    return grpc.ssl_server_credentials([pair], root_certificates=bundle.roots, require_client_auth=True)
+
+
+def channel_credentials(bundle: Bundle) -> Any:
+    """For a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
+    import grpc
+
+    return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
+
+
+def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
+    """Who is at the other end of a call, by gRPC's `context.auth_context()`; PeerError if it is nobody that
+    this bundle lets in."""
+    leaf = [*auth_context.get("x509_pem_cert", ())]
+    if len(leaf) != 1:
+        raise PeerError("the connection shows no certificate; dial with a bundle that `fedboost keys` wrote")
+    intermediates = auth_context.get("x509_pem_cert_chain", ())
+    return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
+
+
+def tls_fault(address: str, bundle: Bundle) -> str | None:
+    """Why whoever listens at HOST:PORT and this bundle do not get on, in one sentence for people: gRPC says
+    of most causes only that the connection was lost. None if nobody listens there, or all is well.
+
+    Blocks for some seconds at most; reads the bundle's folder again. ConfigError if that cannot be read.
+    """
+    ours = bundle.folder / CERTIFICATE
+    try:
+        identify(bundle.certificate, bundle.roots, datetime.now(UTC), bundle.denied)
+    except PeerError as error:
+        return f"{ours}: {error}"
+    context = _dialling(bundle)
+    host, _, port = address.rpartition(":")
+    try:
+        opened = socket.create_connection((host.strip("[]"), int(port)), _PATIENCE)
+    except OSError:
+        return None
+    try:
+        with (
+            opened,
+            context.wrap_socket(
+                opened, server_hostname=SERVER_NAME, do_handshake_on_connect=False
+            ) as secured,
+        ):
+            secured.do_handshake()
+            if _is_taken(secured):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        return f"the certificate of the aggregator at {address} {_of_server(error)}"
+    except OSError:
+        return f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
+    return (
+        f"the aggregator at {address} refuses {ours}: it trusts another consortium, or its clock is wrong; "
+        f"compare the fingerprints that `fedboost keys show` prints there and here"
+    )
+
+
+def _is_taken(secured: ssl.SSLSocket) -> bool:
+    """Whether the server takes our certificate: then it speaks first, else it hangs up."""
+    try:
+        return len(secured.recv(1)) > 0
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def _dialling(bundle: Bundle) -> ssl.SSLContext:
+    """TLS as gRPC's clients speak it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # an intermediate may be trusted like a root
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_verify_locations(cadata=bundle.roots.decode())
+        context.load_cert_chain(bundle.folder / CERTIFICATE, bundle.folder / KEY, password="none")
+    except OSError as error:
+        raise ConfigError(f"{bundle.folder}: cannot read the bundle again: {error.strerror}") from None
+    return context
+
+
+# OpenSSL, x509_vfy.h
+_NOT_YET, _EXPIRED = 9, 10
+_UNTRUSTED = (2, 7, 18, 19, 20, 21)
+_UNFIT = (26, 62, 79)
+
+
+def _of_server(error: ssl.SSLCertVerificationError) -> str:
+    """What is wrong with a server's certificate."""
+    if error.verify_code in _UNTRUSTED:
+        compare = "compare the fingerprints that `fedboost keys show` prints there and here"
+        return f"is of another consortium; {compare}"
+    if error.verify_code == _EXPIRED:
+        return "is expired; it needs a new bundle, which `fedboost keys aggregator` writes"
+    if error.verify_code == _NOT_YET:
+        return "is not valid yet; check this machine's clock"
+    if error.verify_code in _UNFIT:
+        return f"is not an aggregator's, which has the DNS name {SERVER_NAME}"
+    return f"cannot be believed: {error.verify_message}"
+
+
+# ---- files ----------------------------------------------------------------------------------------------
+
+
+def _check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> None:
+    if now > leaf.not_valid_after_utc:
+        raise ConfigError(
+            f"{path}: expired on {day(leaf.not_valid_after_utc)}; have a new bundle issued with "
+            f"`fedboost keys {role}`, where the consortium's root key is, and put it in place of this one"
+        )
+    if now < leaf.not_valid_before_utc:
+        raise ConfigError(
+            f"{path}: not valid before {day(leaf.not_valid_before_utc)}; check this machine's clock"
+        )
+
+
+def _check_tls(key: PrivateKey, path: Path) -> None:
+    """gRPC's TLS takes fewer kinds of keys than signatures do, and says so only in a failed handshake."""
+    if isinstance(key, rsa.RSAPrivateKey):
+        return
+    kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
+    if kind not in _TLS_CURVES:
+        raise ConfigError(
+            f"{path}: gRPC's TLS does not take {kind} keys; use P-256, P-384 or RSA for this certificate"
+        )
+
+
+def _read_denied(path: Path) -> frozenset[str]:
+    """The serial numbers on a deny list; none where there is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not text in UTF-8") from None
+    denied = set()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        try:
+            denied |= {serial_of(text)} if text else set()
+        except ConfigError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    return frozenset(denied)
+
+
+def _read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
+    data = _read_private(path)
+    try:
+        key = load_pem_private_key(data, passphrase)
+    except TypeError:
+        if passphrase is not None:
+            raise ConfigError(f"{path}: is not encrypted; leave the passphrase out") from None
+        advice = "give --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
+        raise ConfigError(f"{path}: is encrypted; {advice}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        wrong = " that the passphrase opens" if passphrase is not None else ""
+        raise ConfigError(f"{path}: not a private key in PEM{wrong}") from None
+    if not isinstance(key, PrivateKey):
+        raise ConfigError(f"{path}: a key that is neither EC nor RSA nor Ed25519")
+    return key
+
+
+def _read_private(path: Path) -> bytes:
+    """The content of a file that nobody but its owner can read."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                raise ConfigError(
+                    f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+                )
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+
+
+def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write all of these files (content, mode) or none; none may exist."""
+    written: list[Path] = []
+    for path, (data, mode) in files.items():
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(path)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            for done in written:
+                done.unlink(missing_ok=True)
+            if isinstance(error, FileExistsError):
+                raise ConfigError(
+                    f"{path}: exists already, and keys are never overwritten; move it away first"
+                ) from None
+            raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def _to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)

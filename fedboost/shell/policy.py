@@ -1,0 +1,209 @@
+"""A site's own policy, the `[policy]` table of party.toml: which terms this site takes part under.
+
+Promises: `permit` is asked before any row is read, whatever the aggregator says of the terms; every rule is
+checked against the terms alone, and a person is asked last, about terms that every other rule allows.
+Refuses: terms that break a rule, with one sentence that names the site, the key and its value (Refused).
+The columns a site allows and the digests it approved stay at the site: they are in the error's `detail`.
+
+What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
+min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic) or other than 1
+(reg:squarederror) if every row has weight 1. The sums are of rounded hessians, and rounding adds nothing to
+these bounds: they are multiples of the fixed-point unit (or, for a unit so coarse that they are not, at most
+half of it, which rounds to zero). So a split under min_child_weight w leaves at least 4 w or w rows on each
+side, counted over all parties. It cannot stop an aggregator that lies about the sums or the splits; it says
+nothing of a tree that does not split, of how many rows *this* site has in a leaf, nor of the bins of a
+histogram, in each of which a single row may lie. Row weights or a custom program leave nothing to rely on:
+with them the rule refuses.
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from fedboost.errors import Refused, quoted
+from fedboost.privacy.masked import SMALLEST_GROUP
+from fedboost.protocol.terms import Frozen, Name, Terms
+
+Protection = Literal["masked", "plain"]
+
+AGGREGATOR_SEES = {
+    "masked": "sums over the parties, never this site's own numbers",
+    "plain": "this site's own numbers, before they are added to the others'",
+}
+"""What each protection lets the aggregator see, for people."""
+
+ROWS_PER_HESSIAN = {"binary:logistic": 4, "reg:squarederror": 1}
+"""The fewest rows of weight 1 whose hessians, as they are rounded, sum to 1."""
+
+DIGEST_DIGITS = 64
+"""A terms digest is given whole: whoever writes the terms could find others with the same short prefix."""
+
+SHOWN_NAMES, SHOWN_LETTERS = 8, 40
+"""How many names a person is shown, and how much of each."""
+
+
+class Policy(Frozen):
+    """Which terms this site takes part under.
+
+    protections: those it accepts; min_parties: the fewest parties; min_rows_per_leaf: the fewest rows, of all
+    parties together, on each side of a split; max_rounds: the most rounds; approval: "auto" (these rules are
+    enough), "ask" (a person at the terminal decides too) or the digests of the terms that were approved;
+    columns: all columns it lets terms name as feature, label or weight, None for any.
+    """
+
+    protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
+    min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
+    min_rows_per_leaf: int = Field(default=1, ge=1, le=1_000_000_000)
+    max_rounds: int = Field(default=100_000, ge=1)
+    approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
+    columns: tuple[Name, ...] | None = None
+
+    @field_validator("protections", "columns", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("approval", mode="before")
+    @classmethod
+    def _auto_ask_or_digests(cls, value: object) -> object:
+        if value in ("auto", "ask"):
+            return value
+        digests = [value] if isinstance(value, str) else value
+        if not isinstance(digests, list | tuple) or not digests:
+            raise ValueError('write "auto", "ask", or a list of terms digests')
+        for digest in digests:
+            if not isinstance(digest, str) or not _is_digest(digest):
+                raise ValueError(
+                    f'{digest!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
+                )
+        return tuple(digest.lower() for digest in digests)
+
+    def permit(self, terms: Terms, party: str, ask: Callable[[str], bool] | None = None) -> None:
+        """Raise Refused unless this policy, of the site called `party`, allows the terms.
+
+        ask: called with a summary of the terms if approval is "ask"; whether the person agrees. None where
+        there is nobody to ask. It may raise Refused itself.
+        """
+        if terms.protection not in self.protections:
+            accepted = ", ".join(f'"{name}"' for name in self.protections)
+            raise _refusal(
+                party, f"protections = [{accepted}]", f'the terms have protection = "{terms.protection}"'
+            )
+        if len(terms.parties) < self.min_parties:
+            raise _refusal(party, f"min_parties = {self.min_parties}", f"the terms name {len(terms.parties)}")
+        if terms.rounds > self.max_rounds:
+            raise _refusal(
+                party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
+            )
+        self._check_columns(terms, party)
+        self._check_rows_per_leaf(terms, party)
+        self._check_approval(terms, party, ask)
+
+    def _check_columns(self, terms: Terms, party: str) -> None:
+        if self.columns is None:
+            return
+        forbidden = [name for name in columns_of(terms) if name not in self.columns]
+        if forbidden:
+            raise _refusal(
+                party,
+                "columns = [...]",
+                f"the terms name {_listed(map(repr, forbidden))}, which is not among them"
+                if len(forbidden) == 1
+                else f"the terms name {_listed(map(repr, forbidden))}, which are not among them",
+                f"it allows {', '.join(self.columns) or 'none'}",
+            )
+
+    def _check_rows_per_leaf(self, terms: Terms, party: str) -> None:
+        least = self.min_rows_per_leaf
+        if least == 1:  # a side without rows is never split off
+            return
+        rule = f"min_rows_per_leaf = {least}"
+        if terms.columns.weight is not None:
+            raise _refusal(
+                party, rule, f"with the row weights of column {terms.columns.weight!r} no leaf is sure of it"
+            )
+        if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
+            what = "program" if terms.program != "boosting" else "objective"
+            raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
+        rows = ROWS_PER_HESSIAN[terms.objective]
+        if terms.min_child_weight * rows <= least - 1:
+            raise _refusal(
+                party,
+                rule,
+                f"the terms have min_child_weight = {terms.min_child_weight:g}, where {least / rows:.12g} "
+                f"would be enough for {terms.objective}",
+            )
+
+    def _check_approval(self, terms: Terms, party: str, ask: Callable[[str], bool] | None) -> None:
+        if self.approval == "auto":
+            return
+        if self.approval != "ask":
+            if terms.digest not in self.approval:
+                raise _refusal(
+                    party,
+                    "approval = [...]",
+                    f"the terms with digest {terms.digest} are not among them",
+                )
+            return
+        rule = 'approval = "ask"'
+        if ask is None:
+            raise _refusal(party, rule, "nobody can be asked")
+        try:
+            agreed = ask(summary(terms))
+        except Refused as error:
+            raise _refusal(party, rule, error.public) from None
+        if not agreed:
+            raise _refusal(party, rule, f"the person asked said no to the terms with digest {terms.digest}")
+
+
+def columns_of(terms: Terms) -> tuple[str, ...]:
+    """Every column the terms name: label, weight, features."""
+    weight = () if terms.columns.weight is None else (terms.columns.weight,)
+    return (terms.columns.label, *weight, *terms.columns.features)
+
+
+def summary(terms: Terms) -> str:
+    """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
+    features = terms.columns.features
+    weight = terms.columns.weight
+    lines = {
+        "terms": terms.digest,
+        "protection": terms.protection,
+        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
+        "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}",
+        "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
+        + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
+        "label": shown(terms.columns.label) + (f", weighted by {shown(weight)}" if weight else ""),
+        "features": f"{len(features)}: {_listed(map(shown, features))}",
+    }
+    return "\n".join(f"{key:<12}{value}" for key, value in lines.items())
+
+
+def terminal_ask(text: str) -> bool:
+    """Show a text on the terminal; whether the person there says yes. Refused if there is no terminal."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise Refused("its standard input is no terminal, so nobody can be asked")
+    question = "Take part under these terms with the rows of this site? [y/N] "
+    print(f"\n{text}\n{question}", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def shown(text: str) -> str:
+    """A name from outside, for a terminal: shortened, and without characters that move the cursor."""
+    return quoted(text, SHOWN_LETTERS)
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = list(names)
+    more = len(known) - SHOWN_NAMES
+    return ", ".join(known) if more <= 0 else f"{', '.join(known[:SHOWN_NAMES])} and {more} more"
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == DIGEST_DIGITS and set(text.lower()) <= set("0123456789abcdef")
+
+
+def _refusal(party: str, rule: str, why: str, detail: str = "") -> Refused:
+    return Refused(f"site {party} refuses: its policy has {rule}, and {why}", detail)

@@ -1,0 +1,88 @@
+"""Parties that share keys without having met, and one turn from sealing to opening. For tests of protections.
+
+Randomness is drawn from a seed, so that a test sees the same bytes in every run.
+"""
+
+import random
+
+import numpy as np
+
+from fedboost.privacy.masked import KEY_BYTES, Group, MaskedOpener, MaskedSealer
+from fedboost.privacy.protection import Tag
+
+SESSION = b"session".ljust(32, b".")
+TRANSCRIPT = b"transcript".ljust(32, b".")
+
+
+def names(parties):
+    return tuple(f"p{number:02}" for number in range(parties))
+
+
+def drawing(seed):
+    """A `draw` whose bytes are the same in every run."""
+    return random.Random(seed).randbytes
+
+
+def keys_of_pairs(parties, seed=0):
+    """Party to peer to the key that both have."""
+    draw = drawing(f"keys {seed}")
+    keys = {party: {} for party in parties}
+    for low in parties:
+        for high in parties:
+            if low < high:
+                keys[low][high] = keys[high][low] = draw(KEY_BYTES)
+    return keys
+
+
+def masked_sealers(parties, session=SESSION, group=None, seed=0):
+    """Party to its sealer."""
+    group, keys = group or Group.of(parties), keys_of_pairs(parties, seed)
+    return {
+        party: MaskedSealer(party, group, session, keys[party], drawing(f"{party} {seed}"))
+        for party in parties
+    }
+
+
+def masked_opener(tag, parties=None, session=SESSION, group=None):
+    return MaskedOpener(tag, group or Group.of(parties or tag.roster), session)
+
+
+def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, cell_bytes=8, transcript=TRANSCRIPT):
+    return Tag(turn, attempt, tree, tuple(roster), transcript, cells, cell_bytes)
+
+
+def vectors(parties, cells, cell_bytes, seed=0):
+    """A vector for each party, and their sum: it fits the cell and reaches its ends.
+
+    What a party has may be beyond the cell, and even wrap in 64 bits: only the sum has to fit.
+    """
+    rng = np.random.default_rng(seed)
+    lowest, highest = -(2 ** (8 * cell_bytes - 1)), 2 ** (8 * cell_bytes - 1) - 1
+    total = rng.integers(lowest, highest, cells, endpoint=True)
+    total[: cells // 3], total[cells // 3 : cells // 2] = lowest, highest
+    of = {party: rng.integers(lowest, highest, cells, endpoint=True) for party in parties[1:]}
+    of[parties[0]] = total - sum(of.values(), np.zeros(cells, np.int64))
+    return of, total
+
+
+def upload(opener, sealers, of, tag, order=None):
+    """Every party's parts and note, those of different parties in the order that `order` draws."""
+    parts = {party: list(enumerate(sealers[party].seal(of[party], tag))) for party in tag.roster}
+    while parts:
+        party = order.choice(sorted(parts)) if order else min(parts)
+        part, cells = parts[party].pop(0)
+        opener.add(party, part, cells)
+        if not parts[party]:
+            opener.note(party, sealers[party].note())
+            del parts[party]
+
+
+def help_open(opener, sealers, order=None):
+    """Ask for help until none is wanted, and open the sum."""
+    while requests := opener.requests():
+        asked = sorted(requests)
+        if order:
+            order.shuffle(asked)
+        for party in asked:
+            opener.assist(party, sealers[party].assist(requests[party]))
+    return opener.open()

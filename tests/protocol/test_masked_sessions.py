@@ -1,0 +1,183 @@
+"""Whole sessions under `masked`: losses, and what an aggregator that lies can make of them."""
+
+import dataclasses
+from collections import deque
+
+import numpy as np
+import pytest
+from inprocess import model_of, randomly, shard_of, sites_of, terms_of
+
+from fedboost.gbdt.model import Booster
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone
+from fedboost.protocol.messages import Ask, Leave, Meet, Open, Report
+from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.queries import RowsQuery
+
+ROWS = 200
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(ROWS, 3)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(np.float32)
+SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16}
+
+
+class Played:
+    """A session of so many parties; `change(party, message)` gives what goes down to one in its place."""
+
+    def __init__(self, parties, change=None):
+        self.terms = terms_of(X, parties, protection="masked", **SMALL)
+        parts = randomly(ROWS, parties)
+        shards = {n: shard_of(X, Y, rows=rows) for n, rows in zip(self.terms.parties, parts, strict=True)}
+        self.sums = []
+        self.said = []
+        self.ends = {name: PartySession(site) for name, site in sites_of(self.terms, shards).items()}
+        self.session = AggregatorSession("s", self.terms, self.two_counts)
+        self._change = change or (lambda party, message: [message])
+
+    def two_counts(self, terms):
+        """A program that counts the rows twice."""
+        for _ in range(2):
+            self.sums.append(int((yield RowsQuery())[0]))
+        return Booster("binary:logistic", 0.5, terms.columns.features, ())
+
+    def play(self, lost=lambda party, message: False):
+        """To the end. `lost(party, message)`: the party is gone after the aggregator got this message."""
+        gone = set()
+        waiting = deque(self.session.start())
+        while waiting:
+            party, message = waiting.popleft()
+            if party in gone:
+                continue
+            for changed in self._change(party, message):
+                for reply in self.ends[party].handle(changed):
+                    self.said.append((party, reply))
+                    waiting.extend(self.session.handle(party, reply))
+                    if lost(party, reply):
+                        gone.add(party)
+                        waiting.extend(self.session.handle(party, Gone("its connection closed")))
+                        break
+        return self.session
+
+
+def after_report(turn, *parties):
+    return lambda party, message: party in parties and isinstance(message, Report) and message.turn == turn
+
+
+@pytest.mark.parametrize("parties", [3, 4, 5, 10])
+def test_the_model_is_that_of_plain(parties):
+    parts = randomly(ROWS, parties)
+    assert model_of(X, Y, parts, protection="masked", **SMALL) == model_of(X, Y, parts, **SMALL)
+
+
+def test_two_parties_where_the_terms_allow_it():
+    parts = randomly(ROWS, 2)
+    both = {"protection": "masked", "allow_two_parties": True}
+    assert model_of(X, Y, parts, **both, **SMALL) == model_of(X, Y, parts, **SMALL)
+
+
+def test_regression_with_weights():
+    parts, weight = randomly(ROWS, 4), RNG.choice([0.5, 2.0], ROWS)
+    regression = {**SMALL, "objective": "reg:squarederror"}
+    masked = model_of(X, X[:, 0], parts, weight, protection="masked", **regression)
+    assert masked == model_of(X, X[:, 0], parts, weight, **regression)
+
+
+# ---- losses -----------------------------------------------------------------------------------------
+
+
+def test_a_party_lost_after_its_last_report_costs_nothing_but_its_signature():
+    played = Played(5)
+    session = played.play(after_report(2, "p1"))
+    assert session.state == "done"
+    assert played.sums == [ROWS, ROWS]
+    assert set(session.attestations) == {"p0", "p2", "p3", "p4"}
+
+
+def test_a_party_lost_earlier_ends_the_session_after_the_turn():
+    played = Played(5)
+    session = played.play(after_report(1, "p1"))
+    assert played.sums == [ROWS]  # its rows are in the sum of the turn
+    assert str(session.error) == "party p1 was lost: its connection closed"
+
+
+def test_three_of_five_lost_after_their_reports_end_the_turn():
+    played = Played(5)
+    session = played.play(after_report(2, "p1", "p2", "p3"))
+    assert played.sums == [ROWS]
+    assert session.state == "failed"
+    assert "2 of 5 parties are left, 4 are needed" in str(session.error)
+
+
+def test_a_party_lost_before_its_report_ends_the_session():
+    session = Played(5).play(lambda party, message: party == "p1")
+    assert str(session.error) == "party p1 was lost: its connection closed"
+
+
+# ---- an aggregator that lies ------------------------------------------------------------------------
+
+
+def sums_until_one_leaves(played, says):
+    """The session ends because an honest party leaves it for this reason; the sums opened by then."""
+    session = played.play()
+    assert session.state == "failed"
+    leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
+    assert any(says in reason for reason in leaving), leaving
+    return played.sums
+
+
+def changing(kind, changed, only=None):
+    def change(party, message):
+        hit = isinstance(message, kind) and party in (only or [party])
+        return [changed(message) if hit else message]
+
+    return change
+
+
+def test_another_key_in_the_place_of_a_partys():
+    strangers = Played(3)
+    strangers.play()
+    foreign = strangers.session._greetings["p0"]
+    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:])))
+    assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
+
+
+def test_a_party_less_in_the_introduction():
+    less = changing(Meet, lambda m: Meet(m.greetings[:2]))
+    assert sums_until_one_leaves(Played(3, less), "introduced are not") == []
+
+
+def test_a_sum_over_fewer_parties():
+    less = changing(Ask, lambda m: dataclasses.replace(m, roster=m.roster[:2]))
+    assert sums_until_one_leaves(Played(3, less), "other parties than those of the terms") == []
+
+
+def test_different_questions_to_different_parties_open_nothing():
+    """One seals under another attempt: its share does not open for the others, and no mask is given away."""
+    other = changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"])
+    assert sums_until_one_leaves(Played(3, other), "not authentic") == []
+
+
+def test_help_is_asked_for_with_another_turn():
+    later = changing(Open, lambda m: dataclasses.replace(m, turn=m.turn + 1))
+    assert sums_until_one_leaves(Played(3, later), "help is asked for with turn 2 in turn 1") == []
+
+
+def test_a_question_asked_again_gets_the_same_bytes():
+    def again(party, message):
+        return [message, message] if isinstance(message, Ask) and party == "p1" else [message]
+
+    played = Played(3, again)
+    played.play()
+    twice = [m for p, m in played.said if p == "p1" and isinstance(m, Report) and m.turn == 1]
+    assert len(twice) == 2
+    assert twice[0] == twice[1]
+
+
+def test_another_question_in_a_turn_that_was_answered():
+    def another(party, message):
+        twice = isinstance(message, Ask) and party == "p1"
+        return [message, dataclasses.replace(message, attempt=1)] if twice else [message]
+
+    played = Played(3, another)
+    played.play()
+    reasons = [m.reason for p, m in played.said if p == "p1" and isinstance(m, Leave)]
+    assert reasons == ["turn 1 asked after turn 1"]

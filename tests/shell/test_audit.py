@@ -1,0 +1,378 @@
+"""The audit log: written before anything leaves, and no change of it goes unseen."""
+
+import dataclasses
+import errno
+import json
+import os
+import stat
+from collections import deque
+from itertools import pairwise
+from typing import get_args
+
+import pytest
+from inprocess import sites_of
+from sites import rows, terms
+
+from fedboost.cli.audit import IN_WORDS, run_audit
+from fedboost.errors import ConfigError, Refused
+from fedboost.programs.boosting import train as boosting
+from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
+from fedboost.protocol.party_session import PartySession, Release, Site
+from fedboost.protocol.queries import Query, RowsQuery
+from fedboost.shell.audit import AuditLog, read_log
+from fedboost.shell.data import to_shard
+
+PAIR = ("north", "south")
+RELEASE = Release("s", 1, 0, "RowsQuery", 385, 3080, "plain", PAIR)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "north.audit.jsonl"
+
+
+def written(path, releases=3):
+    """A log of one session: its lines."""
+    with AuditLog(path) as log:
+        log.admitted("s", terms(PAIR))
+        for turn in range(1, releases + 1):
+            log.record(dataclasses.replace(RELEASE, turn=turn))
+        log.ended("s", "")
+    return path.read_bytes().splitlines(keepends=True)
+
+
+def fault(path):
+    """What is wrong with a log: the line number, and the words."""
+    with pytest.raises(ConfigError) as error:
+        read_log(path)
+    place, words = str(error.value).removeprefix(f"{path}, line ").split(": ", 1)
+    assert len(words.splitlines()) == 1
+    return int(place), words
+
+
+# ---- writing ----------------------------------------------------------------------------------------
+
+
+def test_what_is_written_is_read_and_goes_on_when_opened_again(path):
+    written(path)
+    written(path)
+    entries = read_log(path)
+    assert [entry.n for entry in entries] == list(range(1, 11))
+    assert [entry.event.kind for entry in entries] == 2 * ["admitted", *3 * ["released"], "ended"]
+    assert entries[0].previous == "0" * 64
+    assert all(one.hash == other.previous for one, other in pairwise(entries))
+    admitted, released, ended = entries[0].event, entries[1].event, entries[-1].event
+    assert admitted.terms == terms(PAIR).digest
+    assert admitted.columns == ("y", "age", "dose", "ward")
+    left = (released.session, released.turn, released.attempt, released.what, released.cells)
+    assert left == ("s", 1, 0, "RowsQuery", 385)
+    assert (released.bytes, released.protection, released.roster) == (3080, "plain", PAIR)
+    assert (ended.session, ended.reason) == ("s", "")
+
+
+def test_the_log_is_for_its_owner_alone(path):
+    before = os.umask(0)
+    try:
+        with AuditLog(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+    assert not path.exists()  # nothing was written
+
+
+def test_a_log_has_one_writer(path):
+    with AuditLog(path), pytest.raises(ConfigError, match="another process writes this audit log"):
+        AuditLog(path)
+    AuditLog(path).close()
+
+
+@pytest.mark.parametrize("name", ["no folder/log", "."])
+def test_a_log_that_cannot_be_opened_is_one_line(tmp_path, name):
+    with pytest.raises(ConfigError, match="cannot write this audit log"):
+        AuditLog(tmp_path / name)
+
+
+def test_a_log_is_a_plain_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="plain file"):
+        AuditLog(tmp_path / "pipe")
+
+
+@pytest.fixture
+def session(path):
+    """A plain session of site north, introduced to the others, that records in a log; and the log."""
+    shard = to_shard(rows(), terms(PAIR), "north")
+    with AuditLog(path) as log:
+        site = Site(
+            "north",
+            lambda _: shard,
+            os.urandom,
+            permit=lambda agreement: log.admitted("s", agreement),
+            record=log.record,
+        )
+        one = PartySession(site)
+        (join,) = one.handle(Admit("s", terms(PAIR)))
+        assert isinstance(join, Join)
+        assert list(one.handle(Meet((b"", b"")))) == []
+        yield one, log
+
+
+ASK = Ask(1, 0, PAIR, RowsQuery())
+
+
+def test_an_entry_is_in_the_file_before_the_first_report_is_handed_out(session, path):
+    one, _ = session
+    assert len(read_log(path)) == 1
+    report = next(one.handle(ASK))
+    *_, entry = read_log(path)
+    assert isinstance(report, Report)
+    event = entry.event
+    assert (event.turn, event.what, event.roster) == (1, "RowsQuery", PAIR)
+    assert (event.cells, event.bytes) == (RowsQuery().cells, len(report.cells))
+
+
+def half_of_it(monkeypatch):
+    """From now on a line is half written: the disk is full."""
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[: len(data) // 2]))
+
+
+def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch):
+    one, log = session
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        half_of_it(patched)
+        said = list(one.handle(ASK))
+    assert said == [Leave("this site cannot write its audit log", "s")]
+    assert one.ended == f"this site cannot write its audit log: {path}: No space left on device"
+    assert path.read_bytes() == before
+    log.ended("s", one.ended)  # there is room again
+    assert read_log(path)[-1].event.reason == one.ended
+
+
+def test_the_end_of_a_session_is_on_the_disk_or_an_error(path, monkeypatch):
+    def fails(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with AuditLog(path) as log:
+        log.record(RELEASE)
+        monkeypatch.setattr(os, "fsync", fails)
+        log.record(RELEASE)
+        with pytest.raises(Refused, match=r"cannot write its audit log.*Input/output error"):
+            log.ended("s", "")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes() + b"{}\n"),
+    ],
+)
+def test_nothing_leaves_when_somebody_else_meddles_with_the_log(session, path, spoil):
+    one, _ = session
+    spoil(path)
+    assert list(one.handle(ASK)) == [Leave("this site cannot write its audit log", "s")]
+    assert "changed or removed" in one.ended
+
+
+# ---- tampering --------------------------------------------------------------------------------------
+
+
+def test_a_changed_byte_anywhere_is_found_in_its_line(path):
+    lines = written(path, releases=1)
+    whole = b"".join(lines)
+    position = 0
+    for number, line in enumerate(lines, 1):
+        for _ in line:
+            changed = bytearray(whole)
+            changed[position] ^= (0x01, 0x20, 0x80)[position % 3]
+            path.write_bytes(changed)
+            assert fault(path)[0] == number
+            position += 1
+
+
+def test_dropped_swapped_and_inserted_lines_are_found(path):
+    lines = written(path)
+    for at in range(len(lines) - 1):
+        path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
+        assert fault(path) == (
+            at + 1,
+            f"entry {at + 2} stands where {at + 1} is due: lines were removed or moved",
+        )
+        path.write_bytes(b"".join([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]))
+        assert fault(path)[0] == at + 1
+    for at in range(len(lines)):
+        path.write_bytes(b"".join([*lines[: at + 1], lines[at], *lines[at + 1 :]]))
+        assert fault(path)[0] == at + 2
+        path.write_bytes(b"".join([*lines[:at], b"\n", *lines[at:]]))
+        assert fault(path)[0] == at + 1
+
+
+def test_a_line_written_in_another_way_is_found(path):
+    lines = written(path)
+    spaced = json.dumps(json.loads(lines[1])).encode() + b"\n"
+    path.write_bytes(b"".join([lines[0], spaced, *lines[2:]]))
+    assert fault(path) == (2, "changed after it was written: its hash is not the one of its content")
+
+
+def test_a_forged_entry_with_a_hash_of_its_own_does_not_fit_the_next(path):
+    lines = written(path)
+    second = read_log(path)[1]
+    less = second.event.model_copy(update={"cells": 1})
+    forged = second.model_copy(update={"event": less})
+    forged = forged.model_copy(update={"hash": forged.due_hash})
+    path.write_bytes(b"".join([lines[0], forged.line, *lines[2:]]))
+    assert fault(path) == (3, "does not follow from the line before: one of them was replaced")
+
+
+def test_a_log_of_the_other_log_s_lines_is_found(path):
+    written(path)
+    other = path.read_bytes().splitlines(keepends=True)
+    path.unlink()
+    with AuditLog(path) as log:
+        log.admitted("another", terms(PAIR))
+    path.write_bytes(path.read_bytes() + other[1])
+    assert fault(path)[0] == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "[" * 10_000, '{"n":1}', "\udcff"])
+def test_what_is_no_entry_is_one_line(path, text):
+    path.write_bytes(text.encode(errors="surrogateescape") + b"\n")
+    assert fault(path)[0] == 1
+    with pytest.raises(ConfigError, match=r"last line: .*move the file away"):
+        AuditLog(path)
+
+
+def test_a_half_written_last_line_is_found_and_nothing_is_appended(path):
+    lines = written(path)
+    whole = b"".join(lines)
+    for kept in range(1, len(lines[-1])):
+        path.write_bytes(whole[:-kept])
+        assert fault(path)[0] == len(lines)
+        assert fault(path)[1].startswith("half-written")
+        with pytest.raises(ConfigError, match=r"last line: half-written.*move the file away"):
+            AuditLog(path)
+        assert path.read_bytes() == whole[:-kept]
+
+
+def test_a_log_cut_short_has_another_last_hash(path, capsys):
+    def last_hash():
+        run_audit(path, as_json=True)
+        return json.loads(capsys.readouterr().out.splitlines()[-1])["hash"]
+
+    lines = written(path)
+    before = last_hash()
+    assert before == json.loads(lines[-1])["hash"]
+    path.write_bytes(b"".join(lines[:-1]))
+    assert last_hash() != before
+
+
+# ---- in words ---------------------------------------------------------------------------------------
+
+
+def test_the_audit_tells_what_left_in_plain_words(path, capsys):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR))
+        for turn in (1, 2):
+            log.record(dataclasses.replace(RELEASE, session="one", turn=turn))
+        log.record(
+            dataclasses.replace(RELEASE, session="one", turn=3, what="HistogramQuery", roster=PAIR[:1])
+        )
+        log.ended("one", "")
+        log.ended("two", "site north refuses: its policy has max_rounds = 50, and more was asked for")
+        log.admitted("three", terms(["north", "south", "east"], protection="masked"))
+        log.record(dataclasses.replace(RELEASE, session="three", protection="masked"))
+        log.ended("three", "party east was lost")
+        log.admitted("one", terms(PAIR))
+    run_audit(path, as_json=False)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[1:])) < 80
+    head, first, second, third, again, foot = out.split("\n\n")
+    assert head == f"{path}: verified, 10 entries"
+    assert first.startswith("Session one\n  when         2")
+    text = " ".join(first.split())
+    assert terms(PAIR).digest in text
+    assert "north, south" in text
+    assert "4: y, age, dose, ward" in text
+    assert "plain: the aggregator could see this site's own numbers" in text
+    assert "number of rows; magnitudes of labels, weights 2 770 6.2 kB" in text
+    assert "sums over groups of rows, by column interval 1 385 3.1 kB" in text
+    assert "in all 3 1155 9.2 kB" in text
+    assert "over 1 of 2 parties: north" in text
+    assert text.endswith("ended with a model, the aggregator says")
+    assert "max_rounds = 50" in second
+    assert second.endswith("left         nothing")
+    assert "masked: the aggregator could see sums over the parties, never" in third
+    assert third.endswith("ended        without a model: party east was lost")
+    assert "left         nothing" in again
+    assert "no end recorded" in again
+    assert read_log(path)[-1].hash in foot
+
+
+def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
+    with pytest.raises(ConfigError, match="cannot read: No such file"):
+        run_audit(path, as_json=False)
+    path.touch()
+    run_audit(path, as_json=False)
+    assert capsys.readouterr().out == f"{path}: the log is empty, nothing has left this site\n"
+
+
+def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):
+    lines = written(path)
+    path.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(ConfigError, match="line 1: "):
+        run_audit(path, as_json=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_names_from_outside_cannot_move_the_cursor(path, capsys):
+    nasty = "a\x1b[2J\r\n\u202eb"
+    with AuditLog(path) as log:
+        columns = {"label": "y\u202e", "numeric": ["x\u2028"]}
+        log.admitted(nasty, terms(["north", "south"], columns=columns))
+        log.record(dataclasses.replace(RELEASE, session=nasty, what=nasty, protection=nasty, roster=(nasty,)))
+        log.ended(nasty, f"{nasty} \udcff")
+    run_audit(path, as_json=False)
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+def trained(agreement, sites):
+    """Train with these sites, every message in turn."""
+    aggregator = AggregatorSession("s", agreement, boosting)
+    ends = {name: PartySession(site) for name, site in sites.items()}
+    waiting = deque(aggregator.start())
+    while waiting:
+        name, message = waiting.popleft()
+        for reply in ends[name].handle(message):
+            waiting.extend(aggregator.handle(name, reply))
+    assert aggregator.state == "done"
+
+
+def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
+    agreement = terms(["north", "south", "east"], protection="masked")
+    shards = {name: to_shard(rows(), agreement, name) for name in agreement.parties}
+    sites, releases = sites_of(agreement, shards), []
+    with AuditLog(path) as log:
+        sites["north"] = dataclasses.replace(
+            sites["north"],
+            permit=lambda one: log.admitted("s", one),
+            record=lambda one: (log.record(one), releases.append(one)),
+        )
+        trained(agreement, sites)
+        log.ended("s", "")
+    run_audit(path, as_json=False)
+    table = capsys.readouterr().out.split("what left")[1]
+    kinds = {release.what for release in releases}
+    assert kinds == set(IN_WORDS) - {"KllQuery"}
+    assert all(IN_WORDS[kind] in table for kind in kinds)
+    assert table.split("in all")[1].split()[:2] == [
+        str(len(releases)),
+        str(sum(release.cells for release in releases)),
+    ]
+
+
+def test_every_question_there_is_has_words():
+    assert {question.__name__ for question in get_args(Query)} == set(IN_WORDS) - {"help to open the sum"}

@@ -1,0 +1,337 @@
+"""Masked training over the network: equal models, signed ones, and nobody in who does not belong."""
+
+import asyncio
+import base64
+import dataclasses
+import os
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sites import NAMES, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
+
+from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.privacy import identity
+from fedboost.shell import channel, party_node
+from fedboost.shell.analyst import Connection, connect
+from fedboost.shell.keys import read_bundle, write_bundle
+from fedboost.shell.model import Model
+from fedboost.shell.policy import Policy
+from fedboost.shell.simulation import simulate
+from fedboost.wire import codec
+
+THREE = NAMES[:3]
+
+
+def masked(parties, **settings):
+    return terms(parties, protection="masked", **settings)
+
+
+def many(parties):
+    """So many names and tables."""
+    table = rows(60 * parties)
+    return {f"site-{i}": table.slice(60 * i, 60) for i in range(parties)}
+
+
+@pytest.mark.parametrize("parties", [3, 5, 10])
+def test_the_model_is_that_of_plain(tmp_path, parties):
+    tables = many(parties)
+    bundles = bundles_of(tmp_path / "keys", tables)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return (await one.train(masked(tables))).model
+
+    model, plain = in_time(scenario()), simulate(terms(), tables).model
+    assert model.booster.to_xgboost() == plain.booster.to_xgboost()
+    assert model.rounds == plain.rounds
+    assert simulate(masked([]), tables).model.booster == plain.booster
+
+
+def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    roots, now = bundles["analyst"].roots, datetime.now(UTC)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return (await one.train(masked(tables))).model
+
+    model = in_time(scenario())
+    assert Model.from_bytes(model.to_bytes()).verify(roots, now) == THREE
+    other = dataclasses.replace(model, booster=simulate(terms(rounds=1), tables).model.booster)
+    with pytest.raises(PeerError, match="signature of 'north' is wrong"):
+        other.verify(roots, now)
+    weaker = dataclasses.replace(model, terms=model.terms.changed(protection="plain"))
+    with pytest.raises(PeerError, match="signature of 'north' is wrong"):
+        weaker.verify(roots, now)
+    swapped = dict(zip(THREE, [*model.attestations.values()][::-1], strict=True))
+    with pytest.raises(PeerError, match="signed for party north by party east"):
+        dataclasses.replace(model, attestations=swapped).verify(roots, now)
+    strangers = bundles_of(tmp_path / "others", THREE)["analyst"].roots
+    with pytest.raises(PeerError, match="issued by another consortium"):
+        model.verify(strangers, now)
+
+
+def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            training = asyncio.create_task(one.train(masked(tables, rounds=5000)))
+            await until(lambda: one.log.named("session begins"))
+            await asyncio.sleep(0.3)
+            await one.stop_party("south")
+            with pytest.raises(SessionFailed, match="party south was lost"):
+                await training
+            one.start_party("south", tables["south"])
+            return (await one.train(masked(tables))).model
+
+    assert in_time(scenario()).booster == simulate(terms(), tables).model.booster
+
+
+# ---- who does not get in ----------------------------------------------------------------------------
+
+
+def bundle_from(folder, name, role, root=None, days=1, ago=timedelta(0)):
+    """A bundle of a root of its own, or of this one; issued some time ago."""
+    now = datetime.now(UTC) - ago
+    key, certificate = root or identity.new_root("others", now, 30)
+    own, leaf = identity.issue(key, certificate, name, role, now, days)
+    write_bundle(folder, own, leaf, identity.to_pem(certificate))
+    return folder
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Faults are looked for at once."""
+    monkeypatch.setattr(party_node, "SAY_SO", 0.1)
+    monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
+
+
+def refused_party(tmp_path, bundle, error, says):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables) | {"odd": bundle}
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            with pytest.raises(error, match=says) as caught:
+                await one.start_party("odd", tables["north"])
+            assert "\n" not in str(caught.value)
+            return (await one.train(masked(tables))).model
+
+    assert in_time(scenario()).booster == simulate(terms(), tables).model.booster
+
+
+def test_a_party_of_another_consortium_is_refused(tmp_path, quick):
+    bundle = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
+    refused_party(tmp_path, bundle, ConfigError, "of another consortium")
+
+
+def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refused(tmp_path, quick):
+    odd = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    mixed = dataclasses.replace(odd, roots=bundles["north"].roots)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": mixed}) as one:
+            with pytest.raises(ConfigError, match="issued by another consortium"):
+                await one.start_party("odd", tables["north"])
+
+    in_time(scenario())
+
+
+@pytest.mark.parametrize("role", ["analyst", "aggregator"])
+def test_a_party_with_the_certificate_of_another_role_is_refused(tmp_path, quick, role):
+    bundles = bundles_of(tmp_path / "of", THREE)
+    tables = shared_out(3)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": bundles[role]}) as one:
+            with pytest.raises((Refused, ConfigError)) as caught:
+                await one.start_party("odd", tables["north"])
+            return str(caught.value)
+
+    said = in_time(scenario())
+    assert "\n" not in said
+    assert role in said
+
+
+def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
+            with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
+                await one.start_party("odd", tables["north"], as_name="north")
+
+    in_time(scenario())
+
+
+def test_a_party_cannot_submit_terms_nor_an_analyst_of_others(tmp_path, quick):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    stranger = read_bundle(bundle_from(tmp_path / "odd", "odd", "analyst"), "analyst")
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            for bundle, error, says in (
+                (bundles["north"], Refused, "certificate of party 'north': it may not act as analyst"),
+                (stranger, ConfigError, "of another consortium"),
+            ):
+                training = Connection(one.address, bundle).train(masked(tables), 5)
+                with pytest.raises(error, match=says):
+                    await asyncio.to_thread(lambda training=training: training.model)
+
+    in_time(scenario())
+
+
+def test_a_revoked_party_is_refused(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    shown = fedboost("keys", "show", tmp_path / "keys" / "south").out
+    serial = re.search(r"serial +([0-9a-f]+)", shown).group(1)
+    (tmp_path / "keys" / "aggregator" / "denied.txt").write_text(f"{serial}  # stolen\n")
+    bundles["aggregator"] = read_bundle(tmp_path / "keys" / "aggregator", "aggregator")
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            with pytest.raises(Refused, match="'south' is denied"):
+                await one.start_party("south", tables["south"])
+
+    in_time(scenario())
+
+
+def test_bundles_that_cannot_be_used_are_one_line_at_the_command_line(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path, {"north": rows()})
+    head = 'party = "north"\naggregator = "localhost:1"\ndata = "north.parquet"\n'
+    old = bundle_from(tmp_path / "old", "north", "party", ago=timedelta(days=5))
+    for keys, says in (
+        ("", "no keys"),
+        ('keys = "nowhere"', "no such folder"),
+        (f'keys = "{old}"', "expired on"),
+        (f'keys = "{bundle_from(tmp_path / "an", "ana", "analyst")}"', "is the bundle of an analyst"),
+        (f'keys = "{bundle_from(tmp_path / "so", "south", "party")}"', "the bundle of 'south'"),
+    ):
+        (tmp_path / "party.toml").write_text(head + keys)
+        end = fedboost("party", "--config", "party.toml", "--wait", "0.1")
+        assert end.code == 2
+        assert end.err.count("\n") == 1
+        assert says in end.err
+    with pytest.raises(ConfigError, match="exclude each other"):
+        connect("localhost:1", keys=old, insecure_loopback=True)
+    with pytest.raises(ConfigError, match="no loopback address"):
+        connect("192.0.2.1:7070", insecure_loopback=True)
+
+
+# ---- what a site decides, and what it records -------------------------------------------------------
+
+
+def test_a_sites_policy_is_told_to_the_analyst_and_nothing_leaves(tmp_path, monkeypatch):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            await until(lambda: len(one.log.named("party here")) == 3)
+            config = one.nodes["east"]._config
+            policy = Policy(max_rounds=2)
+            one.nodes["east"]._config = config.model_copy(update={"policy": policy})
+            with pytest.raises(SessionFailed, match=r"party east left: site east refuses: .*max_rounds = 2"):
+                await one.train(masked(tables))
+            return (await one.train(masked(tables, rounds=2))).model
+
+    assert in_time(scenario()).parties == THREE
+
+
+def test_the_audit_log_of_a_session_over_the_network(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    log = tmp_path / "north.audit.jsonl"
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=log if name == "north" else None)
+            training = await one.train(masked(tables))
+            await one.stop_party("north")
+            return training
+
+    training = in_time(scenario())
+    end = fedboost("audit", log)
+    assert end.code == 0
+    assert "masked" in end.out
+    for name in THREE:
+        assert name in end.out
+    sent = training.traffic["north"][0]
+    recorded = sum(int(size) for size in re.findall(r'"bytes":(\d+)', log.read_text()))
+    assert 0.8 * sent < recorded <= sent
+    entries = log.read_text().splitlines()
+    log.write_text("\n".join(entries[:3] + entries[4:]) + "\n")
+    broken = fedboost("audit", log)
+    assert broken.code == 2
+    assert broken.err.count("\n") == 1
+
+
+# ---- secrets ----------------------------------------------------------------------------------------
+
+
+def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
+    """Everything drawn, every private key, every derived key: in nothing that is written or sent."""
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    secrets, said = [], []
+
+    def draw(size):
+        drawn = os.urandom(size)
+        secrets.append(drawn)
+        return drawn
+
+    derive = party_node.PartySession.__init__.__globals__["Handshake"].pair_keys
+
+    def pair_keys(handshake, *arguments):
+        keys = derive(handshake, *arguments)
+        secrets.extend(keys.values())
+        return keys
+
+    monkeypatch.setattr(party_node, "urandom", draw)
+    monkeypatch.setattr(party_node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
+    for direction in ("encode_from_party", "encode_to_party"):
+        encode = getattr(codec, direction)
+
+        def listening(message, encode=encode):
+            said.append(repr(message).encode())
+            return encode(message)
+
+        monkeypatch.setattr(codec, direction, listening)
+    log = tmp_path / "north.audit.jsonl"
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=log if name == "north" else None)
+            model = (await one.train(masked(tables))).model
+            with pytest.raises(SessionFailed) as caught:
+                await one.train(masked(tables, columns={"label": "y", "numeric": ["nothing"]}))
+            await one.stop_party("north")
+            return model, caught.value, one.log.events
+
+    model, error, events = in_time(scenario())
+    secrets += [
+        base64.b64decode("".join(bundle.key.decode().splitlines()[1:-1])) for bundle in bundles.values()
+    ]
+    shown = b"".join([model.to_bytes(), str(error).encode(), repr(events).encode(), log.read_bytes()])
+    shown += repr((bundles, model)).encode()
+    assert len(secrets) > 100
+    for secret in secrets:
+        for form in (
+            secret,
+            secret.hex().encode(),
+            base64.b64encode(secret)[:-4],
+            repr(secret)[2:-1].encode(),
+        ):
+            assert form not in shown

@@ -1,0 +1,288 @@
+"""A site's policy: every rule refuses and accepts, before a row is read, with a sentence for the analyst."""
+
+import io
+import os
+import pty
+import sys
+
+import numpy as np
+import pytest
+from sites import terms
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt import kernels
+from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.terms import read_model
+from fedboost.shell.policy import Policy, summary, terminal_ask
+from fedboost.shell.simulation import simulate
+
+THREE = ("north", "south", "east")
+AT_THE_ROWS = "the policy has nothing against the terms"
+
+
+def policy(**rules):
+    """A policy as the table of a file gives it."""
+    return read_model(Policy, rules, "party.toml")
+
+
+def offered(parties=THREE, **settings):
+    """Terms that the default policy accepts, but for these settings."""
+    return terms(parties, **{"protection": "masked", **settings})
+
+
+def weighted(**settings):
+    """Terms with a column of row weights."""
+    columns = {"label": "y", "weight": "w", "numeric": ["age", "dose"]}
+    return offered(columns=columns, **settings)
+
+
+def answer(rules, agreement, ask=None):
+    """What site north says when it is admitted; it never gets further than asking for its rows."""
+
+    def read_shard(_):
+        raise Refused(AT_THE_ROWS)
+
+    site = Site("north", read_shard, os.urandom, permit=lambda one: rules.permit(one, "north", ask))
+    (said,) = PartySession(site).handle(Admit("s", agreement))
+    assert isinstance(said, Leave)
+    return said.reason
+
+
+def refused(rules, agreement, ask=None):
+    """The site's one sentence of refusal, without what all have in common; no row is read for it."""
+    reason = answer(rules, agreement, ask)
+    assert reason != AT_THE_ROWS
+    assert len(reason.splitlines()) == 1
+    return reason.removeprefix("site north refuses: its policy has ")
+
+
+def accepted(rules, agreement, ask=None):
+    """Whether the site goes on to read its rows."""
+    return answer(rules, agreement, ask) == AT_THE_ROWS
+
+
+# ---- rules ------------------------------------------------------------------------------------------
+
+
+def test_a_site_without_a_policy_takes_part_where_masks_protect_it_and_nowhere_else():
+    assert accepted(policy(), offered())
+    assert refused(policy(), offered(protection="plain")) == (
+        'protections = ["masked"], and the terms have protection = "plain"'
+    )
+    assert refused(policy(), offered(THREE[:2], allow_two_parties=True)) == (
+        "min_parties = 3, and the terms name 2"
+    )
+
+
+def test_protections():
+    assert accepted(policy(protections=["plain"]), offered(protection="plain"))
+    assert accepted(policy(protections=["plain", "masked"]), offered())
+    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], and')
+
+
+def test_min_parties():
+    assert accepted(policy(min_parties=2), offered(THREE[:2], allow_two_parties=True))
+    assert refused(policy(min_parties=4), offered()) == "min_parties = 4, and the terms name 3"
+
+
+def test_max_rounds():
+    assert accepted(policy(max_rounds=50), offered(rounds=50))
+    assert refused(policy(max_rounds=50), offered(rounds=51)) == (
+        "max_rounds = 50, and the terms ask for 51 rounds"
+    )
+
+
+@pytest.mark.parametrize("forbidden", ["y", "w", "age", "dose"])
+def test_columns_are_features_label_and_weight(forbidden):
+    allowed = ["y", "w", "age", "dose", "secret"]
+    assert accepted(policy(columns=allowed), weighted())
+    assert refused(policy(columns=[name for name in allowed if name != forbidden]), weighted()) == (
+        f"columns = [...], and the terms name '{forbidden}', which is not among them"
+    )
+
+
+def test_the_columns_a_site_allows_are_not_told_to_the_analyst():
+    rules = policy(columns=["y", "secret"])
+    assert "secret" not in refused(rules, offered())
+    with pytest.raises(Refused, match="it allows y, secret"):  # the site's own log says it
+        rules.permit(offered(), "north")
+
+
+@pytest.mark.parametrize(
+    ("objective", "least", "enough"),
+    [("binary:logistic", 7, 1.75), ("reg:squarederror", 7, 7.0), ("binary:logistic", 2, 0.5)],
+)
+def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objective, least, enough):
+    rules = policy(min_rows_per_leaf=least)
+    assert accepted(rules, offered(objective=objective, min_child_weight=enough))
+    rows = enough / least
+    too_little = (least - 1) * rows  # guarantees one row less
+    assert accepted(rules, offered(objective=objective, min_child_weight=np.nextafter(too_little, enough)))
+    assert refused(rules, offered(objective=objective, min_child_weight=too_little)) == (
+        f"min_rows_per_leaf = {least}, and the terms have min_child_weight = {too_little:g}, where "
+        f"{enough:g} would be enough for {objective}"
+    )
+
+
+def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
+    rules = policy(min_rows_per_leaf=2)
+    assert refused(rules, weighted(min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
+    )
+    assert refused(rules, offered(program="sites:other", min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and program 'sites:other' does not promise it"
+    )
+    assert accepted(policy(), weighted(program="sites:other", min_child_weight=0))
+
+
+@pytest.mark.parametrize(("objective", "per_row"), [("binary:logistic", 0.25), ("reg:squarederror", 1.0)])
+def test_the_guaranteed_rows_are_what_training_keeps_to(objective, per_row):
+    def splits(rows_on_one_side):
+        side = np.arange(40) < rows_on_one_side
+        setting = terms(
+            objective=objective,
+            columns={"label": "y", "numeric": ["x"]},
+            rounds=1,
+            base_score=0.5,
+            min_child_weight=7 * per_row,
+        )
+        table = {"x": side.astype(np.float64), "y": side.astype(np.int64)}
+        return len(simulate(setting, [table]).model.booster.trees[0].leaves) == 2
+
+    assert accepted(policy(min_rows_per_leaf=7), offered(objective=objective, min_child_weight=7 * per_row))
+    assert splits(7)
+    assert not splits(6)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24])
+def test_no_rounded_hessian_is_above_its_bound_whatever_the_scale(bits):
+    label = np.array([0.0, 1.0] * 500, np.float32)
+    margin = np.concatenate([np.linspace(-9, 9, 500), np.linspace(-1e-7, 1e-7, 500)])
+    _, hessian = kernels.logistic_gradients(margin, label, np.ones(1000, np.float32))
+    assert hessian.max() == 0.25
+    for exponent in range(-8, 40):
+        scale = Scale(exponent, bits)
+        assert scale.encode(hessian).max() / scale.factor <= 0.25
+        assert scale.encode(np.ones(1))[0] / scale.factor <= 1.0
+
+
+# ---- approval ---------------------------------------------------------------------------------------
+
+
+def test_terms_are_approved_by_their_whole_digest():
+    agreement = offered()
+    assert accepted(policy(approval=[agreement.digest]), agreement)
+    assert accepted(policy(approval=["0" * 64, agreement.digest.upper()]), agreement)
+    assert accepted(policy(approval=agreement.digest), agreement)
+    others = offered(rounds=4)
+    assert refused(policy(approval=[agreement.digest]), others) == (
+        f"approval = [...], and the terms with digest {others.digest} are not among them"
+    )
+
+
+def test_a_person_is_asked_about_terms_that_no_other_rule_refuses():
+    asked = []
+
+    def ask(text):
+        asked.append(text)
+        return len(asked) == 1
+
+    rules = policy(approval="ask", max_rounds=3)
+    assert accepted(rules, offered(), ask)
+    assert asked == [summary(offered())]
+    assert refused(rules, offered(), ask) == (
+        f'approval = "ask", and the person asked said no to the terms with digest {offered().digest}'
+    )
+    assert refused(rules, offered(rounds=4), ask).startswith("max_rounds")
+    assert len(asked) == 2
+    assert refused(rules, offered()) == 'approval = "ask", and nobody can be asked'
+
+
+def test_the_summary_says_what_is_to_be_decided_on():
+    numeric = [f"column {i}" for i in range(11)]
+    agreement = offered(columns={"label": "y", "weight": "w", "numeric": numeric}, rounds=17, max_depth=5)
+    text = summary(agreement)
+    for word in (
+        agreement.digest,
+        "masked",
+        "north, south, east",
+        "17 rounds",
+        "depth 5",
+        "y, weighted by w",
+    ):
+        assert word in text
+    assert "11: column 0, " in text
+    assert "column 7 and 3 more" in text
+    assert "sites:other" in summary(offered(program="sites:other"))
+    assert max(map(len, summary(offered()).splitlines())) < 80
+    assert max(map(len, summary(offered(protection="plain")).splitlines())) < 80
+
+
+def test_names_in_terms_cannot_move_the_cursor_of_who_is_asked():
+    nasty = "age\u202e\u2028protection  masked"
+    agreement = offered(columns={"label": nasty, "weight": f"w{nasty}", "numeric": [f"x{nasty}", "n" * 200]})
+    agreement = agreement.changed(program=f"{nasty}\x1b[2J\r\n")
+    text = summary(agreement)
+    assert all(line.isprintable() for line in text.splitlines())
+    assert len(text.splitlines()) == len(summary(offered()).splitlines())
+    assert "n" * 60 not in text
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """A terminal at standard input: a function that types into it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        yield lambda text: os.write(ours, text.encode())
+    os.close(ours)
+
+
+@pytest.mark.parametrize(
+    ("typed", "agreed"), [("y\n", True), ("Yes\n", True), ("n\n", False), ("\n", False), ("\x04", False)]
+)
+def test_the_terminal_is_asked(typed, agreed, terminal, capsys):
+    terminal(typed)
+    assert accepted(policy(approval="ask"), offered(), terminal_ask) == agreed
+    shown = capsys.readouterr()
+    assert summary(offered()) in shown.err
+    assert shown.err.endswith("[y/N] ")
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("standard_input", [io.StringIO("y\n"), None])
+def test_who_is_no_terminal_cannot_agree(standard_input, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", standard_input)
+    assert refused(policy(approval="ask"), offered(), terminal_ask) == (
+        'approval = "ask", and its standard input is no terminal, so nobody can be asked'
+    )
+
+
+# ---- the file ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "fault"),
+    [
+        ({"min_partys": 3}, "unknown key 'min_partys' (did you mean min_parties?)"),
+        ({"protections": []}, "protections: "),
+        ({"protections": ["msked"]}, "protections.0: "),
+        ({"min_parties": 0}, "min_parties: "),
+        ({"min_rows_per_leaf": 0}, "min_rows_per_leaf: "),
+        ({"max_rounds": 0}, "max_rounds: "),
+        ({"approval": "never"}, "approval: 'never' is neither"),
+        ({"approval": []}, 'approval: write "auto", "ask", or a list'),
+        ({"approval": 3}, 'approval: write "auto", "ask", or a list'),
+        ({"approval": ["a" * 12]}, "approval: 'aaaaaaaaaaaa' is neither"),
+        ({"approval": ["g" * 64]}, "is neither"),
+        ({"approval": [["a"]]}, "is neither"),
+        ({"columns": [""]}, "columns.0: "),
+    ],
+)
+def test_a_policy_that_cannot_be_is_one_line(rules, fault):
+    with pytest.raises(ConfigError) as error:
+        policy(**rules)
+    assert fault in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
