@@ -86,7 +86,7 @@ def run_audit(log: Path, as_json: bool) -> None:
         print_json(event="verified", entries=len(entries), hash=last_hash)
         return
     if not entries:
-        print(f"{log}: the log is empty, nothing has left this site")
+        print(f"{log}: the log is empty, nothing is recorded in it")
         return
     print(f"{log}: verified, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}")
     for session in sessions:

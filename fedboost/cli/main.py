@@ -185,7 +185,7 @@ def terms(
     run_terms(data, label, weight, site, exclude or [], party or [], out)
 
 
-@app.command(epilog="Example: fedboost audit north.audit.jsonl")
+@app.command(epilog="Example: fedboost audit party.audit.jsonl")
 def audit(
     log: Annotated[Path, typer.Argument(help="A party's audit log.", show_default=False)],
     json: Json = False,

@@ -52,6 +52,11 @@ class Grid:
         """How many counts this grid asks for."""
         return int(np.sum(1 << self.subdivisions.astype(np.int64)))
 
+    @property
+    def shape(self) -> tuple[bytes, bytes, bytes]:
+        """Equal for equal grids."""
+        return self.starts.tobytes(), self.widths.tobytes(), self.subdivisions.tobytes()
+
     @classmethod
     def first(cls) -> "Grid":
         """The coarse grid over all keys; its last cell holds nothing but missing values."""
@@ -169,8 +174,9 @@ class CutPoints:
     def bin_rows(self, columns: Sequence[Float32]) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
         by_feature = np.empty((len(self.cuts), columns[0].size), np.uint8)
-        for codes, column, cuts in zip(by_feature, columns, self.cuts, strict=True):
-            kernels.bin_column(np.ascontiguousarray(column), cuts, min(cuts.size + 1, 255), codes)
+        for codes, column, cuts, missing in zip(by_feature, columns, self.cuts, self.missing, strict=True):
+            last = cuts.size + missing  # where nobody counted missing values, the last bin takes them
+            kernels.bin_column(np.ascontiguousarray(column), cuts, last, codes)
         by_row = np.empty(by_feature.shape[::-1], np.uint8)
         kernels.transpose(by_feature, by_row)
         return BinnedRows(by_row, by_feature)

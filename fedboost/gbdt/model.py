@@ -163,7 +163,13 @@ class Booster:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {objective}")
-        return cls(objective, score, features, trees), attributes
+        booster = cls(objective, score, features, trees)
+        if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
+            # XGBoost would read what stands there otherwise, and predict something else.
+            raise ConfigError(
+                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
+            )
+        return booster, attributes
 
 
 def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:

@@ -53,6 +53,9 @@ from fedboost.protocol.terms import Terms
 Program = Callable[[Terms], Generator[Query, Int64, Booster]]
 """An algorithm: a generator that yields queries, receives sums, and returns the model."""
 
+LONGEST_SIGNATURE = 64 * 1024
+"""Bytes of a signature with its chain of certificates."""
+
 Outbox = list[tuple[str, ToParty]]
 
 
@@ -242,6 +245,8 @@ class AggregatorSession:
             raise PeerError("an attestation that was not asked for")
         if attest.turns != self._turn or attest.transcript != self._transcript:
             raise PeerError("it attests other questions than were asked")
+        if len(attest.certificate) + len(attest.signature) > LONGEST_SIGNATURE:
+            raise PeerError("a signature and certificate of more bytes than can be")
         self.attestations[party] = attest
         return self._end()
 

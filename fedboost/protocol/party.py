@@ -63,6 +63,8 @@ class Party:
         """This party's integers: int64 [query.cells]."""
         match query:
             case RowsQuery():
+                if self._binned is not None:
+                    raise PeerError("the count of rows comes before the cut points")
                 return np.concatenate([[self._shard.rows], self._exponents()])
             case QuantileQuery(_, grids):
                 self._count_grids(grids)
@@ -83,7 +85,7 @@ class Party:
         """Counts over ever finer grids find any single value: no more of them than cut points need."""
         if self._binned is not None or self._grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
-        if self._grids == 0 and any(grid.cells != Grid.first().cells for grid in grids):
+        if self._grids == 0 and any(grid.shape != Grid.first().shape for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
         self._grids += 1
 
@@ -103,9 +105,6 @@ class Party:
     def _start(self, query: StartQuery) -> Int64:
         if self._binned is not None:
             raise PeerError("the cut points were given already")
-        for column, missing in zip(self._shard.columns, query.cut_points.missing, strict=True):
-            if not missing and np.isnan(column).any():
-                raise PeerError("the cut points leave no bin for the missing values of a feature")
         binned = query.cut_points.bin_rows(self._shard.columns)
         self._binned = binned, query.cut_points, Layout.of(query.cut_points)
         self._quantise(query)

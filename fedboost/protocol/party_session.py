@@ -87,6 +87,7 @@ class PartySession:
         self._sealer: Sealer | None = None
         self._turn = 0
         self._transcript = b""
+        self._attested = False
         self._asked: Ask | None = None
         self._said: list[Report] = []
         self._shard: Shard | None = None
@@ -109,7 +110,8 @@ class PartySession:
                 case Close(fingerprint):
                     yield self._attest(fingerprint)
                 case Bye(reason):
-                    self.ended, self._sealer = reason, None
+                    made = "" if self._attested else "the aggregator ended the session without a model"
+                    self.ended, self._sealer = quoted(reason) or made, None
                 case _:
                     assert_never(message)
         except FedboostError as error:
@@ -146,6 +148,8 @@ class PartySession:
     def _answer(self, ask: Ask) -> Iterator[Report]:
         if self._party is None or self._sealer is None or self._terms is None:
             raise PeerError("asked before admitted and introduced")
+        if self._attested:
+            raise PeerError("asked after the model was signed")
         if self._asked is not None and _same(ask, self._asked):
             yield from self._said
             return
@@ -177,7 +181,8 @@ class PartySession:
         assert self._shard is not None
         if isinstance(query, KllQuery):
             return sketch(self._shard.columns, query), b""
-        if not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
+        plain = self._terms is not None and self._terms.protection == "plain"
+        if plain and not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         values = self._party.answer(query)
         if values.size != tag.cells:
@@ -192,8 +197,9 @@ class PartySession:
         return Assist(turn, answer)
 
     def _attest(self, fingerprint: str) -> Attest:
-        if self._terms is None or self._sealer is None:
-            raise PeerError("a model before anything was asked")
+        if self._terms is None or self._sealer is None or self._turn == 0 or self._attested:
+            raise PeerError("a model before anything was asked, or a second one")
+        self._attested = True
         if self._site.credentials is None:
             return Attest(self._turn, self._transcript, b"", b"")
         signer = self._site.credentials.signer

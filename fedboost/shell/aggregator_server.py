@@ -97,6 +97,7 @@ class AggregatorServer:
             _check_version(context, "party")
             name = self._name_of(context)
         except FedboostError as error:
+            self._log.info("party refused", reason=str(error))
             await context.abort(channel.status_of(error), str(error))
         outgoing: Outgoing = asyncio.Queue()
         self._attending[name] = outgoing
@@ -224,6 +225,7 @@ class AggregatorServer:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
             program = load_program(terms.program, self._config.programs)
         except FedboostError as error:
+            self._log.info("analyst refused", reason=str(error))
             await context.abort(channel.status_of(error), str(error))
         if self._waiting >= MAX_WAITING:
             busy = Refused(f"{MAX_WAITING} analysts are waiting already; try again later")

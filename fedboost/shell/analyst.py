@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
+from fedboost.privacy.masked import Group
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import check_address, choose_keys
@@ -118,5 +119,9 @@ def _check(model: Model, terms: Terms, bundle: Bundle | None) -> None:
     """The model must be one of these terms, and what parties signed of it must be right."""
     if model.terms != terms:
         raise PeerError("the aggregator's model was trained under other terms than were submitted")
-    if bundle is not None:
-        model.verify(bundle.roots, datetime.now(UTC), bundle.denied)
+    if bundle is None:
+        return
+    signed = model.verify(bundle.roots, datetime.now(UTC), bundle.denied)
+    least = Group.of(terms.parties, terms.colluding).smallest_roster
+    if terms.protection != "plain" and len(signed) < least:
+        raise PeerError(f"the aggregator's model is signed by {len(signed)} parties; {least} are needed")

@@ -110,7 +110,7 @@ def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: floa
             if waited >= wait:
                 raise ConfigError(
                     f"no aggregator answers at {address} (waited {wait:g} s); check the address, and that "
-                    f"it runs"
+                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks")
                 )
         train: Any = opened.unary_stream
         yield from train(TRAIN)(request, metadata=((VERSION_KEY, str(WIRE_VERSION)),))

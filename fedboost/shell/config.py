@@ -129,8 +129,9 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
         raise ConfigError(f"keys ({keys}) and --insecure-loopback exclude each other; take one away")
     if not insecure_loopback:
         raise ConfigError(
-            f'no keys: name the folder that `fedboost keys {role}` wrote (keys = "FOLDER" in the file, or '
-            f"--keys FOLDER); on one machine --insecure-loopback does without"
+            f"no keys: name the folder that `fedboost keys {role}` wrote, "
+            + ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file')
+            + "; on one machine --insecure-loopback does without"
         )
     if not _is_loopback(address):
         raise ConfigError(

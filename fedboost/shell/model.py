@@ -65,8 +65,13 @@ class Model:
         """The parties of the consortium with these roots (PEM) that signed this very model: each took part in
         its session, under its terms and their protection. PeerError for a signature that is wrong.
         """
+        if len({(attest.turns, attest.transcript) for attest in self.attestations.values()}) > 1:
+            raise PeerError("the parties signed that they answered different questions")
         for party, attest in self.attestations.items():
-            signed_by = identity.identify(attest.certificate, roots, now, denied)
+            try:
+                signed_by = identity.identify(attest.certificate, roots, now, denied)
+            except PeerError as error:
+                raise PeerError(f"the model's signature of party {party}: {error}") from None
             if (signed_by.name, signed_by.role) != (party, meeting.PARTY) or party not in self.parties:
                 raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
             statement = meeting.attestation(

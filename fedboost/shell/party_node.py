@@ -33,6 +33,8 @@ FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two tries to reach the aggregator, doubling from the first to the last."""
 SAY_SO = 1.0
 """Seconds of waiting before the log says that the aggregator is waited for."""
+MOST_REFUSALS = 60
+"""Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it."""
 
@@ -52,6 +54,7 @@ class PartyNode:
         self._session: PartySession | None = None
         self._offered = ""
         self._attended = False
+        self._refusals = 0
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
@@ -93,7 +96,7 @@ class PartyNode:
                 waited, pause, said = 0.0, FIRST_RETRY, False
                 await self._attend(opened, once)
             if not (once and self.ended):
-                self._log.info("the aggregator is gone; dialling again")
+                self._log.info("dialling again")
                 await asyncio.sleep(REDIAL)
 
     async def _attend(self, opened: Any, once: bool) -> None:
@@ -105,7 +108,7 @@ class PartyNode:
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
-                self._attended = True
+                self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
             async for data in call:
                 try:
@@ -126,7 +129,9 @@ class PartyNode:
                         return
         except grpc.aio.AioRpcError as error:
             away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
-            if not away and not self._attended:  # it never let this party in: nothing will change that
+            self._refusals += not away
+            # It never let this party in, or no longer does; but an old connection may still be known there.
+            if not away and (not self._attended or self._refusals > MOST_REFUSALS):
                 raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
@@ -136,7 +141,7 @@ class PartyNode:
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Admit):
-            self._log.info("session offered", session=message.session, terms=message.terms.digest[:12])
+            self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began")
             self._offered = message.session
             self._session = PartySession(self._site(message.session))

@@ -175,6 +175,11 @@ def summary(terms: Terms) -> str:
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}",
         "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
+        "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
+        f"cut_points {terms.cut_points}"
+        + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
+        "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
+        + (", two parties allowed" if terms.allow_two_parties else ""),
         "label": shown(terms.columns.label) + (f", weighted by {shown(weight)}" if weight else ""),
         "features": f"{len(features)}: {_listed(map(shown, features))}",
     }

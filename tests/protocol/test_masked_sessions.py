@@ -9,7 +9,7 @@ from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
 from fedboost.gbdt.model import Booster
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone
-from fedboost.protocol.messages import Ask, Leave, Meet, Open, Report
+from fedboost.protocol.messages import Ask, Close, Leave, Meet, Open, Report
 from fedboost.protocol.party_session import PartySession
 from fedboost.protocol.queries import RowsQuery
 
@@ -181,3 +181,13 @@ def test_another_question_in_a_turn_that_was_answered():
     played.play()
     reasons = [m.reason for p, m in played.said if p == "p1" and isinstance(m, Leave)]
     assert reasons == ["turn 1 asked after turn 1"]
+
+
+def test_a_model_is_signed_once_and_only_after_questions():
+    played = Played(3)
+    (party, *_) = played.terms.parties
+    early = Played(3, changing(Ask, lambda m: Close("0" * 64), only=[party]))
+    assert sums_until_one_leaves(early, "a model before anything was asked") == []
+    twice = Played(3, lambda party, message: [message, message] if isinstance(message, Close) else [message])
+    twice.play()
+    assert any(isinstance(m, Leave) and "a second one" in m.reason for _, m in twice.said)

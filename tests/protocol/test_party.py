@@ -153,12 +153,19 @@ def test_histograms_of_the_root_and_of_a_child():
         ((START,), COUNT, "before the cut points"),
         ((), QuantileQuery(4, (FINE,)), "the first grid is not the coarse one"),
         ((START, CONSTANT, ROOT, *LEVELS[:5]), LEVELS[5], "more levels than the terms allow"),
-        ((), dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), "no bin for the missing"),
+        ((START,), RowsQuery(), "before the cut points"),
     ],
 )
 def test_queries_out_of_order(before, query, says):
     with pytest.raises(PeerError, match=says):
         party_after(*before).answer(query)
+
+
+def test_missing_values_nobody_counted_are_in_the_last_bin():
+    """Refusing would tell that this party has some."""
+    party = party_after(dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), CONSTANT)
+    cells = party.answer(dataclasses.replace(ROOT, bins=3)).reshape(3, 2)
+    assert cells[:, 1].all()  # four rows in three bins
 
 
 FULL = 2 << 6  # the nodes of a tree of depth 6, and one

@@ -317,7 +317,7 @@ def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
         run_audit(path, as_json=False)
     path.touch()
     run_audit(path, as_json=False)
-    assert capsys.readouterr().out == f"{path}: the log is empty, nothing has left this site\n"
+    assert capsys.readouterr().out == f"{path}: the log is empty, nothing is recorded in it\n"
 
 
 def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import dataclasses
+import json
 import os
 import re
 from datetime import UTC, datetime, timedelta
@@ -335,3 +336,34 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
             repr(secret)[2:-1].encode(),
         ):
             assert form not in shown
+
+
+# ---- models that are not what was signed ------------------------------------------------------------
+
+
+def test_a_model_file_that_was_changed_is_refused():
+    """XGBoost takes leaf values from another column than fedboost: both must be what was signed."""
+    model = simulate(masked([]), shared_out(3)).model
+    content = json.loads(model.to_bytes())
+    tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
+    leaf = tree["left_children"].index(-1)
+    tree["split_conditions"][leaf] = -9.0
+    with pytest.raises(ConfigError, match="not as fedboost wrote it"):
+        Model.from_bytes(json.dumps(content).encode())
+
+
+def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, monkeypatch):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    monkeypatch.setattr(Model, "facts", lambda model, facts=Model.facts: without_signatures(facts(model)))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            with pytest.raises(PeerError, match="signed by 0 parties; 3 are needed"):
+                await one.train(masked(tables))
+
+    in_time(scenario())
+
+
+def without_signatures(facts):
+    return {key: value for key, value in facts.items() if key != "fedboost.attestations"}
