@@ -4,11 +4,11 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-from fedboost.cli.show import notice
+from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
-from fedboost.shell.data import read_table, to_features, undeclared
+from fedboost.shell.data import read_table, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
@@ -21,10 +21,7 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     model = Model.load(model_file)
     table, columns = read_table(data), model.terms.columns
     predictions = model.booster.predict(to_features(table, columns, str(data)))
-    for column, level, count in undeclared(table, columns):
-        notice(
-            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
-        )
+    notice_undeclared(table, columns)
     _write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
 
 
