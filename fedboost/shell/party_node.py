@@ -176,7 +176,7 @@ class PartyNode:
             if self._misfits >= MOST_MISFITS:
                 raise Refused(
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
-                    f"refusal tells something of them, so that it refuses all others until it is started again"
+                    f"refusal tells something of them, so it refuses all others until it is started again"
                 )
             self._config.policy.permit(terms, self._config.party, terminal_ask)
             if self._audit:
