@@ -185,6 +185,16 @@ def terms(
     run_terms(data, label, weight, site, exclude or [], party or [], out)
 
 
+@app.command(epilog="Example: fedboost digest terms.toml")
+def digest(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+) -> None:
+    """Say what a terms file asks for, and its digest, by which sites approve it."""
+    from fedboost.cli.tables import run_digest
+
+    run_digest(terms)
+
+
 @app.command(
     epilog="Example: fedboost audit party.audit.jsonl\n\n"
     "Example: fedboost audit party.audit.jsonl --expect $(cat last-hash)"
