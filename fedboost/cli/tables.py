@@ -1,4 +1,4 @@
-"""`fedboost predict` and `fedboost terms`: a model or a draft, from a table; `fedboost digest` of the terms."""
+"""`fedboost predict` and `fedboost terms`, which read tables, and `fedboost digest`, which reads terms."""
 
 import sys
 from io import TextIOWrapper
