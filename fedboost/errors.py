@@ -47,6 +47,11 @@ class Refused(FedboostError):
     """The terms, or a site's own policy or data, forbid what was asked."""
 
 
+class Misfit(Refused):
+    """The rows of a site do not fit the terms. `public` is the same whatever does not fit: it would tell of
+    single rows."""
+
+
 class RosterTooSmall(FedboostError):
     """So many parties are lost that the sum of the others could not be opened."""
 

@@ -2,16 +2,18 @@
 
 Promises: nothing is said of a log before its whole chain was verified; names that came from outside cannot
 move the cursor.
-Refuses: a log with a line that does not fit, naming the first one (ConfigError).
+Refuses: a log with a line that does not fit, naming the first one, and a log without the entry whose hash was
+kept (ConfigError).
 """
 
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import hexdigits
 
 from fedboost.cli.show import print_json, size
-from fedboost.errors import printable
+from fedboost.errors import ConfigError, printable
 from fedboost.protocol.queries import (
     EndRoundQuery,
     HistogramQuery,
@@ -75,15 +77,18 @@ class Session:
         )
 
 
-def run_audit(log: Path, as_json: bool) -> None:
-    """`fedboost audit`."""
+def run_audit(log: Path, as_json: bool, expect: str | None = None) -> None:
+    """`fedboost audit`. expect: the hash an earlier audit ended with."""
+    wanted = None if expect is None else _hash(expect)
     entries = read_log(log)
+    expected = None if wanted is None else _place(wanted, entries, log)
     sessions = _sessions(entries)
     last_hash = entries[-1].hash if entries else BEFORE_THE_FIRST
     if as_json:
         for session in sessions:
             print_json(**_as_json(session))
-        print_json(event="verified", entries=len(entries), hash=last_hash)
+        kept = {} if expected is None else {"expected": expected}
+        print_json(event="verified", entries=len(entries), hash=last_hash, **kept)
         return
     if not entries:
         print(f"{log}: the log is empty, nothing is recorded in it")
@@ -92,8 +97,33 @@ def run_audit(log: Path, as_json: bool) -> None:
     for session in sessions:
         print()
         _print_session(session)
+    if expected is not None:
+        what = f"Entry {expected} of {len(entries)}" if expected else "The empty log before the first entry"
+        print(f"\n{what} has the hash that was expected: all up to it is as it was.")
     print(f"\nThe last entry, number {len(entries)}, has the hash\n{last_hash}")
-    print("Keep it elsewhere: a log cut short or written anew has no entry with it.")
+    print("Keep it elsewhere: a log cut short or written anew has no entry with it, as")
+    print("`fedboost audit --expect HASH` finds.")
+
+
+def _hash(text: str) -> str:
+    kept = text.strip().lower()
+    if len(kept) != len(BEFORE_THE_FIRST) or not set(kept) <= set(hexdigits):
+        raise ConfigError(
+            f"--expect: {shown(text)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one that "
+            f"an earlier `fedboost audit` ended with"
+        )
+    return kept
+
+
+def _place(wanted: str, entries: list[Entry], log: Path) -> int:
+    """The number of the entry with that hash; 0 for the hash of an empty log."""
+    hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
+    if wanted not in hashes:
+        raise ConfigError(
+            f"{log}: none of its {len(entries)} entries has the hash {wanted}: the log was cut short or "
+            f"written anew since that was kept, or it is the hash of another log"
+        )
+    return hashes.index(wanted)
 
 
 def _sessions(entries: Iterable[Entry]) -> list[Session]:

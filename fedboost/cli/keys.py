@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedboost.errors import ConfigError
+
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
 keys_app = typer.Typer(
     name="keys",
     help="Who may take part: certificates and keys for parties, the aggregator and analysts.",
-    epilog="Example: fedboost keys init-consortium        Example: fedboost keys party north",
+    epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys party north",
     no_args_is_help=True,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,7 +37,7 @@ KEYS = Path("keys")
 
 
 @keys_app.command(
-    epilog="Example: fedboost keys init-consortium        "
+    epilog="Example: fedboost keys init-consortium\n\n"
     "Example: fedboost keys init-consortium --name heart-study --passphrase-file passphrase.txt"
 )
 def init_consortium(
@@ -64,7 +66,7 @@ def init_consortium(
     )
 
 
-@keys_app.command(epilog="Example: fedboost keys party north        Example: fedboost keys party south")
+@keys_app.command(epilog="Example: fedboost keys party north\n\nExample: fedboost keys party south")
 def party(
     name: Annotated[str, typer.Argument(help="The party's name, as terms name it.", show_default=False)],
     folder: Folder = KEYS,
@@ -75,9 +77,7 @@ def party(
     _issue(name, "party", folder, days, passphrase_file)
 
 
-@keys_app.command(
-    epilog="Example: fedboost keys aggregator        Example: fedboost keys aggregator --days 90"
-)
+@keys_app.command(epilog="Example: fedboost keys aggregator\n\nExample: fedboost keys aggregator --days 90")
 def aggregator(
     folder: Folder = KEYS,
     days: Days = 365,
@@ -87,7 +87,7 @@ def aggregator(
     _issue("aggregator", "aggregator", folder, days, passphrase_file)
 
 
-@keys_app.command(epilog="Example: fedboost keys analyst        Example: fedboost keys analyst marie")
+@keys_app.command(epilog="Example: fedboost keys analyst\n\nExample: fedboost keys analyst marie")
 def analyst(
     name: Annotated[str, typer.Argument(help="The analyst's name.")] = "analyst",
     folder: Folder = KEYS,
@@ -98,7 +98,7 @@ def analyst(
     _issue(name, "analyst", folder, days, passphrase_file)
 
 
-@keys_app.command(epilog="Example: fedboost keys show keys/north        Example: fedboost keys show keys")
+@keys_app.command(epilog="Example: fedboost keys show keys/north\n\nExample: fedboost keys show keys")
 def show(
     folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
 ) -> None:
@@ -106,10 +106,14 @@ def show(
     from fedboost.privacy.identity import common_name, role_of
     from fedboost.shell.keys import CERTIFICATE, ROOTS, read_bundle, read_certificates
 
-    role = None
-    if (folder / CERTIFICATE).exists():
+    has_leaf, fault = (folder / CERTIFICATE).exists(), None
+    if has_leaf:
         leaf = read_certificates(folder / CERTIFICATE)[0]
-        role = role_of(leaf) or "party"
+        try:
+            read_bundle(folder, role_of(leaf) or "party")
+        except ConfigError as error:
+            fault = error
+            typer.echo("This bundle cannot be used, for the reason given last. Its certificates say:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
         typer.echo(f"valid       {_validity(leaf)}")
@@ -118,8 +122,9 @@ def show(
         typer.echo(f"consortium  {common_name(root) or 'none'}")
         typer.echo(f"valid       {_validity(root)}")
         typer.echo(_fingerprint(root))
-    if role is not None:
-        read_bundle(folder, role)
+    if fault is not None:
+        raise fault
+    if has_leaf:
         typer.echo("This bundle can be used.")
 
 

@@ -185,15 +185,36 @@ def terms(
     run_terms(data, label, weight, site, exclude or [], party or [], out)
 
 
-@app.command(epilog="Example: fedboost audit party.audit.jsonl")
+@app.command(epilog="Example: fedboost digest terms.toml")
+def digest(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+) -> None:
+    """Say what a terms file asks for, and its digest, by which sites approve it."""
+    from fedboost.cli.tables import run_digest
+
+    run_digest(terms)
+
+
+@app.command(
+    epilog="Example: fedboost audit party.audit.jsonl\n\n"
+    "Example: fedboost audit party.audit.jsonl --expect $(cat last-hash)"
+)
 def audit(
     log: Annotated[Path, typer.Argument(help="A party's audit log.", show_default=False)],
+    expect: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HASH",
+            help="The hash an earlier audit ended with: exit code 2 if no entry has it.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Verify a site's audit log, and say in plain words what has left it."""
     from fedboost.cli.audit import run_audit
 
-    run_audit(log, json)
+    run_audit(log, json, expect)
 
 
 def _interrupted() -> None:

@@ -4,12 +4,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import quoted
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import Schema, Terms
+from fedboost.shell.data import undeclared
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MAX_LINE = 2000
 ACCOUNTED = ("round", "seconds", "bytes")
@@ -34,6 +38,14 @@ def print_json(**values: Any) -> None:
 def notice(text: str) -> None:
     """A line on standard error."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
+    """A line for each categorical column that has levels nobody declared."""
+    for column, level, count in undeclared(table, schema):
+        notice(
+            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
+        )
 
 
 def printable(text: str) -> str:

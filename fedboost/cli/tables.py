@@ -1,17 +1,18 @@
-"""`fedboost predict` and `fedboost terms`: a model or a draft, from a table."""
+"""`fedboost predict` and `fedboost terms`, which read tables, and `fedboost digest`, which reads terms."""
 
 import sys
 from io import TextIOWrapper
 from pathlib import Path
 
-from fedboost.cli.show import notice
+from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import terms_to_toml
-from fedboost.shell.data import read_table, to_features, undeclared
+from fedboost.shell.config import read_terms, terms_to_toml, to_toml
+from fedboost.shell.data import read_table, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
+from fedboost.shell.policy import summary
 
 
 def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
@@ -21,10 +22,7 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     model = Model.load(model_file)
     table, columns = read_table(data), model.terms.columns
     predictions = model.booster.predict(to_features(table, columns, str(data)))
-    for column, level, count in undeclared(table, columns):
-        notice(
-            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
-        )
+    notice_undeclared(table, columns)
     _write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
 
 
@@ -59,6 +57,19 @@ def run_terms(
     _write(terms_to_toml(terms), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
+
+
+def run_digest(terms_file: Path) -> None:
+    """`fedboost digest`."""
+    terms = read_terms(terms_file)
+    if not terms.parties:
+        raise ConfigError(
+            f"{terms_file}: names no parties, and no site is offered such terms; "
+            'add parties = ["north", "south"]'
+        )
+    print(summary(terms))
+    print("\nA site that approves them beforehand says so under [policy] in its file:")
+    print(f"approval = {to_toml([terms.digest])}")
 
 
 def _write(text: str, out: Path | None) -> None:

@@ -11,6 +11,7 @@ from fedboost.cli.show import (
     PLAIN_NOTICE,
     metrics_of,
     notice,
+    notice_undeclared,
     print_json,
     print_traffic,
     printable,
@@ -57,6 +58,7 @@ def run_simulation(
         shards = split_by_weights(table, names, [1.0] * len(names), seed)
     with progress(terms, as_json) as draw:
         result = simulate(terms, shards, seed=seed, on_round=draw)
+    notice_undeclared(table, terms.columns)
     _conclude(result.model, result.traffic, out, as_json)
 
 

@@ -18,6 +18,7 @@ opened; pairwise keys are replaced after each tree and never leave the party.
 Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/test_masked.py.
 """
 
+import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fedboost.errors import PeerError, RosterTooSmall
+from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
 from fedboost.privacy.cells import Residues
@@ -412,7 +413,8 @@ class MaskedOpener:
         self._lost.add(party)
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it is not what was asked for."""
+        """Take in a party's help; PeerError if it is not what was asked for, SessionFailed if all that was
+        given does not recover a lost party's mask."""
         if party not in self._commitments:
             raise PeerError("its help came without its report")
         if party not in self._masks:
@@ -427,15 +429,27 @@ class MaskedOpener:
             shares = self._shares.setdefault(lost, {})
             shares[self._group.point(party)] = int.from_bytes(share)
             if len(shares) == self._group.threshold and lost not in self._masks:
-                secret = shamir.combine(shares)
-                if secret.bit_length() > 8 * KEY_BYTES:
-                    raise PeerError(f"the shares of party {lost} do not give its mask back")
-                self._take_mask(lost, secret.to_bytes(KEY_BYTES))
+                self._masks[lost] = self._recovered(lost, shares)
+
+    def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
+        """A lost party's mask. Who spoilt it cannot be told, so it is no fault of the last that helped."""
+        with contextlib.suppress(PeerError, OverflowError):
+            mask = shamir.combine(shares).to_bytes(KEY_BYTES)
+            if self._is_of(lost, mask):
+                return mask
+        raise SessionFailed(
+            f"the self mask of party {lost}, which was lost, cannot be recovered: the shares of it do not "
+            f"fit its commitment, so party {lost} dealt wrong ones, or a party that helped changed its own"
+        )
 
     def _take_mask(self, party: str, mask: bytes) -> None:
-        if not hmac.compare_digest(_commitment(mask, self._ctx, party), self._commitments[party]):
+        if not self._is_of(party, mask):
             raise PeerError(f"the self mask of party {party} is not the one it committed to")
         self._masks[party] = mask
+
+    def _is_of(self, party: str, mask: bytes) -> bool:
+        """Whether it is the mask this party committed to."""
+        return hmac.compare_digest(_commitment(mask, self._ctx, party), self._commitments[party])
 
     def open(self) -> Int64:
         """The sum, once `requests` is empty."""

@@ -92,7 +92,8 @@ class Opener(Protocol):
         ...
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it is not what was asked for."""
+        """Take in a party's help; PeerError if it is not what was asked for, SessionFailed if the sum can
+        never be opened for what others gave."""
         ...
 
     def open(self) -> Int64:

@@ -65,7 +65,8 @@ class Released(Frozen):
 
 
 class Ended(Frozen):
-    """A session is over for this site; an empty reason means that the model was made."""
+    """A session is over for this site; an empty reason means that the model was made. Where this site left,
+    it is what the others were told, without the values and rows that its own log may name."""
 
     kind: Literal["ended"] = "ended"
     session: str

@@ -2,12 +2,13 @@
 
 Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
 categories through their text); every array is new, contiguous and writable, and the table is not touched.
-Refuses: columns that are absent or of another type, levels that are not declared, infinite values, and labels
-or weights that are missing or out of range, each with the column, the row (the first data row is row 1) and
-the value. What quotes a site's table (values, rows, columns the terms do not name) stands in `detail` alone.
+Refuses: columns that are absent or of another type, infinite values, and labels or weights that are missing
+or out of range, each with the column, the row (the first data row is row 1) and the value. To the others a
+site says only which column is absent, or that its rows do not fit: all else stands in `detail` alone.
 
-What is missing: nulls and NaN everywhere; in text also the empty string; in text read as numbers also NA,
-NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL, ...).
+What is missing: nulls and NaN everywhere; levels that are not declared; in text also the empty string; in
+text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL,
+...).
 """
 
 import re
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.loss import LARGEST_LABEL
@@ -87,11 +88,18 @@ def as_table(data: object) -> "pa.Table":
 
 
 def to_shard(table: "pa.Table", terms: Terms, site: str) -> Shard:
-    """The label, weight and features the terms name, as float32. Raises Refused with one line."""
+    """The label, weight and features the terms name, as float32. A level the terms do not declare counts as
+    missing. Raises Refused with one line: for a column that is absent, and Misfit for all that depends on
+    what the rows hold (a CSV file's types do, too)."""
+    try:
+        _check_columns(table, terms.columns)
+    except ConfigError as error:
+        raise Refused(f"party {site}: {error.public}", error.detail) from None
     try:
         return _shard(table, terms)
     except ConfigError as error:
-        raise Refused(f"party {site}: {error.public}", error.detail) from None
+        said = f"party {site}: its rows do not fit the terms; its own log says which column and why"
+        raise Misfit(said, str(error)) from None
 
 
 def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
@@ -102,8 +110,7 @@ def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
         for place, name in enumerate(schema.numeric):
             out[:, place] = _finite(table, name)
         for place, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
-            codes = _codes(table, name, levels)
-            out[:, place] = np.where(codes == _UNKNOWN, np.float32(np.nan), codes)
+            out[:, place] = _declared(table, name, levels)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
@@ -113,10 +120,9 @@ def undeclared(table: "pa.Table", schema: Schema) -> Iterator[tuple[str, str, in
     """Each categorical column with levels the schema does not declare: its name, one of them, the number of
     rows that have one. Raises ConfigError."""
     for name, levels in schema.categorical.items():
-        codes, found = texts(column_of(table, name), name)
-        known = set(levels)
-        strange = np.array([text not in known for text in found] + [False])[codes]
+        strange = _codes(table, name, levels) == _UNKNOWN
         if strange.any():
+            codes, found = texts(column_of(table, name), name)
             yield name, found[codes[np.argmax(strange)]], int(strange.sum())
 
 
@@ -254,12 +260,15 @@ def _first_line(error: Exception) -> str:
     return shorten(lines[0], 200)
 
 
+def _check_columns(table: "pa.Table", schema: Schema) -> None:
+    for name in (schema.label, *([schema.weight] if schema.weight else []), *schema.features):
+        column_of(table, name)
+
+
 def _shard(table: "pa.Table", terms: Terms) -> Shard:
     schema = terms.columns
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    for name in (schema.label, *([schema.weight] if schema.weight else []), *schema.features):
-        column_of(table, name)
     positive = schema.positive
     label = _label(table, terms) if positive is None else _positive(table, schema.label, positive)
     weight = _weight(table, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
@@ -327,10 +336,9 @@ def _weight(table: "pa.Table", name: str) -> Float32:
 
 
 def _declared(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
+    """The index of each row's level: float32 [rows]; missing or not declared: NaN."""
     codes = _codes(table, name, levels)
-    reason = f"has a level the terms do not declare (they declare {listing(levels)})"
-    _refuse(table, name, codes == _UNKNOWN, reason)
-    return codes
+    return np.where(codes == _UNKNOWN, np.float32(np.nan), codes)
 
 
 def _codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:

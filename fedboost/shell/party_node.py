@@ -1,7 +1,8 @@
 """A party on the network: dials the aggregator, answers what its session lets it answer.
 
 Promises: computing never blocks the connection (it runs in a thread of its own); an aggregator that is not
-there is waited for, and dialled again when it was lost.
+there is waited for, and dialled again when it was lost; a refusal is in the audit log before it leaves, in
+the words that do.
 Refuses: an aggregator that does not let this party in, because its name is taken, say, or that is none (the
 error ends the process; once it has been let in, it dials again whatever happens).
 """
@@ -14,7 +15,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, PeerError, quoted
+from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
@@ -23,9 +24,9 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.audit import AuditLog
 from fedboost.shell.config import PartyConfig
-from fedboost.shell.data import read_table, to_shard
+from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, tls_fault
-from fedboost.shell.policy import terminal_ask
+from fedboost.shell.policy import shown, terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -37,6 +38,9 @@ MOST_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it."""
+MOST_MISFITS = 10
+"""Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
+and whoever can read the site's log has found by then what does not fit."""
 
 
 class PartyNode:
@@ -55,6 +59,7 @@ class PartyNode:
         self._offered = ""
         self._attended = False
         self._refusals = 0
+        self._misfits = 0
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
@@ -121,7 +126,11 @@ class PartyNode:
                     continue
                 replies = session.handle(message)
                 while (reply := await asyncio.to_thread(_next, replies)) is not None:
-                    await call.write(codec.encode_from_party(reply))
+                    try:
+                        if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                            self._close_session(reply.reason)
+                    finally:
+                        await call.write(codec.encode_from_party(reply))
                 if session.ended is not None:
                     self._end(session.ended, message)
                     if once:
@@ -164,6 +173,11 @@ class PartyNode:
 
     def _site(self, session: str) -> Site:
         def permit(terms: Terms) -> None:
+            if self._misfits >= MOST_MISFITS:
+                raise Refused(
+                    f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
+                    f"refusal tells something of them, so it refuses all others until it is started again"
+                )
             self._config.policy.permit(terms, self._config.party, terminal_ask)
             if self._audit:
                 self._audit.admitted(session, terms)
@@ -176,7 +190,15 @@ class PartyNode:
         return Site(self._config.party, self._read_shard, urandom, credentials, permit, record)
 
     def _read_shard(self, terms: Terms) -> Shard:
-        return to_shard(self._table, terms, self._config.party)
+        try:
+            shard = to_shard(self._table, terms, self._config.party)
+        except Misfit:
+            self._misfits += 1
+            raise
+        for column, level, count in undeclared(self._table, terms.columns):
+            said = "levels the terms do not declare count as missing"
+            self._log.warning(said, column=column, level=shown(level), rows=count)
+        return shard
 
 
 def _next(replies: Iterator[FromParty]) -> FromParty | None:

@@ -8,6 +8,7 @@ import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
 from fedboost.gbdt.model import Booster
+from fedboost.privacy import shamir
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone
 from fedboost.protocol.messages import Ask, Close, Leave, Meet, Open, Report
 from fedboost.protocol.party_session import PartySession
@@ -110,6 +111,20 @@ def test_three_of_five_lost_after_their_reports_end_the_turn():
 def test_a_party_lost_before_its_report_ends_the_session():
     session = Played(5).play(lambda party, message: party == "p1")
     assert str(session.error) == "party p1 was lost: its connection closed"
+
+
+def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch):
+    split = shamir.split
+
+    def wrong(*arguments):
+        return [share ^ 1 for share in split(*arguments)]
+
+    monkeypatch.setattr(shamir, "split", wrong)
+    session = Played(5).play(after_report(2, "p1"))
+    assert session.state == "failed"
+    said = str(session.error)
+    assert said.startswith("turn 2: the self mask of party p1, which was lost, cannot be recovered: ")
+    assert not any(party in said for party in ("p0", "p2", "p3", "p4"))
 
 
 # ---- an aggregator that lies ------------------------------------------------------------------------

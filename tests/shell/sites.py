@@ -103,6 +103,8 @@ class Log:
     def info(self, event, **values):
         self.events.append((event, {**self._bound, **values}))
 
+    warning = info
+
     def named(self, event):
         """The values of every event of that name so far."""
         return [values for name, values in self.events if name == event]

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 from inprocess import sites_of
-from sites import rows, terms
+from sites import fedboost, rows, terms
 
 from fedboost.cli.audit import IN_WORDS, run_audit
 from fedboost.errors import ConfigError, Refused
@@ -268,6 +268,55 @@ def test_a_log_cut_short_has_another_last_hash(path, capsys):
     assert before == json.loads(lines[-1])["hash"]
     path.write_bytes(b"".join(lines[:-1]))
     assert last_hash() != before
+
+
+def test_the_hash_that_was_kept_is_found_again(path):
+    lines = written(path)
+    kept = json.loads(lines[-1])["hash"]
+    assert "Entry 5 of 5 has the hash that was expected" in fedboost("audit", path, "--expect", kept).out
+    written(path)
+    end = fedboost("audit", path, "--expect", f" {kept.upper()}\n")
+    assert end.code == 0
+    assert "\nEntry 5 of 10 has the hash that was expected: all up to it is as it was.\n" in end.out
+    assert "expected" not in fedboost("audit", path).out
+    end = fedboost("audit", path, "--json", "--expect", kept)
+    assert json.loads(end.out.splitlines()[-1])["expected"] == 5
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_log_without_the_hash_that_was_kept_is_an_error(path, as_json):
+    lines = written(path)
+    kept = json.loads(lines[-1])["hash"]
+    cut_short = b"".join(lines[:-1])
+    path.unlink()
+    anew = b"".join(written(path, releases=4))
+    for content in (cut_short, anew, b""):
+        path.write_bytes(content)
+        assert fedboost("audit", path, *as_json).code == 0
+        end = fedboost("audit", path, *as_json, "--expect", kept)
+        assert (end.code, end.out) == (2, "")
+        entries = content.count(b"\n")
+        assert end.err.startswith(f"fedboost: {path}: none of its {entries} entries has the hash {kept}: ")
+        assert end.err.count("\n") == 1
+
+
+def test_the_hash_of_an_empty_log_is_before_the_first_entry(path):
+    path.touch()
+    kept = json.loads(fedboost("audit", path, "--json").out)["hash"]
+    assert fedboost("audit", path, "--expect", kept).code == 0
+    written(path)
+    end = fedboost("audit", path, "--expect", kept)
+    assert end.code == 0
+    assert "The empty log before the first entry has the hash that was expected" in end.out
+
+
+@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "0" * 65])
+def test_what_is_no_hash_cannot_be_expected(path, text):
+    written(path)
+    end = fedboost("audit", path, "--expect", text)
+    assert (end.code, end.out) == (2, "")
+    assert end.err.startswith("fedboost: --expect: ")
+    assert "64 hex digits" in end.err
 
 
 # ---- in words ---------------------------------------------------------------------------------------

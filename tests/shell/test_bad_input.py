@@ -81,7 +81,6 @@ TABLES = {
         ),
         ["'age'", "'n.n.'", "numeric", "row "],
     ),
-    "level not declared": (changed(WARD, 3, "z"), ["'ward'", "'z'", "'a', 'b', 'c'", "row "]),
     "no rows": (rows().slice(0, 0), ["rows"]),
     "constant label": (constant(LABEL, 1), ["nothing to learn"]),
     "label without a value": (changed(LABEL, 5, None), ["'y'", "missing", "row "]),
@@ -461,6 +460,16 @@ def test_a_port_that_is_taken(folder):
 
 
 # ---- and what is not bad ----------------------------------------------------------------------------
+
+
+def test_a_level_that_nobody_declared_is_no_error(folder):
+    csv.write_csv(changed(WARD, 3, "z"), "rows.csv")
+    end = fedboost(*SIMULATE)
+    assert end.code == 0
+    assert end.err == "ward has 1 rows with a level nobody declared ('z', ...): they count as missing\n"
+    csv.write_csv(changed(WARD, 3, None), "rows.csv")
+    assert fedboost(*SIMULATE[:-1], "same.json").code == 0
+    assert (folder / "same.json").read_bytes() == (folder / "new.json").read_bytes()
 
 
 def test_a_feature_without_any_value_is_no_error(folder):

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import redirect_stdout
 
 import numpy as np
@@ -17,12 +18,16 @@ from sites import NAMES, fedboost, rows, shared_out, terms, written
 
 from fedboost import __version__
 from fedboost.cli.show import progress
+from fedboost.errors import Refused
+from fedboost.protocol.messages import Admit
 from fedboost.shell.config import read_terms, terms_to_toml
 from fedboost.shell.draft import split_by_site
 from fedboost.shell.model import Model
+from fedboost.shell.policy import Policy, summary
 from fedboost.shell.simulation import simulate
+from fedboost.wire import codec
 
-COMMANDS = ("demo", "simulate", "aggregator", "party", "train", "predict", "terms", "audit")
+COMMANDS = ("demo", "simulate", "aggregator", "party", "train", "predict", "terms", "digest", "audit")
 INSECURE = "--insecure-loopback"
 POLICY = 'policy = { protections = ["plain"], min_parties = 1 }\n'
 WARD, LABEL = 2, 4
@@ -104,6 +109,32 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
+
+
+def test_digest_prints_what_a_site_needs_to_approve_terms_beforehand(folder):
+    agreed = read_terms(folder / "terms.toml")
+    end = done("digest", "terms.toml")
+    assert end.out.startswith(summary(agreed) + "\n\n")
+    assert all(len(line) < 80 for line in end.out.splitlines())
+    values = tomllib.loads(end.out.splitlines()[-1])
+    policy = Policy(protections="plain", min_parties=1, **values)
+    offered = codec.decode_to_party(codec.encode_to_party(Admit("s", agreed)))
+    policy.permit(offered.terms, "north")
+    text = (folder / "terms.toml").read_text()
+    (folder / "other.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
+    with pytest.raises(Refused, match="not among them"):
+        policy.permit(read_terms(folder / "other.toml"), "north")
+    done("digest", "other.toml")
+
+
+def test_a_digest_of_terms_that_nobody_is_offered(folder):
+    (folder / "alone.toml").write_text(terms_to_toml(terms()))
+    for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
+        end = fedboost("digest", name)
+        assert (end.code, end.out) == (2, "")
+        assert end.err.startswith(f"fedboost: {name}: ")
+        assert said in end.err
+        assert end.err.count("\n") == 1
 
 
 def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
@@ -382,7 +413,8 @@ def test_a_party_that_is_to_attend_once_fails_with_its_session(folder, processes
     *_, last = end.err.splitlines()
     assert last.startswith("fedboost: ")
     assert "north" in last
-    assert "'age'" in last
+    assert "its rows do not fit the terms" in last
+    assert "'age'" not in last
     assert "old" not in last
     assert not (folder / "m.json").exists()
     assert party.wait(10) == 2

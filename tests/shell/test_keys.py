@@ -191,10 +191,22 @@ def test_what_show_says(here):
 def test_show_ends_badly_for_what_cannot_be_used(here):
     made(here / "old", "north", "party", since=NOW - 20 * DAY, days=10)
     assert "old/certificate.pem: expired on" in fails("show", "old")
+    out = fedboost("keys", "show", "old").out
+    assert out.startswith("This bundle cannot be used, for the reason given last.")
+    assert "\nname        north\n" in out
+    assert "can be used" not in out
+    assert max(map(len, out.splitlines())) <= 80
     made(here / "open", "north", "party")
     (here / "open" / "key.pem").chmod(0o640)
     assert "run: chmod 600 open/key.pem" in fails("show", "open")
     assert "nowhere" in fails("show", "nowhere")
+
+
+@pytest.mark.parametrize("words", [(), ("init-consortium",), ("party",), ("show",)])
+def test_examples_in_help_have_lines_of_their_own(words):
+    lines = [line.strip() for line in run(*words, "--help").splitlines()]
+    assert sum(line.startswith("Example: fedboost keys ") for line in lines) == 2
+    assert all(line.count("Example") <= 1 for line in lines)
 
 
 def test_nothing_is_overwritten(here):

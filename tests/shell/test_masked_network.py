@@ -8,15 +8,19 @@ import os
 import re
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
 import pytest
 from sites import NAMES, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy import identity
+from fedboost.protocol.messages import Leave
 from fedboost.shell import channel, party_node
 from fedboost.shell.analyst import Connection, connect
+from fedboost.shell.audit import read_log
 from fedboost.shell.keys import read_bundle, write_bundle
 from fedboost.shell.model import Model
+from fedboost.shell.party_node import MOST_MISFITS
 from fedboost.shell.policy import Policy
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
@@ -276,6 +280,91 @@ def test_the_audit_log_of_a_session_over_the_network(tmp_path):
     broken = fedboost("audit", log)
     assert broken.code == 2
     assert broken.err.count("\n") == 1
+
+
+# ---- offers that do not fit -------------------------------------------------------------------------
+
+MISFIT = "its rows do not fit the terms; its own log says which column and why"
+
+
+def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_path):
+    """Every refusal reads the same, is in the audit log as it left, and there are ten of them."""
+    tables = shared_out(3)
+    ages = tables["north"].column("age").to_pylist()
+    tables["north"] = tables["north"].set_column(0, "age", pa.array([*ages[:-1], 4711e300]))
+    audit = tmp_path / "north.audit.jsonl"
+    fitting = {"label": "y", "numeric": ["dose"]}
+    infinite, no_class = {"label": "y", "numeric": ["age"]}, {"label": "dose", "numeric": ["age"]}
+    absent = {"label": "y", "numeric": ["nothing"]}
+    offers = [absent, *[infinite, no_class] * (MOST_MISFITS // 2), fitting]
+
+    async def scenario():
+        said = []
+        async with consortium(tmp_path / "c", {}) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=audit if name == "north" else None)
+            await one.train(terms(THREE, columns=fitting))
+            for columns in offers:
+                with pytest.raises(SessionFailed) as caught:
+                    await one.train(terms(["north"], columns=columns, rounds=1))
+                said.append(str(caught.value).removeprefix("party north left: "))
+            await one.stop_party("north")
+            one.start_party("north", tables["north"])
+            await one.train(terms(THREE, columns=fitting))
+        return said, one.log.named("left the session")
+
+    said, logged = in_time(scenario())
+    assert said[0] == "column 'nothing' is missing"
+    assert said[1:-1] == [MISFIT] * MOST_MISFITS
+    assert re.fullmatch(r"its rows did not fit 10 offers, .* until it is started again", said[-1])
+    reasons = [values["reason"] for values in logged]
+    row = len(ages)
+    assert reasons[1].endswith(f"32-bit float: it is 4.711e+303 in row {row}")
+    assert "label column 'dose'" in reasons[2] or "label 'dose'" in reasons[2]
+    events = [entry.event for entry in read_log(audit) if entry.event.kind == "ended"]
+    assert [event.reason for event in events] == ["", *(f"party north: {words}" for words in said)]
+    assert "4.711e" not in audit.read_text()
+    told = fedboost("audit", audit).out
+    assert " ".join(told.split()).count(MISFIT) == MOST_MISFITS
+
+
+def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
+    """The aggregator cannot take it and hang up before it is written down."""
+    audit, recorded = tmp_path / "north.audit.jsonl", []
+    encode = codec.encode_from_party
+
+    def listening(message):
+        if isinstance(message, Leave):
+            recorded.append(read_log(audit)[-1].event)
+        return encode(message)
+
+    monkeypatch.setattr(codec, "encode_from_party", listening)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}) as one:
+            one.start_party("north", rows(), audit=audit)
+            with pytest.raises(SessionFailed):
+                await one.train(terms(["north"], columns={"label": "age", "numeric": ["dose"]}))
+
+    in_time(scenario())
+    assert [(event.kind, event.reason) for event in recorded] == [("ended", f"party north: {MISFIT}")]
+    assert [entry.event.kind for entry in read_log(audit)] == ["admitted", "ended"]
+
+
+def test_levels_nobody_declared_are_in_the_log_of_their_site(tmp_path):
+    tables = shared_out(3)
+    wards = tables["north"].column("ward").to_pylist()
+    tables["north"] = tables["north"].set_column(2, "ward", pa.array(["z", "z\n", *wards[2:]]))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables) as one:
+            return (await one.train(terms(THREE))).model, one.log.events
+
+    model, events = in_time(scenario())
+    assert model.parties == THREE
+    assert [values for event, values in events if "declare" in event] == [
+        {"party": "north", "column": "ward", "level": "z", "rows": 2}
+    ]
 
 
 # ---- secrets ----------------------------------------------------------------------------------------
