@@ -70,7 +70,7 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
         if terms.protection != "plain":
             raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
-    if own not in greetings or len(greetings) != len(terms.parties):
+    if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
     publics = {}
     for greeting in greetings:
@@ -78,7 +78,7 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
         if name in publics:
             raise PeerError(f"party {name} was introduced twice")
         publics[name] = public
-    if set(publics) != set(terms.parties):
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 
@@ -103,9 +103,10 @@ def _said(terms: Terms, party: str, public: bytes, nonce: bytes) -> bytes:
 
 
 def attestation(
-    terms: Terms, session: bytes, party: str, turns: int, transcript: bytes, fingerprint: str
+    terms: Terms, session: bytes, party: str, turns: int, transcript: bytes, structure: bytes
 ) -> bytes:
-    """What a party signs at the end: that it sealed so many turns under the terms' protection."""
+    """What a party signs at the end: that it answered so many questions under the terms' protection, and was
+    told the model of this structure (`progress.structure`)."""
     return fields.pack(
         b"fedboost/1/attestation",
         terms.digest.encode(),
@@ -114,5 +115,5 @@ def attestation(
         terms.protection.encode(),
         fields.number(turns),
         transcript,
-        fingerprint.encode(),
+        structure,
     )

@@ -120,6 +120,10 @@ class Terms(Frozen):
     protection: Literal["masked", "plain"] = "masked"
     colluding: int | None = Field(default=None, ge=0, le=98)
     allow_two_parties: bool = False
+    on_loss: Literal["wait", "shrink", "stop"] = "wait"
+    turn_timeout: float = Field(default=600.0, gt=0)
+    rejoin_timeout: float = Field(default=600.0, ge=0)
+    quorum: int | None = Field(default=None, ge=1)
     program: Name = "boosting"
 
     @field_validator("objective")
@@ -165,6 +169,15 @@ class Terms(Frozen):
             raise ValueError(
                 'cut_points kll shows raw values to the aggregator: it needs protection = "plain"'
             )
+        if self.quorum is not None and self.on_loss != "shrink":
+            raise ValueError('quorum needs on_loss = "shrink": else the roster is always that of all parties')
+        if self.quorum is not None and self.parties and not self.fewest == self.quorum <= len(self.parties):
+            raise ValueError(
+                f"quorum {self.quorum} of {len(self.parties)} parties: protection {self.protection} opens no "
+                f"sum of fewer than {self.fewest}"
+                if self.quorum < self.fewest
+                else f"quorum {self.quorum} is more than the {len(self.parties)} parties"
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
@@ -183,6 +196,14 @@ class Terms(Frozen):
                 f"protection masked with {parties} parties of which {self.colluding} collude: "
                 f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
             )
+
+    @property
+    def fewest(self) -> int:
+        """The fewest parties whose sums are ever opened."""
+        if self.on_loss != "shrink":
+            return len(self.parties)
+        masked = Group.of(self.parties, self.colluding).smallest_roster if self.protection == "masked" else 1
+        return max(masked, self.quorum or len(self.parties) // 2 + 1)
 
     @property
     def loss(self) -> Loss:

@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.model import Booster
 from fedboost.privacy import identity
-from fedboost.protocol import meeting
+from fedboost.protocol import meeting, progress
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
 from fedboost.shell.files import write_atomically
@@ -62,11 +62,15 @@ class Model:
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
-        """The parties of the consortium with these roots (PEM) that signed this very model: each took part in
-        its session, under its terms and their protection. PeerError for a signature that is wrong.
+        """The parties of the consortium with these roots (PEM) that signed this model: each took part in its
+        session, under its terms and their protection, and was told these very trees. A custom program may
+        make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
+        is wrong.
         """
-        if len({(attest.turns, attest.transcript) for attest in self.attestations.values()}) > 1:
+        if len({attest.transcript for attest in self.attestations.values()}) > 1:
             raise PeerError("the parties signed that they answered different questions")
+        constant = self.booster.constant
+        told = progress.structure(constant, self.booster.trees) if self.terms.program == "boosting" else None
         for party, attest in self.attestations.items():
             try:
                 signed_by = identity.identify(attest.certificate, roots, now, denied)
@@ -74,8 +78,10 @@ class Model:
                 raise PeerError(f"the model's signature of party {party}: {error}") from None
             if (signed_by.name, signed_by.role) != (party, meeting.PARTY) or party not in self.parties:
                 raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
+            if told not in (None, attest.structure):
+                raise PeerError(f"party {party} signed other trees than those of the model")
             statement = meeting.attestation(
-                self.terms, self.session, party, attest.turns, attest.transcript, self.fingerprint
+                self.terms, self.session, party, attest.turns, attest.transcript, attest.structure
             )
             identity.verify(signed_by, statement, attest.signature)
         return tuple(party for party in self.parties if party in self.attestations)
@@ -100,6 +106,7 @@ class Model:
             party: {
                 "turns": attest.turns,
                 "transcript": attest.transcript.hex(),
+                "structure": attest.structure.hex(),
                 "certificate": base64.b64encode(attest.certificate).decode(),
                 "signature": base64.b64encode(attest.signature).decode(),
             }
@@ -168,8 +175,10 @@ class Model:
 
 def _attestation(entry: Mapping[str, Any]) -> Attest:
     return Attest(
+        0,
         int(entry["turns"]),
         bytes.fromhex(entry["transcript"]),
+        bytes.fromhex(entry["structure"]),
         base64.b64decode(entry["certificate"], validate=True),
         base64.b64decode(entry["signature"], validate=True),
     )

@@ -32,6 +32,7 @@ from fedboost.protocol.messages import (
     Report,
     ToParty,
 )
+from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     MAX_ROWS,
@@ -63,15 +64,22 @@ Traffic = Mapping[str, tuple[int, int]]
 def encode_from_party(message: FromParty) -> bytes:
     """Bytes of a party's message."""
     match message:
-        case Join(session, digest, greeting):
-            out = pb.FromParty(join=pb.Join(session=session, digest=digest, greeting=greeting))
-        case Report(turn, part, cells, note):
-            out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells, note=note))
-        case Assist(turn, answer):
-            out = pb.FromParty(assist=pb.Assist(turn=turn, answer=answer))
-        case Attest(turns, transcript, certificate, signature):
+        case Join(session, digest, attempt, greeting):
+            join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
+            out = pb.FromParty(join=join)
+        case Report(turn, attempt, part, cells, note):
+            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note)
+            out = pb.FromParty(report=report)
+        case Assist(turn, attempt, answer):
+            out = pb.FromParty(assist=pb.Assist(turn=turn, attempt=attempt, answer=answer))
+        case Attest(attempt, turns, transcript, structure, certificate, signature):
             attest = pb.Attest(
-                turns=turns, transcript=transcript, certificate=certificate, signature=signature
+                attempt=attempt,
+                turns=turns,
+                transcript=transcript,
+                structure=structure,
+                certificate=certificate,
+                signature=signature,
             )
             out = pb.FromParty(attest=attest)
         case Leave(reason, session):
@@ -86,15 +94,17 @@ def decode_from_party(data: bytes) -> FromParty:
     message = _parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
     match message.WhichOneof("message"):
         case "join":
-            return Join(message.join.session, message.join.digest, message.join.greeting)
+            join = message.join
+            return Join(join.session, join.digest, join.attempt, join.greeting)
         case "report":
             report = message.report
-            return Report(report.turn, report.part, report.cells, report.note)
+            return Report(report.turn, report.attempt, report.part, report.cells, report.note)
         case "assist":
-            return Assist(message.assist.turn, message.assist.answer)
+            return Assist(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
             attest = message.attest
-            return Attest(attest.turns, attest.transcript, attest.certificate, attest.signature)
+            told = attest.transcript, attest.structure
+            return Attest(attest.attempt, attest.turns, *told, attest.certificate, attest.signature)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")
@@ -106,17 +116,17 @@ def decode_from_party(data: bytes) -> FromParty:
 def encode_to_party(message: ToParty) -> bytes:
     """Bytes of a message of the aggregator."""
     match message:
-        case Admit(session, terms):
-            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical()))
-        case Meet(greetings):
-            out = pb.ToParty(meet=pb.Meet(greetings=greetings))
+        case Admit(session, terms, attempt):
+            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical(), attempt=attempt))
+        case Meet(greetings, so_far):
+            out = pb.ToParty(meet=_meet_to_pb(greetings, so_far))
         case Ask(turn, attempt, roster, query):
             ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **_query_to_pb(query))
             out = pb.ToParty(ask=ask)
-        case Open(turn, request):
-            out = pb.ToParty(open=pb.Open(turn=turn, request=request))
-        case Close(fingerprint):
-            out = pb.ToParty(close=pb.Close(fingerprint=fingerprint))
+        case Open(turn, attempt, request):
+            out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))
+        case Close(attempt):
+            out = pb.ToParty(close=pb.Close(attempt=attempt))
         case Bye(reason):
             out = pb.ToParty(bye=pb.Bye(reason=reason))
         case _:
@@ -131,21 +141,46 @@ def decode_to_party(data: bytes) -> ToParty:
         case "admit":
             try:
                 _require(len(message.admit.session) <= 256, "a session with so long a name")
-                return Admit(message.admit.session, _terms(message.admit.terms))
+                return Admit(message.admit.session, _terms(message.admit.terms), message.admit.attempt)
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
-            return Meet(tuple(message.meet.greetings))
+            return _meet_from_pb(message.meet)
         case "ask":
             ask = message.ask
             return Ask(ask.turn, ask.attempt, tuple(ask.roster), _query_from_pb(ask))
         case "open":
-            return Open(message.open.turn, message.open.request)
+            return Open(message.open.turn, message.open.attempt, message.open.request)
         case "close":
-            return Close(message.close.fingerprint)
+            return Close(message.close.attempt)
         case "bye":
             return Bye(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _meet_to_pb(greetings: tuple[bytes, ...], so_far: ModelSoFar) -> Any:
+    rounds = [
+        pb.Round(splits=map(_split_to_pb, r.splits), values=_values_to_pb(r.values)) for r in so_far.rounds
+    ]
+    return pb.Meet(
+        greetings=greetings,
+        grids=so_far.grids,
+        rounds=rounds,
+        splits=map(_split_to_pb, so_far.splits),
+        levels=so_far.levels,
+        **({} if so_far.start is None else _query_to_pb(so_far.start)),
+    )
+
+
+def _meet_from_pb(meet: Any) -> Meet:
+    so_far = ModelSoFar(
+        meet.grids,
+        _start_from_pb(meet.start) if meet.HasField("start") else None,
+        tuple(Round(_splits_from_pb(done), _values_from_pb(done)) for done in meet.rounds),
+        _splits_from_pb(meet),
+        meet.levels,
+    )
+    return Meet(tuple(meet.greetings), so_far)
 
 
 def _query_to_pb(query: Query) -> dict[str, Any]:
@@ -181,7 +216,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 rows=rows,
                 tree=tree,
                 splits=map(_split_to_pb, splits),
-                values=[pb.LeafValue(node=node, value=value) for node, value in values],
+                values=_values_to_pb(values),
                 metrics=metrics,
                 weight=_scale_to_pb(scale.weight),
                 residual_exponent=scale.residual_exponent,
@@ -203,16 +238,13 @@ def _query_from_pb(ask: Any) -> Query:
             q = ask.kll
             return KllQuery(_rows(q), q.features, q.max_bin)
         case "start":
-            q = ask.start
-            cuts = tuple(_cuts_from_pb(f) for f in q.features)
-            cut_points = CutPoints(cuts, tuple(f.missing for f in q.features))
-            return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
+            return _start_from_pb(ask.start)
         case "histograms":
             q = ask.histograms
             return HistogramQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
+                _splits_from_pb(q),
                 tuple(q.nodes),
                 q.bins,
                 _scale_from_pb(q.gradient),
@@ -226,8 +258,8 @@ def _query_from_pb(ask: Any) -> Query:
             return EndRoundQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
-                tuple((value.node, value.value) for value in q.values),
+                _splits_from_pb(q),
+                _values_from_pb(q),
                 tuple(q.metrics),
                 MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
                 q.exponents,
@@ -261,6 +293,23 @@ def _split_to_pb(split: Split) -> Any:
 
 def _split_from_pb(split: Any) -> Split:
     return Split(split.node, split.feature, split.bin, split.missing_left, split.left)
+
+
+def _splits_from_pb(holder: Any) -> tuple[Split, ...]:
+    return tuple(map(_split_from_pb, holder.splits))
+
+
+def _values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
+    return [pb.LeafValue(node=node, value=value) for node, value in values]
+
+
+def _values_from_pb(holder: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((value.node, value.value) for value in holder.values)
+
+
+def _start_from_pb(q: Any) -> StartQuery:
+    cut_points = CutPoints(tuple(map(_cuts_from_pb, q.features)), tuple(f.missing for f in q.features))
+    return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
 
 
 def _cuts_from_pb(feature: Any) -> Any:
