@@ -61,10 +61,8 @@ def run_health(address: str, keys: Path | None, insecure_loopback: bool, wait: f
     from fedboost.shell.keys import CERTIFICATE, read_certificates
 
     check_address(address, "--aggregator")
-    is_party = (
-        keys is not None and keys.is_dir() and role_of(read_certificates(keys / CERTIFICATE)[0]) == "party"
-    )
-    bundle = choose_keys(keys, "party" if is_party else "analyst", address, insecure_loopback)
+    role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
+    bundle = choose_keys(keys, "party" if role == "party" else "analyst", address, insecure_loopback)
     asyncio.run(health.ask(address, bundle, wait))
     print("serving")
 

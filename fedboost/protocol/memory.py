@@ -71,7 +71,7 @@ def within(
 def _check(bytes_needed: int, allowed: int) -> None:
     if bytes_needed > allowed:
         raise Refused(
-            f"the aggregator would need {bytes_needed / GIB:.1f} GiB for the sums of this training, and "
-            f"gives {allowed / GIB:.1f}; lower max_depth or max_bin, leave columns out, or have `memory` in "
+            f"the aggregator would need {bytes_needed / GIB:.2g} GiB for the sums of this training, and "
+            f"gives {allowed / GIB:.2g}; lower max_depth or max_bin, leave columns out, or have `memory` in "
             f"the aggregator's file raised"
         )
