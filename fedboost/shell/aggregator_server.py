@@ -3,11 +3,12 @@
 Promises: parties dial in, it dials nobody; a connection that breaks the protocol is closed and named, and
 the process goes on; a lost party is reported to the session at once.
 Refuses: whoever has no certificate of the consortium, or one of another role; a party with a name that is
-taken; terms without parties or with an unknown program.
+taken; terms without parties or with an unknown program; whatever is beyond `shell.limits`.
 """
 
 import asyncio
 import secrets
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -15,20 +16,22 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, PeerError, Refused
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.protocol import memory
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Outbox
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
 from fedboost.protocol.terms import Terms
-from fedboost.shell import channel
+from fedboost.shell import channel, health, limits
 from fedboost.shell.config import AggregatorConfig
+from fedboost.shell.gate import Gate, refuse
+from fedboost.shell.health import Health
 from fedboost.shell.keys import Bundle, peer_of, server_credentials
+from fedboost.shell.limits import Outgoing, Peer
 from fedboost.shell.programs import load_program
 from fedboost.shell.simulation import finish
 from fedboost.shell.telemetry import Meter
 from fedboost.wire import codec
 from fedboost.wire.codec import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
-
-Outgoing = asyncio.Queue[bytes]
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
@@ -51,18 +54,27 @@ class AggregatorServer:
         self._joined: set[str] = set()
         self._meter = Meter(())
         self._events: asyncio.Queue[TrainEvent | None] = asyncio.Queue()
-        self._server = grpc.aio.server(options=channel.SERVER_OPTIONS)
+        self._gate = Gate(bundle, log)
+        self._health = Health(self._gate)
+        self._server = grpc.aio.server(
+            options=channel.SERVER_OPTIONS, maximum_concurrent_rpcs=limits.OPEN_CALLS
+        )
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
-        handlers = {
-            "Attend": grpc.stream_stream_rpc_method_handler(self._attend),
-            "Train": grpc.unary_stream_rpc_method_handler(self._train),
+        services = {
+            channel.SERVICE: {"Attend": self._attend, "Train": self._answer_analyst},
+            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
         }
-        service = grpc.method_handlers_generic_handler(channel.SERVICE, handlers)
-        self._server.add_generic_rpc_handlers((service,))
+        for service, methods in services.items():
+            # On the wire a call with one message is a stream of one: so the gate sees it before the message.
+            handlers = {
+                method: grpc.stream_stream_rpc_method_handler(self._gate.guarded(answer))
+                for method, answer in methods.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         host = self._config.listen.rpartition(":")[0]
         try:
             if self._bundle is None:
@@ -76,6 +88,7 @@ class AggregatorServer:
                 f"machine's"
             ) from None
         await self._server.start()
+        self._health.serving = True
         self.address = f"{host}:{port}"
 
     async def serve(self) -> None:
@@ -84,6 +97,7 @@ class AggregatorServer:
 
     async def stop(self) -> None:
         """Say goodbye to everyone and close the port."""
+        self._health.serving = False
         if self._session is not None:
             self._fail(self._session, "the aggregator was stopped")
             await asyncio.sleep(0.1)  # lets the goodbyes out
@@ -91,30 +105,38 @@ class AggregatorServer:
 
     # ---- parties ------------------------------------------------------------------------------------
 
-    async def _attend(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """One party, from its arrival to its departure."""
         try:
             _check_version(context, "party")
             name = self._name_of(context)
         except FedboostError as error:
-            self._log.info("party refused", reason=str(error))
-            await context.abort(channel.status_of(error), str(error))
-        outgoing: Outgoing = asyncio.Queue()
+            self._log.info("party refused", reason=quoted(str(error)))
+            await refuse(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        outgoing = Outgoing(task.cancel)
         self._attending[name] = outgoing
         self._log.info("party here", party=name)
-        reason = "its connection closed"
+        reason, fault = "its connection closed", None
         writer: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
-            writer = asyncio.create_task(self._write(outgoing, context, asyncio.current_task()))
+            writer = asyncio.create_task(self._write(outgoing, context, task))
             self._tell_of_change()
             async for data in requests:
                 if self._session is not None and name in self._session.terms.parties:
                     self._meter.sent(name, len(data))
-                self._handle(name, codec.decode_from_party(data))
+                message = codec.decode_from_party(data)
+                if not self._awaits(name, message) and not peer.unwanted.take(time.monotonic()):
+                    raise PeerError("it keeps sending what nobody asked for")
+                self._handle(name, message)
         except PeerError as error:
-            reason = f"it broke the protocol: {error}"
-            await context.abort(channel.status_of(error), str(error))
+            reason, fault = f"it broke the protocol: {quoted(str(error))}", error
+        except asyncio.CancelledError:
+            if not outgoing.fault:
+                raise
+            reason, fault = outgoing.fault, PeerError(outgoing.fault)
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
@@ -124,6 +146,8 @@ class AggregatorServer:
             self._tell_of_change()
             self._log.info("party gone", party=name, reason=reason)
             self._handle(name, Gone(reason))
+        if fault is not None:
+            await refuse(context, fault)  # at last: a party that does not read is not told either
 
     def _name_of(self, context: Any) -> str:
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
@@ -171,6 +195,13 @@ class AggregatorServer:
             if attending is not None:
                 attending.cancel()
 
+    def _awaits(self, party: str, message: FromParty) -> bool:
+        """Whether somebody waits for this message of this party."""
+        session = self._session
+        if session is None or party not in session.awaited:
+            return False
+        return party in self._joined or isinstance(message, Join)
+
     def _handle(self, party: str, event: FromParty | Gone) -> None:
         session = self._session
         if session is None or party not in session.terms.parties:
@@ -211,11 +242,18 @@ class AggregatorServer:
                 data = encoded.setdefault(id(message), b"") or codec.encode_to_party(message)
                 encoded[id(message)] = data
                 self._meter.received(party, len(data))
-                self._attending[party].put_nowait(data)
+                self._attending[party].put(data)
 
     # ---- analysts -----------------------------------------------------------------------------------
 
-    async def _train(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
+    async def _answer_analyst(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """One call of an analyst: its request, then the answer as it comes."""
+        request = await self._gate.only_message(requests, context, peer)
+        async with aclosing(self._train(request, context)) as answer:
+            async for event in answer:
+                await context.write(event)
+
+    async def _train(self, request: bytes, context: Any) -> AsyncGenerator[bytes, None]:
         """One analyst, from terms to model."""
         try:
             _check_version(context, "analyst")
@@ -223,13 +261,14 @@ class AggregatorServer:
             terms = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-            program = load_program(terms.program, self._config.programs)
+            allowed = int(self._config.memory * memory.GIB)
+            memory.check_terms(terms, allowed)
+            program = memory.within(load_program(terms.program, self._config.programs), allowed)
+            if self._waiting >= MAX_WAITING:
+                raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
-            self._log.info("analyst refused", reason=str(error))
-            await context.abort(channel.status_of(error), str(error))
-        if self._waiting >= MAX_WAITING:
-            busy = Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
-            await context.abort(channel.status_of(busy), str(busy))
+            self._log.info("analyst refused", reason=quoted(str(error)))
+            await refuse(context, error)
         self._waiting += 1
         try:
             async for parties in self._until_ready(terms):

@@ -61,11 +61,13 @@ class PartyConfig(Frozen):
 
 
 class AggregatorConfig(Frozen):
-    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name."""
+    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name;
+    `memory` is how many GiB the sums of a session may take."""
 
     listen: str = "127.0.0.1:7070"
     keys: Path | None = None
     programs: tuple[str, ...] = Field(())
+    memory: float = Field(default=4.0, gt=0)
 
     _check = field_validator("listen")(_address)
 

@@ -113,11 +113,11 @@ class Log:
 class Consortium:
     """An aggregator and parties in this event loop."""
 
-    def __init__(self, folder, programs, bundles=None):
+    def __init__(self, folder, programs, bundles=None, **settings):
         self.log = Log()
         self.folder = folder
         self.bundles = bundles or {}
-        config = AggregatorConfig(listen="127.0.0.1:0", programs=programs)
+        config = AggregatorConfig(listen="127.0.0.1:0", programs=programs, **settings)
         self.server = AggregatorServer(config, self.log, self.bundles.get("aggregator"))
         self.nodes = {}
         self.tasks = {}
@@ -165,10 +165,11 @@ class Consortium:
 
 
 @asynccontextmanager
-async def consortium(folder, tables, programs=(), bundles=None):
-    """An aggregator with these parties, all stopped at the end; encrypted where bundles are given."""
+async def consortium(folder, tables, programs=(), bundles=None, **settings):
+    """An aggregator with these parties, all stopped at the end; encrypted where bundles are given. The
+    settings are of the aggregator's file."""
     folder.mkdir(exist_ok=True)
-    one = Consortium(folder, programs, bundles)
+    one = Consortium(folder, programs, bundles, **settings)
     await one.server.start()
     try:
         for name, table in tables.items():
