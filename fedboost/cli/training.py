@@ -76,11 +76,15 @@ def run_training(
     check_writable(out, terms_file)
     terms = read_terms(terms_file)
     training = connect(address, keys, insecure_loopback).train(terms, wait, _say_waiting)
-    with progress(terms, as_json) as draw:
-        for row in training:
-            if row["round"] == 0 and terms.protection == "plain":
-                notice(PLAIN_NOTICE)
-            draw(row)
+    try:
+        with progress(terms, as_json) as draw:
+            for row in training:
+                if row["round"] == 0 and terms.protection == "plain":
+                    notice(PLAIN_NOTICE)
+                draw(row)
+    except KeyboardInterrupt:
+        training.stop()
+        raise
     _conclude(training.model, training.traffic, out, as_json)
 
 

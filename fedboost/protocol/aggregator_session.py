@@ -131,7 +131,8 @@ class AggregatorSession:
         self._past = tuple(past)
         self._pending: Query | None = None
         """The question that is asked now; the last one again when signatures are missing."""
-        self._turn = 0
+        self.turn = 0
+        """The number of the question that is asked now."""
         self.attempt = 0
         """How often the parties have gathered."""
         self._helped = False
@@ -141,6 +142,8 @@ class AggregatorSession:
         self._here: set[str] = set()
         self._away: dict[str, tuple[float, str]] = {}
         """Parties that were lost or are late: since when, and why."""
+        self._met: set[str] = set()
+        """Those of the roster that were introduced in this attempt, and have been here since."""
         self._unsigned: set[str] = set()
         self._now = 0.0
         self._deadline = 0.0
@@ -149,6 +152,7 @@ class AggregatorSession:
         self._opener: Opener | None = None
         self._parts: dict[str, int] = {}
         self._helping: set[str] = set()
+        self._helped_with: dict[str, bytes] = {}
 
     # ---- what happens to it -------------------------------------------------------------------------
 
@@ -194,14 +198,14 @@ class AggregatorSession:
         except PeerError as error:
             return self._part_with(party, f"broke the protocol: {error}")
         except FedboostError as error:
-            return self._fail(f"turn {self._turn}: {error}")
+            return self._fail(f"turn {self.turn}: {error}")
 
     def tick(self, now: float) -> Outbox:
         """It is `now` (seconds of any steady clock): who is late is gone."""
         self._now = now
         try:
             if self.state in ("asking", "opening", "closing") and now >= self._deadline:
-                late = f"did not answer turn {self._turn} within {self.terms.turn_timeout:g} s"
+                late = f"did not answer turn {self.turn} within {self.terms.turn_timeout:g} s"
                 self._away |= dict.fromkeys(self.awaited, (now, late))
                 return self._gather()
             if self.state == "gathering":
@@ -210,7 +214,7 @@ class AggregatorSession:
                 if lost and (self.terms.on_loss != "wait" or self.booster is not None):
                     return self._give_up(lost)
         except FedboostError as error:
-            return self._fail(f"turn {self._turn}: {error}")
+            return self._fail(f"turn {self.turn}: {error}")
         return []
 
     @property
@@ -225,7 +229,7 @@ class AggregatorSession:
                 return tuple(p for p in self.roster if p in self._helping)
             case "closing":
                 done = {*self.attestations, *self._unsigned}
-                return tuple(p for p in self.roster if p in self._here and p not in done)
+                return tuple(p for p in self.roster if p in self._met and p not in done)
             case _:
                 return ()
 
@@ -240,7 +244,8 @@ class AggregatorSession:
     def _gather(self) -> Outbox:
         """Have all parties at hand greet each other, with new keys; then the question is asked."""
         self.attempt += 1
-        self.state, self._opener, self._greetings = "gathering", None, {}
+        self._record(journal.Gathered(self.attempt, self.roster))
+        self.state, self._opener, self._greetings, self._met = "gathering", None, {}, set()
         return [(party, self._admit()) for party in self.roster if party in self._here]
 
     def _admit(self) -> Admit:
@@ -263,13 +268,13 @@ class AggregatorSession:
 
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
-        self.digest = session_digest(self.terms, greetings)
+        self.digest, self._met = session_digest(self.terms, greetings), set(self.roster)
         self._transcript = first_transcript(self.digest, self.so_far)
-        self._record(journal.Met(self.attempt, self.roster))
         return self._to_roster(Meet(greetings, self.so_far)) + self._ask()
 
     def _lose(self, party: str, reason: str) -> Outbox:
         self._here.discard(party)
+        self._met.discard(party)
         if party not in self.roster:
             return []
         self._away.setdefault(party, (self._now, reason))
@@ -314,7 +319,7 @@ class AggregatorSession:
             self._cut()
         elif self._helped or not self.so_far.may_change(pending):
             return self._fail(
-                f"{why}; the roster cannot change in turn {self._turn}, where the difference of two sums "
+                f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
                 f"would show that party's rows"
             )
         self.roster = left
@@ -331,9 +336,9 @@ class AggregatorSession:
     def _ask(self) -> Outbox:
         assert self._pending is not None
         self._transcript = next_transcript(self._transcript, self._pending)
-        ask = Ask(self._turn, self.attempt, self.roster, self._pending)
+        ask = Ask(self.turn, self.attempt, self.roster, self._pending)
         self._opener = self._opener_of(ask)
-        self.state, self._parts = "asking", dict.fromkeys(self.roster, 0)
+        self.state, self._parts, self._helped_with = "asking", dict.fromkeys(self.roster, 0), {}
         self._set_deadline()
         return self._to_roster(ask)
 
@@ -349,10 +354,10 @@ class AggregatorSession:
 
     def _report(self, party: str, report: Report) -> Outbox:
         known = self._parts.get(party, 0)
-        if report.turn < self._turn or (report.turn == self._turn and report.part < known):
+        if report.turn < self.turn or (report.turn == self.turn and report.part < known):
             return []  # said twice
-        if self.state != "asking" or self._opener is None or report.turn != self._turn:
-            where = f"in turn {self._turn}" if self.state == "asking" else f"while {self.state}"
+        if self.state != "asking" or self._opener is None or report.turn != self.turn:
+            where = f"in turn {self.turn}" if self.state == "asking" else f"while {self.state}"
             raise PeerError(f"a report for turn {report.turn} {where}")
         if report.part != known or self._reported(party) or party not in self.roster:
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
@@ -376,16 +381,15 @@ class AggregatorSession:
             return self._open()
         self.state, self._helping, self._helped = "opening", set(requests), True
         self._set_deadline()
-        return [(party, Open(self._turn, self.attempt, request)) for party, request in requests.items()]
+        return [(party, Open(self.turn, self.attempt, request)) for party, request in requests.items()]
 
     def _assist(self, party: str, assist: Assist) -> Outbox:
-        if assist.turn < self._turn or (
-            self.state == "opening" and party not in self._helping and self._helped
-        ):
+        if assist.turn < self.turn or self._helped_with.get(party) == assist.answer:
             return []  # said twice
-        if self.state != "opening" or self._opener is None or assist.turn != self._turn:
+        if self.state != "opening" or self._opener is None or party not in self._helping:
             raise PeerError(f"help with turn {assist.turn} that was not asked for")
         self._opener.assist(party, assist.answer)
+        self._helped_with[party] = assist.answer
         self._helping.discard(party)
         return [] if self._helping else self._seek_help()
 
@@ -395,13 +399,13 @@ class AggregatorSession:
         total, self._opener = self._opener.open(), None
         if self._last is not None:
             if not np.array_equal(total, self._last):
-                return self._fail(f"turn {self._turn} was asked again, and its sum is another one")
+                return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
             return self._close()
         self._record(journal.Opened(queries.digest(self._pending), total))
         try:
             self._advance(total)
         except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
-            where = f"turn {self._turn}: " if isinstance(error, PeerError) else ""
+            where = f"turn {self.turn}: " if isinstance(error, PeerError) else ""
             return self._fail(f"{where}{error}")
         if self.booster is not None:
             return self._close()
@@ -409,7 +413,7 @@ class AggregatorSession:
         if back and self.so_far.may_change(self._pending):
             self.roster = tuple(p for p in self.terms.parties if p in back or p in self.roster)
             return self._gather()
-        return self._ask() if set(self.roster) <= self._here else self._gather()
+        return self._ask() if set(self.roster) == self._met else self._gather()
 
     def _advance(self, total: Int64 | None) -> None:
         """Hand the program a sum: it asks its next question, or ends with its model."""
@@ -429,12 +433,12 @@ class AggregatorSession:
             return
         if asked is not None:
             self.so_far = self.so_far.after(asked)
-        self._pending, self._turn, self._helped = query, self._turn + 1, False
+        self._pending, self.turn, self._helped = query, self.turn + 1, False
 
     def _replay(self, record: Record) -> None:
         """Take in what was recorded before a restart."""
         match record:
-            case journal.Met(attempt, roster):
+            case journal.Gathered(attempt, roster):
                 self.attempt, self.roster = attempt, roster
             case journal.Opened(query, total):
                 if self._last is not None or query != queries.digest(self._pending):
@@ -442,7 +446,7 @@ class AggregatorSession:
                 self._advance(total)
             case journal.Cut():
                 self._cut()
-            case journal.Begun() | journal.Ended():
+            case journal.Begun():
                 pass
 
     # ---- the end ------------------------------------------------------------------------------------
@@ -486,7 +490,7 @@ class AggregatorSession:
         self._deadline = self._now + self.terms.turn_timeout
 
     def _to_roster(self, message: ToParty) -> Outbox:
-        return [(party, message) for party in self.roster if party in self._here]
+        return [(party, message) for party in self.roster if party in self._met]
 
     def _to_here(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.terms.parties if party in self._here]

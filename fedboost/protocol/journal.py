@@ -25,8 +25,8 @@ class Begun:
 
 
 @dataclass(frozen=True)
-class Met:
-    """The roster gathered for the attempt-th time."""
+class Gathered:
+    """This roster was called together for the attempt-th time."""
 
     attempt: int
     roster: tuple[str, ...]
@@ -45,14 +45,7 @@ class Cut:
     """The tree that grows was cut short: no sum came for the last query."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The session ended without a model."""
-
-    reason: str
-
-
-Record = Begun | Met | Opened | Cut | Ended
+Record = Begun | Gathered | Opened | Cut
 
 
 def encode(record: Record) -> bytes:
@@ -60,14 +53,12 @@ def encode(record: Record) -> bytes:
     match record:
         case Begun(session, terms, analyst):
             return fields.pack(b"begun", session.encode(), terms.canonical().encode(), analyst.encode())
-        case Met(attempt, roster):
-            return fields.pack(b"met", fields.number(attempt), *(party.encode() for party in roster))
+        case Gathered(attempt, roster):
+            return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
         case Opened(query, total):
             return fields.pack(b"opened", query, total.astype("<i8").tobytes())
         case Cut():
             return fields.pack(b"cut")
-        case Ended(reason):
-            return fields.pack(b"ended", reason.encode())
 
 
 def decode(data: bytes) -> Record:
@@ -76,14 +67,12 @@ def decode(data: bytes) -> Record:
         match fields.unpack(data):
             case [b"begun", session, terms, analyst]:
                 return Begun(session.decode(), Terms.from_canonical(terms.decode()), analyst.decode())
-            case [b"met", attempt, *roster]:
-                return Met(int.from_bytes(attempt, signed=True), tuple(party.decode() for party in roster))
+            case [b"gathered", attempt, *roster]:
+                return Gathered(int.from_bytes(attempt, signed=True), tuple(party.decode() for party in roster))
             case [b"opened", query, total]:
                 return Opened(query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"cut"]:
                 return Cut()
-            case [b"ended", reason]:
-                return Ended(reason.decode())
     except (FedboostError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")

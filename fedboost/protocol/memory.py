@@ -5,9 +5,10 @@ Refuses: terms whose first sum is too much already, and, when it comes, a query 
 """
 
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import TypeVar
 
-from fedboost.errors import Refused
+from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import FIRST_BITS
 from fedboost.protocol.queries import HistogramQuery, KllQuery, QuantileQuery, Query
@@ -55,15 +56,18 @@ def within(
 
     def bounded(terms: Terms) -> Generator[Query, Int64, P]:
         inner = program(terms)
-        total: Int64 | None = None
+        go_on: Callable[[], Query] = partial(next, inner)
         while True:
             try:
-                query = next(inner) if total is None else inner.send(total)
+                query = go_on()
             except StopIteration as end:
                 model: P = end.value
                 return model
             _check(needed(query, len(terms.parties)), allowed)
-            total = yield query
+            try:
+                go_on = partial(inner.send, (yield query))
+            except CutShort as error:
+                go_on = partial(inner.throw, error)
 
     return bounded
 

@@ -220,8 +220,9 @@ class PartySession:
         else:
             due = ask.turn > before.turn and so_far.continues(self._before.after(before.query))
         if not due:
-            how = "anew, with another question," if before and ask.turn == before.turn else "asked"
-            raise PeerError(f"turn {ask.turn} {how} after turn {before.turn if before else 0}")
+            if before is not None and ask.turn == before.turn:
+                raise PeerError(f"another question in turn {ask.turn}, which was answered")
+            raise PeerError(f"turn {ask.turn} asked after turn {before.turn if before else 0}")
         helped = self._helped
         if helped is not None and sorted(helped.roster) != sorted(roster):
             moved = queries.stage_of(ask.query) > queries.stage_of(helped.query)

@@ -95,7 +95,12 @@ class Loopback:
         write_consortium(self._keys, self._stems, days=1)
 
     def _start_aggregator(self) -> None:
-        values = {"listen": "127.0.0.1:0", "keys": str(self._keys / AGGREGATOR), "programs": self._programs}
+        values = {
+            "listen": "127.0.0.1:0",
+            "keys": str(self._keys / AGGREGATOR),
+            "state": str(self._keys / "state"),
+            "programs": self._programs,
+        }
         process = self._spawn(AGGREGATOR, values, "--json")
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -102,7 +102,7 @@ class Policy(Frozen):
             raise _refusal(
                 party,
                 f"min_parties = {self.min_parties}",
-                f'the terms have on_loss = "shrink" down to {terms.fewest}; quorum = {self.min_parties} would do',
+                f'the terms have on_loss = "shrink" to {terms.fewest}; quorum = {self.min_parties} would do',
             )
         if terms.rounds > self.max_rounds:
             raise _refusal(

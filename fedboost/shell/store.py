@@ -3,12 +3,13 @@
 Promises: a record is on the disk when `append` returns; a record that was being written when the process died
 is dropped, and nothing else; the file appears with its first record.
 Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
-process with the same folder; a disk that is full (OSError: nothing is recorded, and nothing follows from it).
+process with the same folder; a disk that is full (CannotRecord: nothing that follows may be done).
 
 A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
 big-endian, then the record as `protocol.journal` writes it.
 """
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -22,6 +23,10 @@ from fedboost.protocol.journal import Record
 VERSION_LINE = b"fedboost journal 1\n"
 SUFFIX = ".journal"
 _HEAD = struct.Struct(">II")
+
+
+class CannotRecord(Exception):
+    """The journal cannot be written: the process must end, and a later one can go on."""
 
 
 class Journal:
@@ -60,9 +65,13 @@ class Journal:
                 written = os.pwrite(self._file, rest, place)
                 rest, place = rest[written:], place + written
             os.fdatasync(self._file)
-        except OSError:
-            os.ftruncate(self._file, self._size)
-            raise
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise CannotRecord(
+                f"{self.path}: cannot be written: {error.strerror}; put that right and start the aggregator "
+                f"again: the session goes on from its last sum"
+            ) from None
         self._size += len(data)
 
 
@@ -78,7 +87,8 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
         raise ConfigError(
             f"{path}: not a journal of this version of fedboost; move it away to go on without it"
         )
-    records, place = [], len(VERSION_LINE)
+    records: list[Record] = []
+    place = len(VERSION_LINE)
     while place + _HEAD.size <= len(data):
         size, crc = _HEAD.unpack_from(data, place)
         end = place + _HEAD.size + size

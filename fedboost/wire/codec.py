@@ -376,15 +376,16 @@ class Failed:
 TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
-def encode_train_request(terms: str) -> bytes:
-    """Bytes of an analyst's request: the terms as JSON."""
-    return _serialised(pb.TrainRequest(terms=terms))
+def encode_train_request(terms: str, stop: bool = False) -> bytes:
+    """Bytes of an analyst's request: the terms as JSON; whether their session is to end."""
+    return _serialised(pb.TrainRequest(terms=terms, stop=stop))
 
 
-def decode_train_request(data: bytes) -> Terms:
-    """The terms an analyst submits. Raises PeerError, or ConfigError for terms that cannot be."""
+def decode_train_request(data: bytes) -> tuple[Terms, bool]:
+    """The terms an analyst submits, and whether their session is to end. Raises PeerError, or ConfigError for
+    terms that cannot be."""
     request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    return _terms(request.terms)
+    return _terms(request.terms), request.stop
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

@@ -200,7 +200,7 @@ def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
             training = asyncio.create_task(one.train(terms(["north"], rounds=200)))
             await until(lambda: one.log.named("session begins"))
             for _ in range(20):
-                await odd.write(codec.encode_from_party(Report(1, 0, b"\x01" * 1000)))
+                await odd.write(codec.encode_from_party(Report(1, 1, 0, b"\x01" * 1000)))
             return await training
 
     assert set(in_time(scenario()).traffic) == {"north"}
@@ -477,7 +477,7 @@ def test_words_without_a_session_are_nobodys_business(folder):
     async def scenario():
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
-            for message in (Report(1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
+            for message in (Report(1, 1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
                 await odd.write(codec.encode_from_party(message))
             return await one.train(terms(TWO))
 
@@ -498,7 +498,7 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
             )
             for message in (
                 Join(admit.session, admit.terms.digest),
-                Report(1, 0, bytes(8 * 385)),
+                Report(1, 1, 0, bytes(8 * 385)),
                 Leave("no"),
             ):
                 await odd.write(codec.encode_from_party(message))
@@ -518,14 +518,16 @@ async def answer(call, session, message=None):
 
 
 OUT_OF_ORDER = {
-    "twice": lambda admit: [Join(admit.session, admit.terms.digest)] * 2,
+    "twice": lambda admit: [
+        Join(admit.session, admit.terms.digest, greeting=key) for key in (b"one", b"other")
+    ],
     "other terms": lambda admit: [Join(admit.session, "0" * 64)],
-    "not asked": lambda admit: [Join(admit.session, admit.terms.digest), Report(7, 0, b"")],
-    "no first part": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, b"")],
-    "too short": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 0, b"\x01")],
+    "not asked": lambda admit: [Join(admit.session, admit.terms.digest), Report(7, 1, 0, b"")],
+    "no first part": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, 1, b"")],
+    "too short": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, 0, b"\x01")],
     "fewer than no rows": lambda admit: [
         Join(admit.session, admit.terms.digest),
-        Report(1, 0, pack(np.array([-(10**6)] + [0] * 384), 8)),
+        Report(1, 1, 0, pack(np.array([-(10**6)] + [0] * 384), 8)),
     ],
 }
 
@@ -587,7 +589,7 @@ def slow_party_in_two_sessions(folder, last_words):
 
 def test_last_words_in_a_session_are_not_held_against_the_next(folder):
     slow_party_in_two_sessions(
-        folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 0, b"12345")]
+        folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 1, 0, b"12345")]
     )
 
 

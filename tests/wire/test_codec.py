@@ -180,9 +180,10 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
 
 
-@given(terms())
-def test_what_an_analyst_submits_comes_back(submitted):
-    assert codec.decode_train_request(codec.encode_train_request(submitted.canonical())) == submitted
+@given(terms(), st.booleans())
+def test_what_an_analyst_submits_comes_back(submitted, stop):
+    request = codec.encode_train_request(submitted.canonical(), stop)
+    assert codec.decode_train_request(request) == (submitted, stop)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():

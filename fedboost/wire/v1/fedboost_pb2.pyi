@@ -295,10 +295,12 @@ class LeafValue(_message.Message):
     def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class TrainRequest(_message.Message):
-    __slots__ = ("terms",)
+    __slots__ = ("terms", "stop")
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     terms: str
-    def __init__(self, terms: _Optional[str] = ...) -> None: ...
+    stop: bool
+    def __init__(self, terms: _Optional[str] = ..., stop: _Optional[bool] = ...) -> None: ...
 
 class TrainEvent(_message.Message):
     __slots__ = ("waiting", "round", "model", "failed")
