@@ -118,7 +118,7 @@ class AggregatorServer:
         outgoing = Outgoing(task.cancel)
         self._attending[name] = outgoing
         self._log.info("party here", party=name)
-        reason, fault = "its connection closed", None
+        reason, fault, spare = "its connection closed", None, 0
         writer: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
@@ -128,7 +128,8 @@ class AggregatorServer:
                 if self._session is not None and name in self._session.terms.parties:
                     self._meter.sent(name, len(data))
                 message = codec.decode_from_party(data)
-                if not self._awaits(name, message) and not peer.unwanted.take(time.monotonic()):
+                spare = limits.LAST_WORDS if self._awaits(name, message) else spare - 1
+                if spare < 0 and not peer.unwanted.take(time.monotonic()):
                     raise PeerError("it keeps sending what nobody asked for")
                 self._handle(name, message)
         except PeerError as error:

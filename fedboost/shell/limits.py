@@ -26,9 +26,11 @@ its aggregator calls once a second; a script that submits one tiny training afte
 ten."""
 BYTES_PER_CALL = 100_000
 """So many bytes of terms count as another call: reading four megabytes of them takes half a second."""
-UNWANTED_PER_SECOND, UNWANTED_SAVED = 100.0, 2.0 * MAX_CELLS / PART_CELLS
-"""Messages of a party that nobody waits for. When a session fails, the rest of the reports under way still
-arrives, and the largest report has half of what may be saved up."""
+UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
+"""Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
+LAST_WORDS = MAX_CELLS // PART_CELLS
+"""Further ones after each message that was waited for: when a session fails, the rest of the report under way
+still arrives, and the largest report has so many parts."""
 SHARING_AN_ADDRESS = 32
 """Without keys all parties and analysts of a machine are one peer: it has the shares of so many."""
 REFUSALS_AT_ONCE = 64
