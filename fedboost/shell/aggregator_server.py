@@ -130,6 +130,7 @@ class AggregatorServer:
                 message = codec.decode_from_party(data)
                 spare = limits.LAST_WORDS if self._awaits(name, message) else spare - 1
                 if spare < 0 and not peer.unwanted.take(time.monotonic()):
+                    peer.bar(time.monotonic())
                     raise PeerError("it keeps sending what nobody asked for")
                 self._handle(name, message)
         except PeerError as error:
@@ -137,6 +138,7 @@ class AggregatorServer:
         except asyncio.CancelledError:
             if not outgoing.fault:
                 raise
+            peer.bar(time.monotonic())
             reason, fault = outgoing.fault, PeerError(outgoing.fault)
         except grpc.RpcError:
             reason = "its connection broke"

@@ -97,7 +97,7 @@ def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     assert "calls a second" in line["reason"] or "calls are open" in line["reason"]
 
 
-def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles):
+def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
     message = codec.encode_from_party(Leave("x" * 1000, "no such session"))
 
     async def flood(opened, one):
@@ -112,14 +112,18 @@ def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles):
         async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
             training = asyncio.create_task(right_model(one, rounds=30))
             await until(lambda: one.log.named("session begins"))
-            ends = [await flood(opened, one), await flood(opened, one)]
+            end = await flood(opened, one)
+            again = await status_of(one.attend(opened, ODD.encode()))
             await training
-            return ends, one.log
+            return end, again, one.log
 
-    ends, log = in_time(scenario())
-    assert grpc.StatusCode.OK not in ends
+    end, again, log = in_time(scenario())
+    assert end != grpc.StatusCode.OK
+    assert again[0] == grpc.StatusCode.PERMISSION_DENIED
+    assert again[1].startswith("refused for 10 s after a flood: party 'odd' has to wait")
     reason = "it broke the protocol: it keeps sending what nobody asked for"
-    assert [line["reason"] for line in log.named("party gone") if line["party"] == ODD] == [reason] * 2
+    assert [line["reason"] for line in log.named("party gone") if line["party"] == ODD] == [reason]
+    assert log.named("peer refused") == [], "the flood is in the log already"
 
 
 def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkeypatch):
@@ -224,7 +228,7 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
-    few = {"grpc.max_allowed_incoming_connections": 8, "grpc.server_handshake_timeout_ms": 700}
+    few = {"grpc.max_allowed_incoming_connections": 8, "grpc.server_handshake_timeout_ms": 400}
     options = [(name, few.get(name, value)) for name, value in channel.SERVER_OPTIONS]
     monkeypatch.setattr(channel, "SERVER_OPTIONS", options)
 
@@ -246,7 +250,7 @@ def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, k
             host, port = one.address.split(":")
             opened = [socket.create_connection((host, int(port))) for _ in range(30)]
             try:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.1)
                 at_once = sum(await asyncio.to_thread(lambda: [is_closed(each) for each in opened]))
                 await until(lambda: all(is_closed(each) for each in opened))
             finally:
@@ -390,6 +394,15 @@ def test_a_peer_that_was_quiet_is_told_of_again():
     assert peer.told
     assert not peer.fault(100.0)
     assert not peer.told
+
+
+def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
+    peer, address = (Peers(share).of(b"a", lambda: "a", 0.0) for share in (1, 32))
+    peer.bar(5.0)
+    address.bar(5.0)
+    assert peer.fault(5.0 + limits.BARRED_SECONDS - 0.1)
+    assert not peer.fault(5.0 + limits.BARRED_SECONDS)
+    assert not address.fault(5.0)
 
 
 def test_peers_that_are_quiet_are_forgotten_and_floods_are_not(monkeypatch):
