@@ -36,10 +36,9 @@ SHARING_AN_ADDRESS = 32
 BARRED_SECONDS = 10.0
 """A party that flooded or did not read is refused for so long; without keys nobody is, for others share the
 address."""
-REFUSALS_AT_ONCE = 32
+REFUSALS_AT_ONCE = 64
 """A refused call of a flood is answered late, so that the next comes late: so many of one peer wait for their
-answer, all that one connection carries. Further ones are refused at once, for gRPC reads some megabytes ahead
-for a call that waits."""
+answer. Further ones are refused at once, for gRPC reads up to some megabytes ahead for each that waits."""
 REFUSAL_SECONDS = 1.0
 """How late that is."""
 PATIENCE_SECONDS = 20.0
