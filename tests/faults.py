@@ -256,4 +256,6 @@ def play(seed):
         excused = world.terms.on_loss != "wait" or world.faults["leave"] or world.faults["swap"]
         assert excused, f"seed {seed}: {error}"
         assert error.startswith("party p"), f"seed {seed}: names nobody: {error}"
-    return Outcome(seed, world.terms, error, model if session.state == "done" else None, rosters, world.faults)
+    return Outcome(
+        seed, world.terms, error, model if session.state == "done" else None, rosters, world.faults
+    )

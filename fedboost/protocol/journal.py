@@ -68,7 +68,9 @@ def decode(data: bytes) -> Record:
             case [b"begun", session, terms, analyst]:
                 return Begun(session.decode(), Terms.from_canonical(terms.decode()), analyst.decode())
             case [b"gathered", attempt, *roster]:
-                return Gathered(int.from_bytes(attempt, signed=True), tuple(party.decode() for party in roster))
+                return Gathered(
+                    int.from_bytes(attempt, signed=True), tuple(party.decode() for party in roster)
+                )
             case [b"opened", query, total]:
                 return Opened(query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"cut"]:

@@ -20,8 +20,9 @@ HISTOGRAM_BYTES = 32
 """Bytes for each integer of a level's histograms: the running sum (8) and what it opens to (8), while the
 level above, of which there may be half as many nodes twice over, is still there (16); later the sum, its
 siblings and their parents, which are less."""
-COUNT_BYTES = 48
-"""Bytes for each count of a grid: the count itself, and start, width and rows of the cell it becomes."""
+COUNT_BYTES = 64
+"""Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
+the cells it becomes (24) beside those it refines (24)."""
 OTHER_BYTES = 16
 
 P = TypeVar("P")

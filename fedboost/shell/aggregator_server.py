@@ -149,7 +149,7 @@ class AggregatorServer:
         outgoing = Outgoing(task.cancel)
         self._attending[name] = outgoing
         self._log.info("party here", party=name)
-        reason, fault = "its connection closed", None
+        reason, fault, spare = "its connection closed", None, 0
         writer: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
@@ -161,7 +161,9 @@ class AggregatorServer:
                     self._running.meter.sent(name, len(data))
                 message = codec.decode_from_party(data)
                 awaited = self._running is not None and self._running.awaits(name, message)
-                if not awaited and not peer.unwanted.take(time.monotonic()):
+                spare = limits.LAST_WORDS if awaited else spare - 1
+                if spare < 0 and not peer.unwanted.take(time.monotonic()):
+                    peer.bar(time.monotonic())
                     raise PeerError("it keeps sending what nobody asked for")
                 self._handle(name, message)
         except PeerError as error:
@@ -169,6 +171,7 @@ class AggregatorServer:
         except asyncio.CancelledError:
             if not outgoing.fault:
                 raise
+            peer.bar(time.monotonic())
             reason, fault = outgoing.fault, PeerError(outgoing.fault)
         except grpc.RpcError:
             reason = "its connection broke"

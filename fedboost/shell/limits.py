@@ -26,14 +26,19 @@ its aggregator calls once a second; a script that submits one tiny training afte
 ten."""
 BYTES_PER_CALL = 100_000
 """So many bytes of terms count as another call: reading four megabytes of them takes half a second."""
-UNWANTED_PER_SECOND, UNWANTED_SAVED = 100.0, 2.0 * MAX_CELLS / PART_CELLS
-"""Messages of a party that nobody waits for. When a session fails, the rest of the reports under way still
-arrives, and the largest report has half of what may be saved up."""
+UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
+"""Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
+LAST_WORDS = MAX_CELLS // PART_CELLS
+"""Further ones after each message that was waited for: when a session fails, the rest of the report under way
+still arrives, and the largest report has so many parts."""
 SHARING_AN_ADDRESS = 32
 """Without keys all parties and analysts of a machine are one peer: it has the shares of so many."""
+BARRED_SECONDS = 10.0
+"""A party that flooded or did not read is refused for so long; without keys nobody is, for others share the
+address."""
 REFUSALS_AT_ONCE = 64
-"""A refused call of a flood is answered late, so that the next comes late; so many of one peer wait for
-their answer, and further ones are refused at once."""
+"""A refused call of a flood is answered late, so that the next comes late: so many of one peer wait for their
+answer. Further ones are refused at once, for gRPC reads up to some megabytes ahead for each that waits."""
 REFUSAL_SECONDS = 1.0
 """How late that is."""
 PATIENCE_SECONDS = 20.0
@@ -104,7 +109,7 @@ class Bucket:
 @dataclass
 class Peer:
     """One peer's share. `name` is for people; `open` and `refused` are its calls that have not ended yet;
-    `told` says that its flood is in the log already."""
+    `barred` is the time until which it is refused; `told` says that its flood is in the log already."""
 
     name: str
     share: int
@@ -112,16 +117,30 @@ class Peer:
     unwanted: Bucket
     open: int = 0
     refused: int = 0
+    barred: float = 0.0
     told: bool = False
 
     def fault(self, now: float) -> str:
         """Why another call is too much; '' if it is not, and then it counts."""
-        self.told = self.told and not self.calls.is_full(now)
+        was_quiet = self.calls.is_full(now)
+        if now < self.barred:
+            return f"refused for {BARRED_SECONDS:g} s after a flood"
         if self.open >= CALLS_AT_ONCE * self.share:
             return f"{CALLS_AT_ONCE * self.share} calls are open, and no peer may have more"
         if not self.calls.take(now):
             return f"more than {CALLS_PER_SECOND * self.share:g} calls a second"
+        self.told = self.told and not was_quiet
         return ""
+
+    def bar(self, now: float) -> None:
+        """Refuse its calls for a while: it cost the aggregator too much."""
+        if self.share == 1:
+            self.barred, self.told = now + BARRED_SECONDS, True
+
+    def is_as_new(self, now: float) -> bool:
+        """Whether it could be forgotten and nothing would change."""
+        busy = self.open or self.refused or now < self.barred
+        return not busy and self.calls.is_full(now) and self.unwanted.is_full(now)
 
 
 class Peers:
@@ -145,12 +164,7 @@ class Peers:
         return self._peers[identity]
 
     def _forget(self, now: float) -> None:
-        """Drop those that would begin anew with the share they have."""
-        self._peers = {
-            identity: peer
-            for identity, peer in self._peers.items()
-            if peer.open or peer.refused or not (peer.calls.is_full(now) and peer.unwanted.is_full(now))
-        }
+        self._peers = {key: peer for key, peer in self._peers.items() if not peer.is_as_new(now)}
 
 
 class Outgoing:

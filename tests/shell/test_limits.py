@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
@@ -21,7 +21,7 @@ from sites import (
 )
 
 from fedboost.errors import Refused, SessionFailed
-from fedboost.protocol.messages import Leave
+from fedboost.protocol.messages import Join, Leave, Report
 from fedboost.shell import aggregator_server, channel, health, limits
 from fedboost.shell.limits import Bucket, Outgoing, Peers
 from fedboost.shell.simulation import simulate
@@ -97,8 +97,7 @@ def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     assert "calls a second" in line["reason"] or "calls are open" in line["reason"]
 
 
-def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, monkeypatch):
-    monkeypatch.setattr(limits, "UNWANTED_SAVED", 300.0)
+def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
     message = codec.encode_from_party(Leave("x" * 1000, "no such session"))
 
     async def flood(opened, one):
@@ -113,21 +112,47 @@ def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, mon
         async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
             training = asyncio.create_task(right_model(one, rounds=30))
             await until(lambda: one.log.named("session begins"))
-            ends = [await flood(opened, one), await flood(opened, one)]
+            end = await flood(opened, one)
+            again = await status_of(one.attend(opened, ODD.encode()))
             await training
-            return ends, one.log
+            return end, again, one.log
 
-    ends, log = in_time(scenario())
-    assert grpc.StatusCode.OK not in ends
+    end, again, log = in_time(scenario())
+    assert end != grpc.StatusCode.OK
+    assert again[0] == grpc.StatusCode.PERMISSION_DENIED
+    assert again[1].startswith("refused for 10 s after a flood: party 'odd' has to wait")
     reason = "it broke the protocol: it keeps sending what nobody asked for"
-    assert [line["reason"] for line in log.named("party gone") if line["party"] == ODD] == [reason] * 2
+    assert [line["reason"] for line in log.named("party gone") if line["party"] == ODD] == [reason]
+    assert log.named("peer refused") == [], "the flood is in the log already"
 
 
-def test_the_last_words_of_a_failed_session_are_no_flood():
-    """The parts of the largest report may still arrive after nobody waits for them."""
-    most = limits.MAX_CELLS // limits.PART_CELLS
-    peer = Peers().of(b"odd", lambda: "odd", 0.0)
-    assert all(peer.unwanted.take(0.0) for _ in range(most))
+def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkeypatch):
+    """The rest of a large report may still arrive after nobody waits for it; more than that is a flood."""
+    monkeypatch.setattr(limits, "UNWANTED_SAVED", 5.0)
+    monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
+    most = limits.LAST_WORDS
+    late = codec.encode_from_party(Report(1, 0, b""))
+
+    async def scenario():
+        async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
+            call = one.attend(opened, ODD.encode())
+            await call.initial_metadata()
+            training = asyncio.create_task(one.train(terms(["north", ODD])))
+            admit = codec.decode_to_party(await call.read())
+            await call.write(codec.encode_from_party(Join(admit.session, admit.terms.digest, b"")))
+            await call.write(codec.encode_from_party(Leave("enough", admit.session)))
+            with pytest.raises(SessionFailed):
+                await training
+            for _ in range(most):
+                await call.write(late)
+            await right_model(one)
+            assert not one.log.named("party gone")
+            with suppress(grpc.aio.AioRpcError):
+                for _ in range(10):
+                    await call.write(late)
+            await until(lambda: one.log.named("party gone"))
+
+    in_time(scenario())
 
 
 def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(folder, bundles, monkeypatch):
@@ -203,7 +228,7 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
-    few = {"grpc.max_allowed_incoming_connections": 8, "grpc.server_handshake_timeout_ms": 700}
+    few = {"grpc.max_allowed_incoming_connections": 8, "grpc.server_handshake_timeout_ms": 400}
     options = [(name, few.get(name, value)) for name, value in channel.SERVER_OPTIONS]
     monkeypatch.setattr(channel, "SERVER_OPTIONS", options)
 
@@ -225,7 +250,7 @@ def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, k
             host, port = one.address.split(":")
             opened = [socket.create_connection((host, int(port))) for _ in range(30)]
             try:
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(0.1)
                 at_once = sum(await asyncio.to_thread(lambda: [is_closed(each) for each in opened]))
                 await until(lambda: all(is_closed(each) for each in opened))
             finally:
@@ -269,7 +294,7 @@ def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
 
 def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folder):
     async def scenario():
-        async with consortium(folder, shared_out(2, rows(2000)), memory=0.0005) as one:
+        async with consortium(folder, shared_out(2, rows(2000)), memory=0.0006) as one:
             with pytest.raises(
                 SessionFailed, match=r"would need 0\.000\d+ GiB for the sums of this training"
             ):
@@ -369,6 +394,15 @@ def test_a_peer_that_was_quiet_is_told_of_again():
     assert peer.told
     assert not peer.fault(100.0)
     assert not peer.told
+
+
+def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
+    peer, address = (Peers(share).of(b"a", lambda: "a", 0.0) for share in (1, 32))
+    peer.bar(5.0)
+    address.bar(5.0)
+    assert peer.fault(5.0 + limits.BARRED_SECONDS - 0.1)
+    assert not peer.fault(5.0 + limits.BARRED_SECONDS)
+    assert not address.fault(5.0)
 
 
 def test_peers_that_are_quiet_are_forgotten_and_floods_are_not(monkeypatch):
