@@ -2,10 +2,11 @@
 
 Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
 a message or a PeerError.
-Refuses: bytes that are no message of this version, values outside their ranges, oversized messages.
+Refuses: bytes that are no message of this version, values outside their ranges, oversized messages, and
+more of anything than there can be: an item of two bytes takes some hundred when it is read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -43,7 +44,7 @@ from fedboost.protocol.queries import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 WIRE_VERSION = 1
@@ -52,6 +53,9 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Bytes of a message from the aggregator: the grids of a wide table are the largest."""
 MODEL_PART = 1 << 20
+MAX_TERMS = 16 << 20
+"""Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+MAX_NODES = 2 << MAX_DEPTH
 
 Traffic = Mapping[str, tuple[int, int]]
 """Party to bytes it sent and received."""
@@ -135,10 +139,11 @@ def decode_to_party(data: bytes) -> ToParty:
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
-            return Meet(tuple(message.meet.greetings))
+            return Meet(_few(message.meet.greetings, MAX_PARTIES, "greetings"))
         case "ask":
             ask = message.ask
-            return Ask(ask.turn, ask.attempt, tuple(ask.roster), _query_from_pb(ask))
+            roster = _few(ask.roster, MAX_PARTIES, "parties")
+            return Ask(ask.turn, ask.attempt, roster, _query_from_pb(ask))
         case "open":
             return Open(message.open.turn, message.open.request)
         case "close":
@@ -198,22 +203,22 @@ def _query_from_pb(ask: Any) -> Query:
             return RowsQuery()
         case "quantiles":
             q = ask.quantiles
-            return QuantileQuery(_rows(q), tuple(_grid_from_pb(grid) for grid in q.grids))
+            return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, _few(q.grids, MAX_FEATURES, "grids"))))
         case "kll":
             q = ask.kll
             return KllQuery(_rows(q), q.features, q.max_bin)
         case "start":
             q = ask.start
-            cuts = tuple(_cuts_from_pb(f) for f in q.features)
-            cut_points = CutPoints(cuts, tuple(f.missing for f in q.features))
+            features = _few(q.features, MAX_FEATURES, "features")
+            cut_points = CutPoints(tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features))
             return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
         case "histograms":
             q = ask.histograms
             return HistogramQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
-                tuple(q.nodes),
+                _splits_from_pb(q.splits),
+                _few(q.nodes, MAX_NODES, "nodes"),
                 q.bins,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
@@ -226,9 +231,9 @@ def _query_from_pb(ask: Any) -> Query:
             return EndRoundQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
-                tuple((value.node, value.value) for value in q.values),
-                tuple(q.metrics),
+                _splits_from_pb(q.splits),
+                tuple((value.node, value.value) for value in _few(q.values, MAX_NODES, "leaves")),
+                _few(q.metrics, MAX_METRICS, "metrics"),
                 MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
                 q.exponents,
             )
@@ -259,13 +264,16 @@ def _split_to_pb(split: Split) -> Any:
     )
 
 
-def _split_from_pb(split: Any) -> Split:
-    return Split(split.node, split.feature, split.bin, split.missing_left, split.left)
+def _splits_from_pb(splits: Any) -> tuple[Split, ...]:
+    few = _few(splits, MAX_NODES, "splits")
+    return tuple(Split(s.node, s.feature, s.bin, s.missing_left, s.left) for s in few)
 
 
 def _cuts_from_pb(feature: Any) -> Any:
     cuts = np.array(feature.cuts, np.float32)
-    _require(bool(np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()), "cut points that do not increase")
+    _require(
+        bool(np.isfinite(cuts).all() and (cuts[1:] > cuts[:-1]).all()), "cut points that do not increase"
+    )
     return cuts
 
 
@@ -364,10 +372,10 @@ def decode_train_event(data: bytes) -> TrainEvent:
     event = _parsed(pb.TrainEvent, data, MAX_FROM_AGGREGATOR)
     match event.WhichOneof("event"):
         case "waiting":
-            return Waiting(tuple(event.waiting.parties))
+            return Waiting(_few(event.waiting.parties, MAX_PARTIES, "parties"))
         case "round":
             done = event.round
-            metrics = {value.name: value.value for value in done.metrics}
+            metrics = {value.name: value.value for value in _few(done.metrics, MAX_METRICS, "metrics")}
             return RoundDone(done.round, metrics, done.seconds, _traffic_from_pb(done.traffic))
         case "model":
             part = event.model
@@ -381,14 +389,15 @@ def _traffic_to_pb(traffic: Traffic) -> list[Any]:
     return [pb.PartyTraffic(party=p, sent=sent, received=got) for p, (sent, got) in traffic.items()]
 
 
-def _traffic_from_pb(traffic: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    return {t.party: (t.sent, t.received) for t in traffic}
+def _traffic_from_pb(traffic: Any) -> dict[str, tuple[int, int]]:
+    return {t.party: (t.sent, t.received) for t in _few(traffic, MAX_PARTIES, "parties")}
 
 
 # ---- both -------------------------------------------------------------------------------------------
 
 
 def _terms(text: str) -> Terms:
+    _require(len(text) <= MAX_TERMS, f"terms of {len(text)} characters; {MAX_TERMS} are allowed")
     try:
         return Terms.from_canonical(text)
     except RecursionError:
@@ -406,6 +415,12 @@ def _parsed(kind: Any, data: bytes, limit: int) -> Any:
         return kind.FromString(data)
     except DecodeError:
         raise PeerError("bytes that are not a message of fedboost") from None
+
+
+def _few(items: Any, most: int, what: str) -> tuple[Any, ...]:
+    """A repeated field, once it is known to be short: its items take more memory here than on the wire."""
+    _require(len(items) <= most, f"{len(items)} {what}; {most} are allowed")
+    return tuple(items)
 
 
 def _require(condition: bool, what: str) -> None:
