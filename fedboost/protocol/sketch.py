@@ -31,9 +31,20 @@ def sketch(columns: Sequence[Float32], query: KllQuery) -> Iterator[bytes]:
 
     for column in columns:
         present = column[~np.isnan(column)]
-        own = kll_floats_sketch(max(200, SKETCH_ITEMS_PER_BIN * query.max_bin))
+        own = kll_floats_sketch(_k(query.max_bin))
         own.update(present)
         yield _MISSING.pack(column.size - present.size) + np.array(list(own), _ITEM).tobytes()
+
+
+def _k(max_bin: int) -> int:
+    """The size of a sketch, in the words of KLL."""
+    return max(200, SKETCH_ITEMS_PER_BIN * max_bin)
+
+
+def _most_items(max_bin: int) -> int:
+    """A sketch keeps some 3 k values and 8 a level. So few values, of less than 2**48 rows each, have a sum
+    of rows that cannot overflow."""
+    return 4 * _k(max_bin) + 512
 
 
 class SketchOpener:
@@ -54,6 +65,8 @@ class SketchOpener:
         except (struct.error, ValueError):
             raise PeerError(f"{len(cells)} bytes are no sketch") from None
         rows = items["rows"]
+        if items.size > _most_items(self._max_bin):
+            raise PeerError(f"a sketch of {items.size} values; it keeps {_most_items(self._max_bin)} at most")
         finite = np.isfinite(items["value"]).all()
         if missing < 0 or not finite or (rows <= 0).any() or (rows > self._rows).any():
             raise PeerError("a sketch with values or rows that cannot be")

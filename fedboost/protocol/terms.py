@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
@@ -315,4 +315,4 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
         got = fault["input"]
         shown = f", got {got!r}"[:_LONGEST] if isinstance(got, (str, int, float, bool)) else ""
         message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
-    return ConfigError(" ".join(f"{source}: {message}".splitlines()))
+    return ConfigError(f"{source}: {quoted(message)}")

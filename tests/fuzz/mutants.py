@@ -6,6 +6,7 @@ The same draw gives the same damage: a `random.Random`, seeded, or hypothesis's.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from random import Random
 
@@ -187,3 +188,49 @@ def text_bombs(values: object, size: int) -> Iterator[str]:
                 yield "{" + others + json.dumps(key) + ":" + inner + "}"
         others = json.dumps(values)[1:-1]
         yield "{" + "".join(f'"{i:x}":1,' for i in range(size // 9)) + (others or '"0":1') + "}"
+
+
+# ---- text -------------------------------------------------------------------------------------------
+
+VALUES = (
+    *(
+        "0",
+        "-1",
+        "1",
+        "2",
+        "65536",
+        "4294967296",
+        "9" * 30,
+        "9" * 5000,
+        "1e39",
+        "1e400",
+        "-0.0",
+        "NaN",
+        "nan",
+    ),
+    *("Infinity", "-inf", "true", "false", "null", '""', '"x"', '"\\ud800"', '"\\n"', '"\\u0000"', '"é"'),
+    *("[]", "{}", "[[]]", "[" * 600, "[" * 100 + "]" * 100, "[1,1]", '{"a":1}', '["a","a"]', "1979-05-27"),
+    *("{a = 1}", "{" + ".".join("a" * 3000) + " = 1}", "[{" + ".".join("a" * 3000) + " = 1}]", "0x1f", "0_1"),
+)
+"""What stands where something else should, in JSON and in TOML."""
+_VALUE = re.compile(r'"(?:[^"\\\n]|\\.)*"|-?[0-9][-+.0-9eE]*|\btrue\b|\bfalse\b|\bnull\b|\[|\]|\{|\}')
+
+
+def mutate_text(draw: Random, text: bytes) -> bytes:
+    """One to four damages of a text in JSON, TOML or PEM: values, lines or bytes."""
+    for _ in range(draw.choice((1, 1, 1, 2, 4))):
+        places = [match.span() for match in _VALUE.finditer(text.decode(errors="replace"))]
+        match draw.randrange(4):
+            case 0 | 1 if places and text.isascii():
+                start, end = draw.choice(places)
+                text = text[:start] + draw.choice(VALUES).encode() + text[end:]
+            case 2:
+                lines = text.splitlines(keepends=True)
+                place, other = draw.randrange(len(lines) + 1), draw.randrange(len(lines) + 1)
+                lines[place:place] = lines[other : other + draw.choice((1, 2, 5))]
+                if draw.random() < 0.5:
+                    del lines[other : other + draw.choice((1, 2))]
+                text = b"".join(lines)
+            case _:
+                text = _mutate_bytes(draw, bytearray(text), ())
+    return text

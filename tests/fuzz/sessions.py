@@ -6,7 +6,7 @@ lost, one after the other, as the network's timeouts would.
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -38,7 +38,8 @@ class Training:
     aggregator: AggregatorSession
     parties: dict[str, PartySession]
     lied: bool = False
-    delivered: dict[str, int] = field(default_factory=lambda: {"up": 0, "down": 0})
+    delivered: dict[str, list[tuple[str, bytes]]] = field(default_factory=lambda: {"up": [], "down": []})
+    """What was sent each way, in the order in which it arrived: party and bytes."""
 
     @property
     def model(self) -> str | None:
@@ -63,14 +64,19 @@ def sites(name: str) -> dict[str, Site]:
 
 def reader(number: int, party: str) -> Callable[[Terms], Shard]:
     """As a party's node reads its table."""
-    return lambda terms: to_shard(as_table(table(number)), terms, party)
+    return cache(lambda terms: to_shard(as_table(table(number)), terms, party))
 
 
-def train(name: str, damage: Damage = lambda way, number, data: data) -> Training:
-    """One of the trainings of `captured`."""
+def undamaged(way: str, number: int, data: bytes) -> bytes:
+    """Everything arrives as it was sent."""
+    return data
+
+
+def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None = None) -> Training:
+    """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
     aggregator = AggregatorSession("fuzz", terms, boosting.train)
-    parties = {party: PartySession(site) for party, site in sites(name).items()}
+    parties = {party: PartySession(site) for party, site in (at or sites(name)).items()}
     training = Training(aggregator, parties)
     down: deque[tuple[str, bytes]] = deque()
     up: deque[tuple[str, bytes]] = deque()
@@ -80,8 +86,8 @@ def train(name: str, damage: Damage = lambda way, number, data: data) -> Trainin
 
     def arriving(way: str, queue) -> tuple[str, bytes, bytes]:
         party, data = queue.popleft()
-        number = training.delivered[way]
-        training.delivered[way] += 1
+        number = len(training.delivered[way])
+        training.delivered[way].append((party, data))
         assert number < MOST_MESSAGES, "a training without end"
         return party, data, damage(way, number, data)
 
@@ -120,6 +126,7 @@ def heard(session: PartySession, message) -> list:
         assert isinstance(replies[-1], Leave)
         assert replies[-1].reason
         assert replies[-1].reason.isprintable()
+        assert session.ended.isprintable()
     if not lived:
         assert replies == []
     return replies

@@ -74,6 +74,10 @@ AT_MOST = 48
 """Bytes of Python's memory for each byte of a message of this size. Protobuf takes some 20 more."""
 
 
+TERMS = terms_of("plain").canonical()
+PARTIES = '"parties":["p0","p1"]'
+
+
 def peak(kind, data):
     """The most memory that Python had while it decoded this, over what it had before."""
     tracemalloc.start()
@@ -94,8 +98,16 @@ def test_no_message_takes_much_more_memory_than_it_has_bytes(kind):
         assert peak(kind, bomb) < AT_MOST * len(bomb), path
 
 
+@pytest.mark.parametrize("little", ['""', "1", "[]"])
+def test_a_list_of_a_million_faults_is_refused_at_the_first(little):
+    assert PARTIES in TERMS
+    text = TERMS.replace(PARTIES, '"parties":[' + ",".join([little] * (BOMB // (len(little) + 1))) + "]")
+    assert peak("train_request", codec.encode_train_request(text)) < AT_MOST * len(text)
+
+
+@pytest.mark.slow
 def test_no_terms_take_much_more_memory_than_they_have_characters():
-    for text in text_bombs(json.loads(terms_of("plain").canonical()), BOMB):
+    for text in text_bombs(json.loads(TERMS), BOMB):
         assert peak("train_request", codec.encode_train_request(text)) < AT_MOST * len(text), text[:300]
 
 

@@ -51,7 +51,7 @@ def test_without_damage_there_is_a_model_that_all_attest(name):
 @given(draw=draws)
 def test_one_damaged_message(name, draw):
     way = draw.choice(("up", "down"))
-    place = draw.randrange(undamaged(name).delivered[way])
+    place = draw.randrange(len(undamaged(name).delivered[way]))
     seen = []
 
     def damage(at, number, data):
@@ -66,3 +66,16 @@ def test_one_damaged_message(name, draw):
 @given(draw=draws)
 def test_many_damaged_messages(name, draw):
     check(name, lambda way, number, data: mutate(draw, data) if draw.random() < 0.05 else data)
+
+
+def test_a_name_that_would_write_lines_of_its_own_into_a_sites_log():
+    """`heard` of `sessions` looks at the reason."""
+    damaged = []
+
+    def damage(way, number, data):
+        changed = data.replace(b"\0\0\0\x02p1", b"\0\0\0\x02p\n") if way == "down" else data
+        damaged.extend([changed] * (changed != data))
+        return changed
+
+    assert check("masked", damage) is None
+    assert damaged
