@@ -55,6 +55,8 @@ MAX_FROM_AGGREGATOR = 64 << 20
 MODEL_PART = 1 << 20
 MAX_TERMS = 16 << 20
 """Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+MAX_GREETING = 64 << 10
+"""Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
 MAX_NODES = 2 << MAX_DEPTH
 
 Traffic = Mapping[str, tuple[int, int]]
@@ -90,7 +92,10 @@ def decode_from_party(data: bytes) -> FromParty:
     message = _parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
     match message.WhichOneof("message"):
         case "join":
-            return Join(message.join.session, message.join.digest, message.join.greeting)
+            join = message.join
+            size = len(join.greeting)
+            _require(size <= MAX_GREETING, f"a greeting of {size} bytes; {MAX_GREETING} are allowed")
+            return Join(join.session, join.digest, join.greeting)
         case "report":
             report = message.report
             return Report(report.turn, report.part, report.cells, report.note)
