@@ -5,14 +5,15 @@ each to the decoder that would meet it. What can be read goes on to a session in
 aggregator's or a party's, which real messages brought there. A third are made from the message that is due
 there, the others from any of that training.
 
-The claims: nothing but fedboost's own errors comes out of a decoder and nothing at all out of a session; a
-session never ends without a reason; resident memory after the first tenth stays where it is, up to
-GROWTH_AT_MOST. Exit status 1 if one of them does not hold. `--seed` repeats a run.
+The claims: nothing but fedboost's own errors comes out of a decoder and nothing at all out of a session, not
+even a warning; a session never ends without a reason; resident memory after the first tenth stays where it
+is, up to GROWTH_AT_MOST. Exit status 1 if one of them does not hold. `--seed` repeats a run.
 """
 
 import hashlib
 import sys
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cache
@@ -148,6 +149,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000, help="default 1,000,000")
     parser.add_argument("--seed", type=int, default=0, help="default 0")
     options = parser.parse_args()
+    warnings.simplefilter("error")
     outcomes: Counter[tuple[str, str]] = Counter()
     memory = {0: resident()}
     marks = {options.messages * share // 100: share for share in (WARM_UP, 25, 50, 75, 100)}

@@ -1,6 +1,7 @@
 """Damaged messages in the middle of real trainings: they end, and never with another model."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from captured import TRAININGS
@@ -10,6 +11,7 @@ from mutants import mutate
 from sessions import train
 
 from fedboost.errors import SessionFailed
+from fedboost.wire import codec
 
 draws = st.integers(0, 2**32).map(random.Random)
 clean = {}
@@ -78,4 +80,23 @@ def test_a_name_that_would_write_lines_of_its_own_into_a_sites_log():
         return changed
 
     assert check("masked", damage) is None
+    assert damaged
+
+
+@pytest.mark.parametrize("value", [1e39, -1e200])
+@pytest.mark.parametrize("name", TRAININGS)
+def test_leaf_values_whose_squares_are_beyond_float64(name, value):
+    """They are finite, and a warning of numpy's is an error here."""
+    damaged = []
+
+    def damage(way, number, data):
+        message = codec.decode_to_party(data) if way == "down" else None
+        query = getattr(message, "query", None)
+        if not getattr(query, "values", ()):
+            return data
+        damaged.append(number)
+        values = tuple((node, value) for node, _ in query.values)
+        return codec.encode_to_party(replace(message, query=replace(query, values=values)))
+
+    assert check(name, damage) is None
     assert damaged
