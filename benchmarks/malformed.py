@@ -1,9 +1,9 @@
 """Do a million malformed messages crash anything, or fill the memory?
 
 Damages real messages of small trainings (plain, masked, KLL sketches, row weights) in seeded ways, and gives
-each to the decoder that would meet it. What can be read goes on to a session in the middle of a training, the
-aggregator's or a party's, which real messages brought there. A third are made from the message that is due
-there, the others from any of that training.
+each to the decoder that would meet it. Every second that can be read goes on to a session in the middle of a
+training, the aggregator's or a party's, which real messages brought there. Half are made from the message
+that is due there, the others from any of that training.
 
 The claims: nothing but fedboost's own errors comes out of a decoder and nothing at all out of a session, not
 even a warning; a session never ends without a reason; resident memory after the first tenth stays where it
@@ -86,55 +86,32 @@ def script(name: str) -> tuple[list[tuple[str, bytes]], list[bytes]]:
     return delivered["up"], [data for party, data in delivered["down"] if party == ME]
 
 
-def somewhere(draw: Random, size: int) -> int:
-    """A place in a training of so many messages; early ones more often, because they are reached sooner."""
-    return int(size * draw.random() ** 2)
+def at_aggregator(name: str, place: int, message: FromParty) -> str:
+    """What an aggregator's session makes of this message in place of the one that is due there."""
+    up, _ = script(name)
+    session = AggregatorSession("fuzz", terms_of(name), boosting.train)
+    session.start()
+    for party, data in up[:place]:
+        session.handle(party, codec.decode_from_party(data))
+    session.handle(up[place][0], message)
+    if session.error is not None:
+        assert isinstance(session.error, fb.FedboostError)
+        assert str(session.error)
+        return "failed"
+    return "went on" if session.awaited else "ended"
 
 
-class AtAggregator:
-    """An aggregator's session in the middle of a training."""
-
-    kind = "from_party"
-
-    def __init__(self, name: str, draw: Random) -> None:
-        up, _ = script(name)
-        place = somewhere(draw, len(up))
-        self.session = AggregatorSession("fuzz", terms_of(name), boosting.train)
-        self.session.start()
-        for party, data in up[:place]:
-            self.session.handle(party, codec.decode_from_party(data))
-        self.speaker, self.due = up[place]
-
-    def hear(self, message: FromParty) -> str:
-        self.session.handle(self.speaker, message)
-        if self.session.error is not None:
-            assert isinstance(self.session.error, fb.FedboostError)
-            assert str(self.session.error)
-            return "failed"
-        return "ended" if not self.session.awaited else "went on"
-
-
-class AtParty:
-    """A party's session in the middle of a training."""
-
-    kind = "to_party"
-
-    def __init__(self, name: str, draw: Random) -> None:
-        _, down = script(name)
-        place = somewhere(draw, len(down))
-        self.session = PartySession(places(name)[ME])
-        for data in down[:place]:
-            for _ in self.session.handle(codec.decode_to_party(data)):
-                pass
-        assert self.session.ended is None, self.session.ended
-        self.due = down[place]
-
-    def hear(self, message: ToParty) -> str:
-        for _ in self.session.handle(message):
+def at_party(name: str, place: int, message: ToParty) -> str:
+    """What a party's session makes of it."""
+    _, down = script(name)
+    session = PartySession(places(name)[ME])
+    for data in down[:place]:
+        for _ in session.handle(codec.decode_to_party(data)):
             pass
-        if self.session.ended:
-            return "failed"
-        return "went on" if self.session.ended is None else "ended"
+    assert session.ended is None, session.ended
+    for _ in session.handle(message):
+        pass
+    return "went on" if session.ended is None else "failed" if session.ended else "ended"
 
 
 def resident() -> int:
@@ -174,21 +151,19 @@ def send(draw: Random) -> tuple[str, str]:
         kind = ("train_event", "train_request")[shape]
         data = mutate(draw, draw.choice(corpus()[kind]), corpus()[kind])
         return kind, "refused" if decoded(kind, data) is None else "read"
-    end = draw.choice((AtAggregator, AtParty))
     name = draw.choice([*TRAININGS])
     up, down = script(name)
-    pool = tuple(data for _, data in up) if end is AtAggregator else tuple(down)
-    session = None
-    if shape < 8:
-        session = end(name, draw)
-        data = mutate(draw, session.due, pool)
-    else:
-        data = mutate(draw, draw.choice(pool), pool)
-    message = decoded(end.kind, data)
+    kind = draw.choice(("from_party", "to_party"))
+    pool = [data for _, data in up] if kind == "from_party" else down
+    place = int(len(pool) * draw.random() ** 3)  # early ones more often, because they are reached sooner
+    base = pool[place] if draw.random() < 0.5 else draw.choice(pool)
+    message = decoded(kind, mutate(draw, base, tuple(pool)))
     if message is None:
-        return end.kind, "refused"
-    session = session or end(name, draw)
-    return end.kind, f"read, session {session.hear(message)}"
+        return kind, "refused"
+    if draw.random() < 0.5:
+        return kind, "read"
+    hear: Any = at_aggregator if kind == "from_party" else at_party
+    return kind, f"read, session {hear(name, place, message)}"
 
 
 def decoded(kind: str, data: bytes) -> Any:
