@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from fedboost.errors import PeerError, Refused
+from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
 from fedboost.privacy.identity import Signer
 from fedboost.privacy.masked import Group, Handshake
@@ -91,7 +91,7 @@ def _check(credentials: Credentials, terms: Terms, greeting: bytes) -> tuple[str
         raise PeerError("a party was introduced without a greeting") from None
     known = identity.identify(certificate, credentials.roots, credentials.now, credentials.denied)
     if known.name != party or known.role != PARTY:
-        raise PeerError(f"party {party} showed the certificate of {known.role} {known.name}")
+        raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
     if len(nonce) != NONCE_BYTES:
         raise PeerError(f"the greeting of party {party} has no nonce")
     identity.verify(known, _said(terms, party, public, nonce), signature)

@@ -8,7 +8,6 @@ Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 
 import dataclasses
 import hashlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,6 +154,8 @@ Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | End
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
 """Rows behind a sum: fewer than this."""
+LARGEST_VALUE = float(np.finfo(np.float32).max)
+"""Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
 
@@ -261,7 +262,7 @@ def check_tree(
         raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
     if len(values) > 1 << terms.max_depth:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
-    if any(not math.isfinite(value) for _, value in values):
+    if any(not abs(value) <= LARGEST_VALUE for _, value in values):
         raise Refused("a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")

@@ -81,7 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOML's own, and that of Python for a number of thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None

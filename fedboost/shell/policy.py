@@ -80,8 +80,9 @@ class Policy(Frozen):
             raise ValueError('write "auto", "ask", or a list of terms digests')
         for digest in digests:
             if not isinstance(digest, str) or not _is_digest(digest):
+                wrong = shown(digest) if isinstance(digest, str) else type(digest).__name__
                 raise ValueError(
-                    f'{digest!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
+                    f'{wrong!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
                 )
         return tuple(digest.lower() for digest in digests)
 

@@ -2,7 +2,8 @@
 
 Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
 a message or a PeerError.
-Refuses: bytes that are no message of this version, values outside their ranges, oversized messages.
+Refuses: bytes that are no message of this version, values outside their ranges, oversized messages, and
+more of anything than there can be: an item of two bytes takes some hundred when it is read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +45,7 @@ from fedboost.protocol.queries import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, MAX_ROUNDS, Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 WIRE_VERSION = 1
@@ -53,6 +54,11 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Bytes of a message from the aggregator: the grids of a wide table are the largest."""
 MODEL_PART = 1 << 20
+MAX_TERMS = 16 << 20
+"""Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+MAX_GREETING = 64 << 10
+"""Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
+MAX_NODES = 2 << MAX_DEPTH
 
 Traffic = Mapping[str, tuple[int, int]]
 """Party to bytes it sent and received."""
@@ -95,6 +101,8 @@ def decode_from_party(data: bytes) -> FromParty:
     match message.WhichOneof("message"):
         case "join":
             join = message.join
+            size = len(join.greeting)
+            _require(size <= MAX_GREETING, f"a greeting of {size} bytes; {MAX_GREETING} are allowed")
             return Join(join.session, join.digest, join.attempt, join.greeting)
         case "report":
             report = message.report
@@ -148,7 +156,8 @@ def decode_to_party(data: bytes) -> ToParty:
             return _meet_from_pb(message.meet)
         case "ask":
             ask = message.ask
-            return Ask(ask.turn, ask.attempt, tuple(ask.roster), _query_from_pb(ask))
+            roster = _few(ask.roster, MAX_PARTIES, "parties")
+            return Ask(ask.turn, ask.attempt, roster, _query_from_pb(ask))
         case "open":
             return Open(message.open.turn, message.open.attempt, message.open.request)
         case "close":
@@ -176,11 +185,14 @@ def _meet_from_pb(meet: Any) -> Meet:
     so_far = ModelSoFar(
         meet.grids,
         _start_from_pb(meet.start) if meet.HasField("start") else None,
-        tuple(Round(_splits_from_pb(done), _values_from_pb(done)) for done in meet.rounds),
-        _splits_from_pb(meet),
+        tuple(
+            Round(_splits_from_pb(done.splits), _values_from_pb(done.values))
+            for done in _few(meet.rounds, MAX_ROUNDS + 1, "rounds")
+        ),
+        _splits_from_pb(meet.splits),
         meet.levels,
     )
-    return Meet(tuple(meet.greetings), so_far)
+    return Meet(_few(meet.greetings, MAX_PARTIES, "greetings"), so_far)
 
 
 def _query_to_pb(query: Query) -> dict[str, Any]:
@@ -233,7 +245,7 @@ def _query_from_pb(ask: Any) -> Query:
             return RowsQuery()
         case "quantiles":
             q = ask.quantiles
-            return QuantileQuery(_rows(q), tuple(_grid_from_pb(grid) for grid in q.grids))
+            return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, _few(q.grids, MAX_FEATURES, "grids"))))
         case "kll":
             q = ask.kll
             return KllQuery(_rows(q), q.features, q.max_bin)
@@ -244,8 +256,8 @@ def _query_from_pb(ask: Any) -> Query:
             return HistogramQuery(
                 _rows(q),
                 q.tree,
-                _splits_from_pb(q),
-                tuple(q.nodes),
+                _splits_from_pb(q.splits),
+                _few(q.nodes, MAX_NODES, "nodes"),
                 q.bins,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
@@ -258,9 +270,9 @@ def _query_from_pb(ask: Any) -> Query:
             return EndRoundQuery(
                 _rows(q),
                 q.tree,
-                _splits_from_pb(q),
-                _values_from_pb(q),
-                tuple(q.metrics),
+                _splits_from_pb(q.splits),
+                _values_from_pb(q.values),
+                _few(q.metrics, MAX_METRICS, "metrics"),
                 MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
                 q.exponents,
             )
@@ -291,30 +303,30 @@ def _split_to_pb(split: Split) -> Any:
     )
 
 
-def _split_from_pb(split: Any) -> Split:
-    return Split(split.node, split.feature, split.bin, split.missing_left, split.left)
-
-
-def _splits_from_pb(holder: Any) -> tuple[Split, ...]:
-    return tuple(map(_split_from_pb, holder.splits))
+def _splits_from_pb(splits: Any) -> tuple[Split, ...]:
+    few = _few(splits, MAX_NODES, "splits")
+    return tuple(Split(s.node, s.feature, s.bin, s.missing_left, s.left) for s in few)
 
 
 def _values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
     return [pb.LeafValue(node=node, value=value) for node, value in values]
 
 
-def _values_from_pb(holder: Any) -> tuple[tuple[int, float], ...]:
-    return tuple((value.node, value.value) for value in holder.values)
+def _values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((value.node, value.value) for value in _few(values, MAX_NODES, "leaves"))
 
 
 def _start_from_pb(q: Any) -> StartQuery:
-    cut_points = CutPoints(tuple(map(_cuts_from_pb, q.features)), tuple(f.missing for f in q.features))
+    features = _few(q.features, MAX_FEATURES, "features")
+    cut_points = CutPoints(tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features))
     return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
 
 
 def _cuts_from_pb(feature: Any) -> Any:
     cuts = np.array(feature.cuts, np.float32)
-    _require(bool(np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()), "cut points that do not increase")
+    _require(
+        bool(np.isfinite(cuts).all() and (cuts[1:] > cuts[:-1]).all()), "cut points that do not increase"
+    )
     return cuts
 
 
@@ -414,10 +426,10 @@ def decode_train_event(data: bytes) -> TrainEvent:
     event = _parsed(pb.TrainEvent, data, MAX_FROM_AGGREGATOR)
     match event.WhichOneof("event"):
         case "waiting":
-            return Waiting(tuple(event.waiting.parties))
+            return Waiting(_few(event.waiting.parties, MAX_PARTIES, "parties"))
         case "round":
             done = event.round
-            metrics = {value.name: value.value for value in done.metrics}
+            metrics = {value.name: value.value for value in _few(done.metrics, MAX_METRICS, "metrics")}
             return RoundDone(done.round, metrics, done.seconds, _traffic_from_pb(done.traffic))
         case "model":
             part = event.model
@@ -431,14 +443,15 @@ def _traffic_to_pb(traffic: Traffic) -> list[Any]:
     return [pb.PartyTraffic(party=p, sent=sent, received=got) for p, (sent, got) in traffic.items()]
 
 
-def _traffic_from_pb(traffic: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    return {t.party: (t.sent, t.received) for t in traffic}
+def _traffic_from_pb(traffic: Any) -> dict[str, tuple[int, int]]:
+    return {t.party: (t.sent, t.received) for t in _few(traffic, MAX_PARTIES, "parties")}
 
 
 # ---- both -------------------------------------------------------------------------------------------
 
 
 def _terms(text: str) -> Terms:
+    _require(len(text) <= MAX_TERMS, f"terms of {len(text)} characters; {MAX_TERMS} are allowed")
     try:
         return Terms.from_canonical(text)
     except RecursionError:
@@ -456,6 +469,12 @@ def _parsed(kind: Any, data: bytes, limit: int) -> Any:
         return kind.FromString(data)
     except DecodeError:
         raise PeerError("bytes that are not a message of fedboost") from None
+
+
+def _few(items: Any, most: int, what: str) -> tuple[Any, ...]:
+    """A repeated field, once it is known to be short: its items take more memory here than on the wire."""
+    _require(len(items) <= most, f"{len(items)} {what}; {most} are allowed")
+    return tuple(items)
 
 
 def _require(condition: bool, what: str) -> None:

@@ -58,6 +58,7 @@ def packed(missing, *items):
         packed(0, (float("inf"), 1)),
         packed(0, (1.0, 30_001)),
         packed(1, (1.0, 30_000)),
+        packed(0, *[(1.0, 1)] * 20_000),
         packed(0, *[(1.0, 2**62)] * 4),
     ],
 )
@@ -85,3 +86,9 @@ def test_any_bytes_are_refused_or_open(data):
         return
     _, cuts, *keys = opener.open().tolist()
     assert keys[:cuts] == sorted(set(keys[:cuts]))
+
+
+def test_rows_whose_sum_overflows_are_refused():
+    opener = SketchOpener(KllQuery(1 << 47, 1, 64))
+    with pytest.raises(PeerError):
+        opener.add("p", 0, packed(0, *[(float(i), 1 << 47) for i in range(1 << 17)]))

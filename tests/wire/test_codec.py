@@ -32,6 +32,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.wire import codec
 from fedboost.wire.codec import (
     MAX_FROM_AGGREGATOR,
+    MAX_GREETING,
     MAX_TO_AGGREGATOR,
     Failed,
     ModelPart,
@@ -363,6 +364,14 @@ def test_messages_over_the_limit_are_refused_unread(kind):
     decode, _ = DECODERS[kind]
     with pytest.raises(PeerError, match=f"{limit + 1} bytes; {limit} are allowed"):
         decode(bytes(limit + 1))
+
+
+def test_a_greeting_that_would_not_fit_into_what_all_parties_hear_is_refused():
+    fits = Join("s", "d", 1, bytes(MAX_GREETING))
+    assert codec.decode_from_party(codec.encode_from_party(fits)) == fits
+    longer = codec.encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
+    with pytest.raises(PeerError, match="greeting"):
+        codec.decode_from_party(longer)
 
 
 def test_the_largest_part_of_a_report_is_far_below_the_limit():
