@@ -252,8 +252,8 @@ class AggregatorSession:
         return Admit(self.name, self.terms, self.attempt)
 
     def _arrive(self, party: str) -> Outbox:
+        waited_for = self.state == "gathering" and party in self.roster and party not in self._here
         self._here.add(party)
-        waited_for = self.state == "gathering" and party in self.roster
         return [(party, self._admit())] if waited_for else []
 
     def _join(self, party: str, greeting: bytes) -> Outbox:

@@ -128,17 +128,17 @@ class Running:
     def _take(self, step: Callable[[], Outbox]) -> None:
         try:
             outbox = step()
+            for row in self.meter.rows(self.session.history):
+                metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
+                traffic = dict(self.meter.traffic)
+                self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
+            self._send(outbox)
         except CannotRecord:
             raise
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             self.fail(f"program {self.terms.program!r} failed: {what}")
             return
-        for row in self.meter.rows(self.session.history):
-            metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
-            traffic = dict(self.meter.traffic)
-            self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
-        self._send(outbox)
         if self.session.state == "done":
             self._end(None)
         elif self.session.state == "failed":

@@ -13,7 +13,8 @@
     > Join                                              out: what this party says
     = ended: done
 
-Lines with `<`, and Tick, are the script; the player adds all others. `python tests/protocol/test_scenarios.py`
+Lines with `<`, and Tick, are the script; the player adds all others.
+`python tests/protocol/test_scenarios.py`
 writes the files anew from their scripts: read the difference before you believe it.
 """
 
