@@ -94,6 +94,7 @@ class World:
             name: Party(site.read_shard(self.terms), self.terms) for name, site in self.sites.items()
         }
         self.opened = 0
+        self.rosters = []
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         self.up = {name: collections.deque() for name in self.sites}
         self.down = {name: collections.deque() for name in self.sites}
@@ -116,6 +117,7 @@ class World:
             assert record.query == queries.digest(query)
             parts = {name: party.answer(query) for name, party in self.references.items()}
             assert (record.total == sum(parts[name] for name in roster)).all(), "a sum of something else"
+            self.rosters.append(roster)
             self.opened += 1
             assert self.session.turn == self.opened, "a turn was opened twice"
         self.written.append(journal.encode(record))
@@ -240,7 +242,7 @@ def play(seed):
         world.step()
     world.calm()
     session = world.session
-    rosters = tuple(dict.fromkeys(done.roster for done in session.history))
+    rosters = tuple(dict.fromkeys(world.rosters))
     error = None if session.error is None else str(session.error)
     model = None if session.booster is None else session.booster.to_xgboost()
     whole = all(set(roster) == set(world.terms.parties) for roster in rosters)

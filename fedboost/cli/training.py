@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedboost.cli.show import (
     PLAIN_NOTICE,
+    absences,
     metrics_of,
     notice,
     notice_undeclared,
@@ -113,4 +114,6 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
     print_traffic(traffic, len(model.rounds))
     print(signatures(model))
+    for line in absences(model):
+        print(line)
     print(f"model: {out} (XGBoost JSON)" if out else "model: not saved (give --out model.json)")

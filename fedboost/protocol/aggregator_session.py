@@ -410,7 +410,7 @@ class AggregatorSession:
         if self.booster is not None:
             return self._close()
         back = self._here - set(self.roster)
-        if back and self.so_far.may_change(self._pending):
+        if back and isinstance(self._pending, HistogramQuery) and self.so_far.may_change(self._pending):
             self.roster = tuple(p for p in self.terms.parties if p in back or p in self.roster)
             return self._gather()
         return self._ask() if set(self.roster) == self._met else self._gather()

@@ -34,7 +34,7 @@ from fedboost.shell.programs import load_program
 from fedboost.shell.sessions import Running
 from fedboost.shell.store import CannotRecord, Folder, Journal
 from fedboost.wire import codec
-from fedboost.wire.codec import TrainEvent, Waiting
+from fedboost.wire.codec import TrainEvent, Waiting, Wish
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
@@ -63,7 +63,7 @@ class AggregatorServer:
         """Sessions of an earlier process that wait for the one that runs."""
         self._finished: dict[tuple[str, str], Running] = {}
         """Sessions whose end their analyst does not know yet."""
-        self._folder = Folder(config.state) if config.state else None
+        self._folder: Folder | None = None
         self._fatal = ""
         self._ended = asyncio.Event()
         self._stopping = False
@@ -79,7 +79,6 @@ class AggregatorServer:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
-        self._unfinished.extend(map(self._resumed, self._folder.unfinished() if self._folder else []))
         services = {
             channel.SERVICE: {"Attend": self._attend, "Train": self._answer_analyst},
             health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
@@ -103,6 +102,9 @@ class AggregatorServer:
                 f"cannot listen on {self._config.listen}: the port is taken, or the address is another "
                 f"machine's"
             ) from None
+        if self._config.state is not None:
+            self._folder = Folder(self._config.state)
+            self._unfinished.extend(map(self._resumed, self._folder.unfinished()))
         await self._server.start()
         self._health.serving = True
         self.address = f"{host}:{port}"
@@ -300,7 +302,7 @@ class AggregatorServer:
         try:
             _check_version(context, "analyst")
             analyst = self._check_role(context, "analyst")
-            terms, stop = codec.decode_train_request(request)
+            terms, wish = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
             allowed = int(self._config.memory * memory.GIB)
@@ -312,11 +314,12 @@ class AggregatorServer:
             self._log.info("analyst refused", reason=quoted(str(error)))
             await refuse(context, error)
         running = self._known(analyst, terms)
-        if stop:
+        if wish is Wish.STOP:
             if running is not None and running is self._running:
                 self._guarded(lambda running: running.fail("the analyst stopped it"))
+            self._finished.pop((analyst, terms.digest), None)
             return
-        if running is None:
+        if running is None or (running.failed and wish is not Wish.RETURN):
             self._waiting += 1
             try:
                 async for parties in self._until_ready(terms):

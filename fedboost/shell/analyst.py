@@ -23,7 +23,7 @@ from fedboost.shell.keys import Bundle
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Row
 from fedboost.wire import codec
-from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting
+from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting, Wish
 
 REDIAL_SECONDS = 1.0
 """Between two tries to reach an aggregator that was lost."""
@@ -65,7 +65,7 @@ class Training:
         """End the session at the aggregator. Who only stops listening can come back with the same terms."""
         import grpc
 
-        request = codec.encode_train_request(self._terms.canonical(), stop=True)
+        request = codec.encode_train_request(self._terms.canonical(), Wish.STOP)
         with contextlib.suppress(grpc.RpcError, FedboostError):
             list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
 
@@ -73,10 +73,10 @@ class Training:
         """Rows to the end of the session, over as many connections as it takes."""
         import grpc
 
-        who = f"the aggregator at {self._address}"
+        who, wish = f"the aggregator at {self._address}", Wish.FOLLOW
         while True:
             try:
-                yield from self._events(wait, on_waiting)
+                yield from self._events(wish, wait, on_waiting)
             except grpc.RpcError as error:
                 lost: Any = error
                 if lost.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
@@ -84,16 +84,17 @@ class Training:
                 if on_waiting:
                     on_waiting((who,))
                 time.sleep(REDIAL_SECONDS)
+                wish = Wish.RETURN
                 continue
             if self._model is None:
                 raise PeerError(f"{who} ended the training without a model")
             return
 
-    def _events(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+    def _events(self, wish: Wish, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
-        request = codec.encode_train_request(self._terms.canonical())
+        request = codec.encode_train_request(self._terms.canonical(), wish)
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match codec.decode_train_event(message):
                 case Waiting(parties):

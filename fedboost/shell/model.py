@@ -33,7 +33,8 @@ class Model:
     """A trained model.
 
     terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
-    it (nothing where no party has keys), over the session's digest `session`.
+    it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
+    sums were over other parties than in the round before (nothing where it always were all).
     """
 
     booster: Booster = field(repr=False)
@@ -41,6 +42,7 @@ class Model:
     rounds: tuple[Mapping[str, float], ...] = field(repr=False)
     attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
     session: bytes = field(default=b"", repr=False, compare=False)
+    rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -96,6 +98,7 @@ class Model:
             _PREFIX + "protection": terms.protection,
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
             **self._signatures(),
         }
 
@@ -134,6 +137,8 @@ class Model:
             terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
             history = json.loads(attributes[_PREFIX + "history"])
             rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
+            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
             signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
             attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
             session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
@@ -141,7 +146,7 @@ class Model:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         if terms.columns.features != booster.features or terms.objective != booster.objective:
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds, attestations, session)
+        return cls(booster, terms, rounds, attestations, session, rosters)
 
     @classmethod
     def load(cls, path: Path | str) -> "Model":

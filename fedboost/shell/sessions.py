@@ -52,6 +52,11 @@ class Running:
         """Those of the session."""
         return self.session.terms
 
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a model."""
+        return self.over and isinstance(self._events[-1], Failed)
+
     def start(self, here: set[str], now: float) -> None:
         """Begin, or go on from the journal, with the parties that are at hand."""
         resumed = bool(self._journal and len(self._journal.past) > 1)

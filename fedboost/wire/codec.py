@@ -8,6 +8,7 @@ more of anything than there can be: an item of two bytes takes some hundred when
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, assert_never
 
 import numpy as np
@@ -388,16 +389,26 @@ class Failed:
 TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
-def encode_train_request(terms: str, stop: bool = False) -> bytes:
-    """Bytes of an analyst's request: the terms as JSON; whether their session is to end."""
-    return _serialised(pb.TrainRequest(terms=terms, stop=stop))
+class Wish(Enum):
+    """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
+    the connection was lost, even to its failure; to stop it."""
+
+    FOLLOW = 0
+    RETURN = 1
+    STOP = 2
 
 
-def decode_train_request(data: bytes) -> tuple[Terms, bool]:
-    """The terms an analyst submits, and whether their session is to end. Raises PeerError, or ConfigError for
+def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW) -> bytes:
+    """Bytes of an analyst's request: the terms as JSON, and what is wanted of their session."""
+    return _serialised(pb.TrainRequest(terms=terms, wish=wish.name))
+
+
+def decode_train_request(data: bytes) -> tuple[Terms, Wish]:
+    """The terms an analyst submits, and what is wanted of their session. Raises PeerError, or ConfigError for
     terms that cannot be."""
     request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    return _terms(request.terms), request.stop
+    _require(request.wish in (wish.value for wish in Wish), f"wish {request.wish}")
+    return _terms(request.terms), Wish(request.wish)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

@@ -457,7 +457,7 @@ def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
             await odd.write(b"\xff" * 40)
             with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
                 await training
-            return await one.train(terms(TWO, **STOPS))
+            return await one.train(terms(TWO))
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
 

@@ -26,6 +26,7 @@ from fedboost.shell import aggregator_server, channel, health, limits
 from fedboost.shell.limits import Bucket, Outgoing, Peers
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
+from fedboost.wire.codec import Wish
 
 TWO = NAMES[:2]
 TABLES = shared_out(2)
@@ -131,7 +132,7 @@ def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkey
     monkeypatch.setattr(limits, "UNWANTED_SAVED", 5.0)
     monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
     most = limits.LAST_WORDS
-    late = codec.encode_from_party(Report(1, 0, b""))
+    late = codec.encode_from_party(Report(1, 1, 0, b""))
 
     async def scenario():
         async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
@@ -139,7 +140,7 @@ def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkey
             await call.initial_metadata()
             training = asyncio.create_task(one.train(terms(["north", ODD])))
             admit = codec.decode_to_party(await call.read())
-            await call.write(codec.encode_from_party(Join(admit.session, admit.terms.digest, b"")))
+            await call.write(codec.encode_from_party(Join(admit.session, admit.terms.digest)))
             await call.write(codec.encode_from_party(Leave("enough", admit.session)))
             with pytest.raises(SessionFailed):
                 await training
@@ -160,7 +161,8 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
     narrow = [("grpc.http2.bdp_probe", 0)]  # else gRPC itself takes in megabytes that nobody reads
     monkeypatch.setattr(channel, "_TLS_OPTIONS", [*channel._TLS_OPTIONS, *narrow])
     columns = {"label": "y", "numeric": ["age"], "categorical": WIDE}
-    wide = codec.encode_train_request(terms([ODD], columns=columns).canonical())
+    agreement = terms([ODD], columns=columns).canonical()
+    wide, stop = (codec.encode_train_request(agreement, wish) for wish in (Wish.FOLLOW, Wish.STOP))
 
     async def submit(one, analyst):
         """Begin a session with the party that does not read, and give it up."""
@@ -169,6 +171,7 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
         submitted = train(wide, metadata=[(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
         await until(lambda: one.log.named("session begins")[begun:] or gone(one))
         submitted.cancel()
+        await train(stop, metadata=[(channel.VERSION_KEY, str(codec.WIRE_VERSION))]).read()
         await until(lambda: one.log.named("session failed")[failed:] or gone(one))
 
     def gone(one):

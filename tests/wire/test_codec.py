@@ -38,6 +38,7 @@ from fedboost.wire.codec import (
     ModelPart,
     RoundDone,
     Waiting,
+    Wish,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -181,10 +182,10 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
 
 
-@given(terms(), st.booleans())
-def test_what_an_analyst_submits_comes_back(submitted, stop):
-    request = codec.encode_train_request(submitted.canonical(), stop)
-    assert codec.decode_train_request(request) == (submitted, stop)
+@given(terms(), st.sampled_from(Wish))
+def test_what_an_analyst_submits_comes_back(submitted, wish):
+    request = codec.encode_train_request(submitted.canonical(), wish)
+    assert codec.decode_train_request(request) == (submitted, wish)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():

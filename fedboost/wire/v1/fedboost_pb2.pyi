@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Wish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FOLLOW: _ClassVar[Wish]
+    RETURN: _ClassVar[Wish]
+    STOP: _ClassVar[Wish]
+FOLLOW: Wish
+RETURN: Wish
+STOP: Wish
 
 class FromParty(_message.Message):
     __slots__ = ("join", "report", "leave", "assist", "attest")
@@ -295,12 +305,12 @@ class LeafValue(_message.Message):
     def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class TrainRequest(_message.Message):
-    __slots__ = ("terms", "stop")
+    __slots__ = ("terms", "wish")
     TERMS_FIELD_NUMBER: _ClassVar[int]
-    STOP_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
     terms: str
-    stop: bool
-    def __init__(self, terms: _Optional[str] = ..., stop: _Optional[bool] = ...) -> None: ...
+    wish: Wish
+    def __init__(self, terms: _Optional[str] = ..., wish: _Optional[_Union[Wish, str]] = ...) -> None: ...
 
 class TrainEvent(_message.Message):
     __slots__ = ("waiting", "round", "model", "failed")
