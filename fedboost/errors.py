@@ -56,5 +56,9 @@ class RosterTooSmall(FedboostError):
     """So many parties are lost that the sum of the others could not be opened."""
 
 
+class CutShort(FedboostError):
+    """Thrown into a program in the place of a sum that will not come: the tree ends where it stands."""
+
+
 class SessionFailed(FedboostError):
     """The session ended without a model; the message names the site and the cause."""

@@ -110,6 +110,21 @@ def aggregator(
     run_aggregator(config, insecure_loopback, json)
 
 
+@app.command(epilog="Example: fedboost health --aggregator fed.example.org:7070 --keys keys/analyst")
+def health(
+    aggregator: Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of a party's or an analyst's keys.", show_default=False)
+    ] = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for an answer.", min=0)] = 5,
+) -> None:
+    """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
+    from fedboost.cli.serving import run_health
+
+    run_health(aggregator, keys, insecure_loopback, wait)
+
+
 @app.command(epilog="Example: fedboost party --config party.toml")
 def party(
     config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],

@@ -1,4 +1,5 @@
-"""`fedboost aggregator` and `fedboost party`: run until told to stop (SIGTERM or Ctrl-C)."""
+"""`fedboost aggregator` and `fedboost party`: run until told to stop (SIGTERM or Ctrl-C). `fedboost health`:
+ask whether the first is up."""
 
 import asyncio
 import contextlib
@@ -9,7 +10,7 @@ from typing import Any
 
 from fedboost.cli.show import print_json
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.shell.config import choose_keys, read_aggregator, read_party
+from fedboost.shell.config import check_address, choose_keys, read_aggregator, read_party
 from fedboost.shell.telemetry import logger
 
 
@@ -51,6 +52,19 @@ def run_party(config_file: Path, wait: float, once: bool, insecure_loopback: boo
     _run_until_stopped(node.run(wait, once))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")
+
+
+def run_health(address: str, keys: Path | None, insecure_loopback: bool, wait: float) -> None:
+    """`fedboost health`. A bundle of a party serves as well as an analyst's: whoever may dial may ask."""
+    from fedboost.privacy.identity import role_of
+    from fedboost.shell import health
+    from fedboost.shell.keys import CERTIFICATE, read_certificates
+
+    check_address(address, "--aggregator")
+    role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
+    bundle = choose_keys(keys, "party" if role == "party" else "analyst", address, insecure_loopback)
+    asyncio.run(health.ask(address, bundle, wait))
+    print("serving")
 
 
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:

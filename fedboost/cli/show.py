@@ -30,6 +30,17 @@ def signatures(model: Model) -> str:
     return f"protection {model.protection}, signed by {', '.join(model.attestations)}{lacking}"
 
 
+def absences(model: Model) -> list[str]:
+    """From which round on sums were without which parties; nothing where they always were over all."""
+    lines = []
+    for first, roster in model.rosters.items():
+        away = [party for party in model.parties if party not in roster]
+        lines.append(
+            f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
+        )
+    return lines
+
+
 def print_json(**values: Any) -> None:
     """One object on one line of standard output."""
     print(json.dumps(values), flush=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedboost.cli.show import (
     PLAIN_NOTICE,
+    absences,
     metrics_of,
     notice,
     notice_undeclared,
@@ -76,11 +77,15 @@ def run_training(
     check_writable(out, terms_file)
     terms = read_terms(terms_file)
     training = connect(address, keys, insecure_loopback).train(terms, wait, _say_waiting)
-    with progress(terms, as_json) as draw:
-        for row in training:
-            if row["round"] == 0 and terms.protection == "plain":
-                notice(PLAIN_NOTICE)
-            draw(row)
+    try:
+        with progress(terms, as_json) as draw:
+            for row in training:
+                if row["round"] == 0 and terms.protection == "plain":
+                    notice(PLAIN_NOTICE)
+                draw(row)
+    except KeyboardInterrupt:
+        training.stop()
+        raise
     _conclude(training.model, training.traffic, out, as_json)
 
 
@@ -109,4 +114,6 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
     print_traffic(traffic, len(model.rounds))
     print(signatures(model))
+    for line in absences(model):
+        print(line)
     print(f"model: {out} (XGBoost JSON)" if out else "model: not saved (give --out model.json)")

@@ -66,10 +66,14 @@ class Booster:
             column("value", np.float64),
         )
 
+    @property
+    def constant(self) -> float:
+        """The margin boosting started from."""
+        return LOSSES[self.objective].margin(self.base_score)
+
     def margins(self, features: Float32) -> Float64:
         """Sum of leaf values over the trees, from the base score's margin: float64 [rows]."""
-        start = LOSSES[self.objective].margin(self.base_score)
-        margin = np.full(features.shape[0], start, np.float64)
+        margin = np.full(features.shape[0], self.constant, np.float64)
         if self.trees:
             add: Any = kernels.predict_margins
             add(np.ascontiguousarray(features, np.float32), *self._nodes, margin)

@@ -96,5 +96,6 @@ class Residues:
         if self._width == 4:
             return self._words.view(np.int32).astype(np.int64)
         spare = np.uint64(64 - 8 * self._width)
-        signed: Int64 = (self._words << spare).view(np.int64) >> np.int64(spare)
+        signed: Int64 = (self._words << spare).view(np.int64)
+        signed >>= np.int64(spare)
         return signed

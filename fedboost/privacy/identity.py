@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, PeerError, quoted
 
 ROLES = ("party", "aggregator", "analyst")
 
@@ -135,7 +135,9 @@ def fingerprint(certificate: x509.Certificate) -> str:
 def serial_of(text: str) -> str:
     """A serial number as others write it (AB:CD, 0xabcd, 00abcd) in the one form used here (abcd)."""
     if not re.fullmatch(r"(0[xX])?[0-9a-fA-F]+(:[0-9a-fA-F]+)*", text):
-        raise ConfigError(f"{text!r} is not a certificate's serial number; write it in hex, such as 4f:a0:17")
+        raise ConfigError(
+            f"{quoted(text, 100)!r} is not a certificate's serial number; write it in hex, such as 4f:a0:17"
+        )
     return f"{int(text.replace(':', ''), 16):x}"
 
 

@@ -164,6 +164,10 @@ _NONCE = bytes(12)
 """Always the same: a key is used for one stream, or for one share."""
 
 
+_SEALED_SHARE = shamir.SHARE_BYTES + 16
+"""Bytes of a share with GCM's tag."""
+
+
 def _scratch(tag: Tag) -> memoryview:
     """Room for the mask of any part."""
     return memoryview(bytearray(tag.part_cells(0) * tag.cell_bytes))
@@ -381,6 +385,8 @@ class MaskedOpener:
         shares = _by_name(sealed)
         if set(shares) != set(self._tag.roster) - {party}:
             raise PeerError("its shares are not one for every other party of the roster")
+        if len(commitment) != KEY_BYTES or any(len(share) != _SEALED_SHARE for share in shares.values()):
+            raise PeerError("its commitment or its shares are of another length than those can be")
         self._commitments[party], self._sealed[party] = commitment, shares
 
     def requests(self) -> dict[str, bytes]:

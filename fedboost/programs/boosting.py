@@ -8,7 +8,7 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 from collections.abc import Generator
 from dataclasses import dataclass
 
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError, CutShort, PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
@@ -70,7 +70,8 @@ class Leaf:
 def grow_tree(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    """Grow one tree level by level; returns it with the splits no party has heard of yet."""
+    """Grow one tree level by level; returns it with the splits no party has heard of yet. A tree that is cut
+    short, because the roster has to change, ends with the leaves it has."""
     rule = SplitRule(
         terms.reg_lambda,
         terms.reg_alpha,
@@ -105,7 +106,10 @@ def grow_tree(
         if not wanted:
             return tree, tuple(splits)
         smaller = [left if best.left[1] <= best.right[1] else left + 1 for _, best, left in wanted]
-        sums = yield ask(tuple(splits), tuple(smaller))
+        try:
+            sums = yield ask(tuple(splits), tuple(smaller))
+        except CutShort:
+            return tree, tuple(splits)
         frontier = []
         for (leaf, best, left), asked, cells in zip(
             wanted, smaller, sums.reshape(len(wanted), -1), strict=True

@@ -1,34 +1,52 @@
 """The aggregator's end of a session: what parties say in, what to tell them out. Sans-IO.
 
     state      event                     next
-    gathering  Join of the last          asking: introduces the parties, first query of the program
+    gathering  Join of the last          asking: introduces the parties, asks what the program waits for
     asking     Report, not the last      asking, added to the running sum
     asking     Report, the last          opening, if the protection needs help; else as below
     opening    Assist of the last        the sum opens, the program resumes: asking, or closing with its model
     closing    Attest of the last        done
-    asking     Leave or Gone             opening, if the party's whole report is in; else failed
-    opening    Leave or Gone             opening: the others are asked to recover it
-    closing    Leave, Gone or a fault    closing, or done: the model lacks that party's signature
-    gathering  Leave or Gone             failed
+    asking     Gone, report not in       gathering: all greet each other anew, and the turn is asked again
+    asking     Gone, report in           goes on; gathering before the next question
+    opening    Gone                      the others are asked to recover it; gathering if they are too few
+    closing    Gone, not signed          gathering: the last question is asked again, for the signatures
+    gathering  Gone                      gathering
+    any        Tick past the deadline    gathering, as if who is late were gone
+    gathering  Tick, rejoin_timeout      as the terms say: wait, failed, or a smaller roster
+    any        Leave, or a fault         failed (in closing: that signature is missing)
     done, failed                         nothing is answered any more
 
-Promises: one running sum a turn, never a copy per party; the order in which parties' messages arrive does
-not matter; what a party does wrong ends the session with a sentence that names the party.
+Promises: one running sum a turn, never a copy per party; the order in which messages of different parties
+arrive does not matter, and what was said twice, or to an earlier attempt, is not heard; every sum is recorded
+before anything that follows from it is said, and a session that is begun again from its records goes on.
 Refuses: parties the terms do not name (they are not heard), joins under other terms, reports out of turn or
 order (SessionFailed, kept in `error`).
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from fedboost.errors import FedboostError, PeerError, Refused, SessionFailed, quoted
+import numpy as np
+
+from fedboost.errors import (
+    ConfigError,
+    CutShort,
+    FedboostError,
+    PeerError,
+    Refused,
+    RosterTooSmall,
+    SessionFailed,
+    quoted,
+)
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
+from fedboost.protocol import journal, queries
+from fedboost.protocol.journal import Record
 from fedboost.protocol.meeting import session_digest
 from fedboost.protocol.messages import (
     Admit,
@@ -45,18 +63,26 @@ from fedboost.protocol.messages import (
     Report,
     ToParty,
 )
-from fedboost.protocol.party_session import next_transcript, tag_of
-from fedboost.protocol.queries import EndRoundQuery, KllQuery, Query
+from fedboost.protocol.party_session import first_transcript, next_transcript, tag_of
+from fedboost.protocol.progress import ModelSoFar
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, KllQuery, Query
 from fedboost.protocol.sketch import SketchOpener
 from fedboost.protocol.terms import Terms
 
 Program = Callable[[Terms], Generator[Query, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives sums, and returns the model."""
+"""An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
+into it in the place of a sum that will not come."""
 
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
 Outbox = list[tuple[str, ToParty]]
+State = Literal["gathering", "asking", "opening", "closing", "done", "failed"]
+
+
+@dataclass(frozen=True)
+class Here:
+    """A party is connected."""
 
 
 @dataclass(frozen=True)
@@ -68,99 +94,272 @@ class Gone:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round came to: its number from 0, and its metrics over all parties' rows."""
+    """What one round came to: its number from 0, its metrics over the rows of the roster, the roster."""
 
     round: int
     metrics: dict[str, float]
+    roster: tuple[str, ...]
 
 
 class AggregatorSession:
-    """From the first Admit to the last Bye."""
+    """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
+    what an earlier process recorded of this session."""
 
-    def __init__(self, name: str, terms: Terms, program: Program) -> None:
+    def __init__(
+        self,
+        name: str,
+        terms: Terms,
+        program: Program,
+        record: Callable[[Record], None] = lambda record: None,
+        past: Iterable[Record] = (),
+    ) -> None:
         self.name = name
         self.terms = terms
-        self.state: Literal["gathering", "asking", "opening", "closing", "done", "failed"] = "gathering"
+        self.state: State = "gathering"
+        self.roster = terms.parties
+        """The parties whose vectors go into the sums now."""
         self.history: list[Round] = []
         self.booster: Booster | None = None
         self.attestations: dict[str, Attest] = {}
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the parties' keys and signatures are bound to, once they have met."""
-        self._greetings: dict[str, bytes] = {}
+        self.so_far = ModelSoFar()
+        """Where the session stands: before the question that is asked now."""
         self._program = program(terms)
-        self._ask: Ask | None = None
-        self._turn = 0
+        self._record = record
+        self._past = tuple(past)
+        self._pending: Query | None = None
+        """The question that is asked now; the last one again when signatures are missing."""
+        self.turn = 0
+        """The number of the question that is asked now."""
+        self.attempt = 0
+        """How often the parties have gathered."""
+        self._helped = False
+        """Whether parties were asked to help to open the sum of this turn, in any attempt."""
+        self._last: Int64 | None = None
+        """The sum of the last turn, once the program has ended."""
+        self._here: set[str] = set()
+        self._away: dict[str, tuple[float, str]] = {}
+        """Parties that were lost or are late: since when, and why."""
+        self._met: set[str] = set()
+        """Those of the roster that were introduced in this attempt, and have been here since."""
+        self._unsigned: set[str] = set()
+        self._now = 0.0
+        self._deadline = 0.0
+        self._greetings: dict[str, bytes] = {}
         self._transcript = b""
         self._opener: Opener | None = None
         self._parts: dict[str, int] = {}
         self._helping: set[str] = set()
-        self._lost: dict[str, str] = {}
+        self._helped_with: dict[str, bytes] = {}
 
-    def start(self) -> Outbox:
-        """Admit every party of the terms."""
-        return self._to_all(Admit(self.name, self.terms))
+    # ---- what happens to it -------------------------------------------------------------------------
+
+    def start(self, here: Iterable[str] | None = None) -> Outbox:
+        """Run the program up to where it waits for a sum, and gather the parties that are at hand (all unless
+        given)."""
+        self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
+        try:
+            self._advance(None)
+            for record in self._past:
+                self._replay(record)
+        except FedboostError as error:
+            return self._fail(str(error))
+        finally:
+            self._past = ()
+        return self._gather()
+
+    def handle(self, party: str, event: FromParty | Here | Gone) -> Outbox:
+        """Take in one event of one party; the messages to send now."""
+        if self.state in ("done", "failed") or party not in self.terms.parties:
+            return []
+        try:
+            match event:
+                case Here():
+                    return self._arrive(party)
+                case Gone(reason):
+                    return self._lose(party, f"was lost: {reason}")
+                case Leave(_, session) if session not in ("", self.name):
+                    return []  # its last word in the session before this one
+                case Leave(reason):
+                    said = quoted(reason).removeprefix(f"party {party}: ")
+                    return self._part_with(party, f"left: {said}")
+                case Join(session, digest, attempt, greeting):
+                    if session != self.name or digest != self.terms.digest:
+                        raise PeerError("it joined under other terms")
+                    return self._join(party, greeting) if self._is_current(attempt) else []
+                case Report():
+                    return self._report(party, event) if self._is_current(event.attempt) else []
+                case Assist():
+                    return self._assist(party, event) if self._is_current(event.attempt) else []
+                case Attest():
+                    return self._attest(party, event) if self._is_current(event.attempt) else []
+        except PeerError as error:
+            return self._part_with(party, f"broke the protocol: {error}")
+        except FedboostError as error:
+            return self._fail(f"turn {self.turn}: {error}")
+
+    def tick(self, now: float) -> Outbox:
+        """It is `now` (seconds of any steady clock): who is late is gone."""
+        self._now = now
+        try:
+            if self.state in ("asking", "opening", "closing") and now >= self._deadline:
+                late = f"did not answer turn {self.turn} within {self.terms.turn_timeout:g} s"
+                self._away |= dict.fromkeys(self.awaited, (now, late))
+                return self._gather()
+            if self.state == "gathering":
+                since = now - self.terms.rejoin_timeout
+                lost = [party for party in self.awaited if self._away.get(party, (now, ""))[0] < since]
+                if lost and (self.terms.on_loss != "wait" or self.booster is not None):
+                    return self._give_up(lost)
+        except FedboostError as error:
+            return self._fail(f"turn {self.turn}: {error}")
+        return []
 
     @property
     def awaited(self) -> tuple[str, ...]:
         """The parties whose message is due."""
         match self.state:
             case "gathering":
-                return tuple(p for p in self.terms.parties if p not in self._greetings)
+                return tuple(p for p in self.roster if p not in self._greetings)
             case "asking":
-                return tuple(p for p in self.terms.parties if not self._reported(p))
+                return tuple(p for p in self.roster if not self._reported(p))
             case "opening":
-                return tuple(p for p in self.terms.parties if p in self._helping)
+                return tuple(p for p in self.roster if p in self._helping)
             case "closing":
-                return tuple(p for p in self.terms.parties if p not in {*self.attestations, *self._lost})
+                done = {*self.attestations, *self._unsigned}
+                return tuple(p for p in self.roster if p in self._met and p not in done)
             case _:
                 return ()
 
-    def handle(self, party: str, event: FromParty | Gone) -> Outbox:
-        """Take in one event of one party; the messages to send now."""
-        if self.state in ("done", "failed") or party not in self.terms.parties:
-            return []
-        try:
-            match event:
-                case Join(session, digest, greeting):
-                    return self._join(party, session, digest, greeting)
-                case Report():
-                    return self._report(party, event)
-                case Assist(turn, answer):
-                    return self._assist(party, turn, answer)
-                case Attest():
-                    return self._attest(party, event)
-                case Leave(_, session) if session not in ("", self.name):
-                    return []  # its last word in the session before this one
-                case Leave(reason):
-                    said = quoted(reason).removeprefix(f"party {party}: ")
-                    return self._lose(party, f"left: {said}")
-                case Gone(reason):
-                    return self._lose(party, f"was lost: {reason}")
-        except PeerError as error:
-            fault = f"broke the protocol: {error}"
-            return (
-                self._lose(party, fault) if self.state == "closing" else self._fail(f"party {party} {fault}")
-            )
-        except FedboostError as error:
-            return self._fail(f"turn {self._turn}: {error}")
+    def _is_current(self, attempt: int) -> bool:
+        """Whether it was said to this attempt. PeerError for one that has not begun."""
+        if attempt > self.attempt:
+            raise PeerError(f"it speaks of attempt {attempt} in attempt {self.attempt}")
+        return attempt == self.attempt
 
-    def _join(self, party: str, session: str, digest: str, greeting: bytes) -> Outbox:
-        if self.state != "gathering" or party in self._greetings:
-            raise PeerError("it joined twice")
-        if session != self.name or digest != self.terms.digest:
-            raise PeerError("it joined under other terms")
-        self._greetings[party] = greeting
-        if self.awaited:
+    # ---- gathering ----------------------------------------------------------------------------------
+
+    def _gather(self) -> Outbox:
+        """Have all parties at hand greet each other, with new keys; then the question is asked."""
+        self.attempt += 1
+        self._record(journal.Gathered(self.attempt, self.roster))
+        self.state, self._opener, self._greetings, self._met = "gathering", None, {}, set()
+        return [(party, self._admit()) for party in self.roster if party in self._here]
+
+    def _admit(self) -> Admit:
+        return Admit(self.name, self.terms, self.attempt)
+
+    def _arrive(self, party: str) -> Outbox:
+        waited_for = self.state == "gathering" and party in self.roster and party not in self._here
+        self._here.add(party)
+        return [(party, self._admit())] if waited_for else []
+
+    def _join(self, party: str, greeting: bytes) -> Outbox:
+        known = self._greetings.get(party)
+        if known == greeting:
             return []
-        greetings = tuple(self._greetings[member] for member in self.terms.parties)
-        self.digest = self._transcript = session_digest(self.terms, greetings)
-        return self._to_all(Meet(greetings)) + self._resume(None)
+        if self.state != "gathering" or known is not None or party not in self.roster:
+            raise PeerError("it joined twice")
+        self._greetings[party] = greeting
+        self._away.pop(party, None)
+        return [] if self.awaited else self._meet()
+
+    def _meet(self) -> Outbox:
+        greetings = tuple(self._greetings[member] for member in self.roster)
+        self.digest, self._met = session_digest(self.terms, greetings), set(self.roster)
+        self._transcript = first_transcript(self.digest, self.so_far)
+        return self._to_roster(Meet(greetings, self.so_far)) + self._ask()
+
+    def _lose(self, party: str, reason: str) -> Outbox:
+        self._here.discard(party)
+        self._met.discard(party)
+        if party not in self.roster:
+            return []
+        self._away.setdefault(party, (self._now, reason))
+        match self.state:
+            case "gathering":
+                self._greetings.pop(party, None)
+                return []
+            case "closing":
+                return self._end()
+        if not self._reported(party):
+            return self._gather()
+        assert self._opener is not None
+        self._helping.discard(party)
+        self._opener.lose(party)
+        return [] if self.awaited else self._seek_help()
+
+    def _part_with(self, party: str, reason: str) -> Outbox:
+        """A party left, or cannot be gone on with."""
+        if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
+            self._unsigned.add(party)
+            return self._end()
+        if self.terms.on_loss != "shrink" or not self.so_far.rounds:
+            return self._fail(f"party {party} {reason}")
+        self._away[party] = (float("-inf"), reason)
+        return self._lose(party, reason)
+
+    def _give_up(self, lost: list[str]) -> Outbox:
+        """Go on without parties that did not come back, or fail."""
+        party = lost[0]
+        why = f"party {party} {self._away[party][1]}"
+        if self.booster is not None:  # their signatures will be missing
+            return self._finish()
+        if self.terms.on_loss == "stop":
+            return self._fail(f"{why}; it was not back within {self.terms.rejoin_timeout:g} s")
+        left = tuple(member for member in self.roster if member not in lost)
+        if len(left) < self.terms.fewest:
+            return self._fail(f"{why}; {len(left)} parties are left, {self.terms.fewest} are needed")
+        pending = self._pending
+        assert pending is not None
+        if isinstance(pending, HistogramQuery) and self.so_far.splits + pending.splits:
+            self._record(journal.Cut())
+            self._cut()
+        elif self._helped or not self.so_far.may_change(pending):
+            return self._fail(
+                f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
+                f"would show that party's rows"
+            )
+        self.roster = left
+        return self._gather()
+
+    def _cut(self) -> None:
+        """The tree that grows ends where it stands; its end is asked in the place of the last question."""
+        self._pending, self._helped = self._program.throw(CutShort("a party was lost")), False
+        if not (isinstance(self._pending, EndRoundQuery) and self.so_far.may_change(self._pending)):
+            raise Refused(f"program {self.terms.program!r} does not end a tree that is cut short")
+
+    # ---- a turn -------------------------------------------------------------------------------------
+
+    def _ask(self) -> Outbox:
+        assert self._pending is not None
+        self._transcript = next_transcript(self._transcript, self._pending)
+        ask = Ask(self.turn, self.attempt, self.roster, self._pending)
+        self._opener = self._opener_of(ask)
+        self.state, self._parts, self._helped_with = "asking", dict.fromkeys(self.roster, 0), {}
+        self._set_deadline()
+        return self._to_roster(ask)
+
+    def _opener_of(self, ask: Ask) -> Opener:
+        if isinstance(ask.query, KllQuery):
+            if self.terms.protection != "plain":
+                raise Refused("KLL sketches show raw values: only protection plain allows them")
+            return SketchOpener(ask.query)
+        tag = tag_of(ask, self._transcript)
+        if self.terms.protection == "plain":
+            return PlainOpener(tag)
+        return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self.digest)
 
     def _report(self, party: str, report: Report) -> Outbox:
-        if self.state != "asking" or self._opener is None or report.turn != self._turn:
-            raise PeerError(f"a report for turn {report.turn} in turn {self._turn}")
-        if report.part != self._parts[party] or self._reported(party):
+        known = self._parts.get(party, 0)
+        if report.turn < self.turn or (report.turn == self.turn and report.part < known):
+            return []  # said twice
+        if self.state != "asking" or self._opener is None or report.turn != self.turn:
+            where = f"in turn {self.turn}" if self.state == "asking" else f"while {self.state}"
+            raise PeerError(f"a report for turn {report.turn} {where}")
+        if report.part != known or self._reported(party) or party not in self.roster:
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.parts:
@@ -174,76 +373,96 @@ class AggregatorSession:
     def _seek_help(self) -> Outbox:
         """Every report is in: ask for what the sum still needs to be opened, or open it."""
         assert self._opener is not None
-        requests = self._opener.requests()
+        try:
+            requests = self._opener.requests()
+        except RosterTooSmall:
+            return self._gather()
         if not requests:
             return self._open()
-        self.state, self._helping = "opening", set(requests)
-        return [(party, Open(self._turn, request)) for party, request in requests.items()]
+        self.state, self._helping, self._helped = "opening", set(requests), True
+        self._set_deadline()
+        return [(party, Open(self.turn, self.attempt, request)) for party, request in requests.items()]
 
-    def _assist(self, party: str, turn: int, answer: bytes) -> Outbox:
-        if (
-            self.state != "opening"
-            or self._opener is None
-            or turn != self._turn
-            or party not in self._helping
-        ):
-            raise PeerError(f"help with turn {turn} that was not asked for")
-        self._opener.assist(party, answer)
+    def _assist(self, party: str, assist: Assist) -> Outbox:
+        if assist.turn < self.turn or self._helped_with.get(party) == assist.answer:
+            return []  # said twice
+        if self.state != "opening" or self._opener is None or party not in self._helping:
+            raise PeerError(f"help with turn {assist.turn} that was not asked for")
+        self._opener.assist(party, assist.answer)
+        self._helped_with[party] = assist.answer
         self._helping.discard(party)
         return [] if self._helping else self._seek_help()
 
     def _open(self) -> Outbox:
         assert self._opener is not None
-        assert self._ask is not None
-        total, query = self._opener.open(), self._ask.query
-        self._opener = None
-        if isinstance(query, EndRoundQuery) and query.tree >= 0:
-            try:
-                values = metrics.values(query.metrics, total, query.scale)
-            except PeerError as error:
-                return self._fail(f"turn {self._turn}: {error}")
-            self.history.append(Round(query.tree, values))
-        return self._resume(total)
+        assert self._pending is not None
+        total, self._opener = self._opener.open(), None
+        if self._last is not None:
+            if not np.array_equal(total, self._last):
+                return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
+            return self._close()
+        self._record(journal.Opened(queries.digest(self._pending), total))
+        try:
+            self._advance(total)
+        except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
+            where = f"turn {self.turn}: " if isinstance(error, PeerError) else ""
+            return self._fail(f"{where}{error}")
+        if self.booster is not None:
+            return self._close()
+        back = self._here - set(self.roster)
+        if back and isinstance(self._pending, HistogramQuery) and self.so_far.may_change(self._pending):
+            self.roster = tuple(p for p in self.terms.parties if p in back or p in self.roster)
+            return self._gather()
+        return self._ask() if set(self.roster) == self._met else self._gather()
 
-    def _resume(self, total: Int64 | None) -> Outbox:
-        """Hand the program a sum; ask what it asks next, or end with its model."""
+    def _advance(self, total: Int64 | None) -> None:
+        """Hand the program a sum: it asks its next question, or ends with its model."""
+        asked = self._pending
+        if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
+            assert total is not None
+            values = metrics.values(asked.metrics, total, asked.scale)
+            self.history.append(Round(asked.tree, values, self.roster))
         try:
             query = next(self._program) if total is None else self._program.send(total)
         except StopIteration as end:
-            return self._close(end.value)
-        except FedboostError as error:
-            where = f"turn {self._turn}: " if isinstance(error, PeerError) else ""
-            return self._fail(f"{where}{error}")
-        if self._lost:
-            party, reason = next(iter(self._lost.items()))
-            return self._fail(f"party {party} {reason}")
-        self._turn += 1
-        self._transcript = next_transcript(self._transcript, query)
-        self._ask = Ask(self._turn, 0, self.terms.parties, query)
-        self._opener = self._opener_of(self._ask)
-        self.state, self._parts = "asking", dict.fromkeys(self.terms.parties, 0)
-        return self._to_all(self._ask)
+            if not isinstance(end.value, Booster):
+                raise Refused(f"program {self.terms.program!r} returned no model") from None
+            if asked is None:
+                raise Refused(f"program {self.terms.program!r} asked nothing") from None
+            self.booster, self._last = end.value, total
+            return
+        if asked is not None:
+            self.so_far = self.so_far.after(asked)
+        self._pending, self.turn, self._helped = query, self.turn + 1, False
 
-    def _opener_of(self, ask: Ask) -> Opener:
-        if isinstance(ask.query, KllQuery):
-            if self.terms.protection != "plain":
-                raise Refused("KLL sketches show raw values: only protection plain allows them")
-            return SketchOpener(ask.query)
-        tag = tag_of(ask, self._transcript)
-        if self.terms.protection == "plain":
-            return PlainOpener(tag)
-        return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self.digest)
+    def _replay(self, record: Record) -> None:
+        """Take in what was recorded before a restart."""
+        match record:
+            case journal.Gathered(attempt, roster):
+                self.attempt, self.roster = attempt, roster
+            case journal.Opened(query, total):
+                if self._last is not None or query != queries.digest(self._pending):
+                    raise ConfigError("the journal holds sums that this program does not ask for")
+                self._advance(total)
+            case journal.Cut():
+                self._cut()
+            case journal.Begun():
+                pass
 
-    def _close(self, booster: Booster) -> Outbox:
-        if not isinstance(booster, Booster):
-            return self._fail(f"program {self.terms.program!r} returned no model")
-        self.booster, self.state = booster, "closing"
-        return self._to_all(Close(booster.fingerprint))
+    # ---- the end ------------------------------------------------------------------------------------
+
+    def _close(self) -> Outbox:
+        self.state, self.attestations, self._unsigned = "closing", {}, set()
+        self._set_deadline()
+        outbox = self._to_roster(Close(self.attempt))
+        return outbox + self._end()
 
     def _attest(self, party: str, attest: Attest) -> Outbox:
-        if self.state != "closing" or party in self.attestations:
+        if self.attestations.get(party) == attest:
+            return []
+        if self.state != "closing" or party in self.attestations or party not in self.roster:
             raise PeerError("an attestation that was not asked for")
-        if attest.turns != self._turn or attest.transcript != self._transcript:
+        if attest.transcript != self._transcript:
             raise PeerError("it attests other questions than were asked")
         if len(attest.certificate) + len(attest.signature) > LONGEST_SIGNATURE:
             raise PeerError("a signature and certificate of more bytes than can be")
@@ -251,28 +470,27 @@ class AggregatorSession:
         return self._end()
 
     def _end(self) -> Outbox:
+        """Done, unless somebody has yet to sign: whoever is here, then whoever may come back."""
         if self.awaited:
             return []
+        missing = set(self.roster) - set(self.attestations) - self._unsigned
+        return self._gather() if missing else self._finish()
+
+    def _finish(self) -> Outbox:
         self.state = "done"
-        return self._to_all(Bye())
-
-    def _lose(self, party: str, reason: str) -> Outbox:
-        if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
-            self._lost[party] = reason
-            return self._end()
-        if self.state not in ("asking", "opening") or not self._reported(party):
-            return self._fail(f"party {party} {reason}")
-        assert self._opener is not None
-        self._lost[party] = reason
-        self._helping.discard(party)
-        self._opener.lose(party)
-        return [] if self.awaited else self._seek_help()
-
-    def _to_all(self, message: ToParty) -> Outbox:
-        return [(party, message) for party in self.terms.parties]
+        return self._to_here(Bye())
 
     def _fail(self, reason: str) -> Outbox:
         self.state, self.error = "failed", SessionFailed(reason)
         self._opener = None
         self._program.close()
-        return self._to_all(Bye(reason))
+        return self._to_here(Bye(reason))
+
+    def _set_deadline(self) -> None:
+        self._deadline = self._now + self.terms.turn_timeout
+
+    def _to_roster(self, message: ToParty) -> Outbox:
+        return [(party, message) for party in self.roster if party in self._met]
+
+    def _to_here(self, message: ToParty) -> Outbox:
+        return [(party, message) for party in self.terms.parties if party in self._here]

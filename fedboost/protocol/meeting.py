@@ -15,7 +15,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from fedboost.errors import PeerError, Refused
+from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
 from fedboost.privacy.identity import Signer
 from fedboost.privacy.masked import Group, Handshake
@@ -70,7 +70,7 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
         if terms.protection != "plain":
             raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
-    if own not in greetings or len(greetings) != len(terms.parties):
+    if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
     publics = {}
     for greeting in greetings:
@@ -78,7 +78,7 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
         if name in publics:
             raise PeerError(f"party {name} was introduced twice")
         publics[name] = public
-    if set(publics) != set(terms.parties):
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 
@@ -91,7 +91,7 @@ def _check(credentials: Credentials, terms: Terms, greeting: bytes) -> tuple[str
         raise PeerError("a party was introduced without a greeting") from None
     known = identity.identify(certificate, credentials.roots, credentials.now, credentials.denied)
     if known.name != party or known.role != PARTY:
-        raise PeerError(f"party {party} showed the certificate of {known.role} {known.name}")
+        raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
     if len(nonce) != NONCE_BYTES:
         raise PeerError(f"the greeting of party {party} has no nonce")
     identity.verify(known, _said(terms, party, public, nonce), signature)
@@ -103,9 +103,10 @@ def _said(terms: Terms, party: str, public: bytes, nonce: bytes) -> bytes:
 
 
 def attestation(
-    terms: Terms, session: bytes, party: str, turns: int, transcript: bytes, fingerprint: str
+    terms: Terms, session: bytes, party: str, turns: int, transcript: bytes, structure: bytes
 ) -> bytes:
-    """What a party signs at the end: that it sealed so many turns under the terms' protection."""
+    """What a party signs at the end: that it answered so many questions under the terms' protection, and was
+    told the model of this structure (`progress.structure`)."""
     return fields.pack(
         b"fedboost/1/attestation",
         terms.digest.encode(),
@@ -114,5 +115,5 @@ def attestation(
         terms.protection.encode(),
         fields.number(turns),
         transcript,
-        fingerprint.encode(),
+        structure,
     )

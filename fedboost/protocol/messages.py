@@ -2,20 +2,26 @@
 Bye.
 
 Promises: plain frozen data; `wire.codec` carries each without loss.
+
+`attempt` counts how often the parties of a session have gathered, from 1: what belongs to an earlier attempt
+is not heard any more.
 """
 
 from dataclasses import dataclass
 
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
 from fedboost.protocol.queries import Query
 from fedboost.protocol.terms import Terms
 
 
 @dataclass(frozen=True)
 class Admit:
-    """A session is open under these terms. Answered by Join, or by Leave if this site cannot or will not."""
+    """A session is open under these terms, or its parties gather anew. Answered by Join, or by Leave if this
+    site cannot or will not."""
 
     session: str
     terms: Terms
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,16 @@ class Join:
 
     session: str
     digest: str
+    attempt: int = 1
     greeting: bytes = b""
 
 
 @dataclass(frozen=True)
 class Meet:
-    """The greetings of all parties, this one's among them."""
+    """The greetings of the roster, this party's among them, and where the session stands."""
 
     greetings: tuple[bytes, ...]
+    so_far: ModelSoFar = NOTHING_YET
 
 
 @dataclass(frozen=True)
@@ -49,12 +57,14 @@ class Report:
     """Part `part` (from 0, in order) of this party's sealed vector; the sealer's note with the last part."""
 
     turn: int
+    attempt: int
     part: int
     cells: bytes = b""
     note: bytes = b""
 
     def __repr__(self) -> str:
-        return f"Report(turn={self.turn}, part={self.part}, {len(self.cells)}+{len(self.note)} bytes)"
+        size = len(self.cells) + len(self.note)
+        return f"Report(turn={self.turn}, attempt={self.attempt}, part={self.part}, {size} bytes)"
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,7 @@ class Open:
     """Help to open the sum of this turn, in the way of the protection."""
 
     turn: int
+    attempt: int
     request: bytes
 
 
@@ -70,25 +81,29 @@ class Assist:
     """The help that was asked for."""
 
     turn: int
+    attempt: int
     answer: bytes
 
     def __repr__(self) -> str:
-        return f"Assist(turn={self.turn}, {len(self.answer)} bytes)"
+        return f"Assist(turn={self.turn}, attempt={self.attempt}, {len(self.answer)} bytes)"
 
 
 @dataclass(frozen=True)
 class Close:
-    """The model is done; its fingerprint. Answered by Attest."""
+    """The model is done. Answered by Attest."""
 
-    fingerprint: str
+    attempt: int = 1
 
 
 @dataclass(frozen=True)
 class Attest:
-    """This party's signature on what it did (`meeting.attestation`), with its certificate in PEM."""
+    """This party's signature on what it did and on the model as it was told (`meeting.attestation`), with its
+    certificate in PEM. turns: how many questions it has answered; structure: `progress.structure`."""
 
+    attempt: int
     turns: int
     transcript: bytes
+    structure: bytes
     certificate: bytes
     signature: bytes
 

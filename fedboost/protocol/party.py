@@ -15,9 +15,10 @@ from fedboost.fixedpoint import Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.tree import ROOT, RowsOfNodes
+from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
+from fedboost.protocol import queries
+from fedboost.protocol.progress import ModelSoFar, Values
 from fedboost.protocol.queries import (
-    CONSTANT_TREE,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -44,30 +45,53 @@ class Shard:
 
 
 class Party:
-    """The state of one session at one party."""
+    """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
     def __init__(self, shard: Shard, terms: Terms) -> None:
+        self.so_far = ModelSoFar()
         self._shard = shard
         self._terms = terms
         self._loss = terms.loss
         self._margin = np.zeros(shard.rows, np.float64)
-        self._tree = CONSTANT_TREE
         self._nodes = RowsOfNodes(shard.rows)
-        self._pairs: Int64 = np.zeros(0, np.int64)
-        self._root_asked = False
-        self._levels = 0
-        self._grids = 0
+        self._pairs: Int64 | None = None
+        """Quantised gradients of the tree that grows, once its first histogram was asked for."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
+        values = self._answer(query)
+        self.so_far = self.so_far.after(query)
+        return values
+
+    def go_to(self, so_far: ModelSoFar) -> None:
+        """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
+        if so_far.digest() == self.so_far.digest():
+            return
+        finished = len(self.so_far.rounds)
+        if not queries.same(so_far.start, self.so_far.start):
+            self._binned, finished = None, 0
+            if so_far.start is not None:
+                self._bin(so_far.start)
+        if not finished or self.so_far.rounds != so_far.rounds[:finished]:
+            self._margin, finished = np.zeros(self._shard.rows, np.float64), 0
+        self._nodes = RowsOfNodes(self._shard.rows)
+        for done in so_far.rounds[finished:]:
+            self._end_tree(done.splits, done.values)
+        if so_far.splits:
+            binned, cut_points, _ = self._started()
+            self._nodes.apply(so_far.splits, binned, cut_points)
+        self._pairs = None
+        self.so_far = so_far
+
+    def _answer(self, query: Query) -> Int64:
         match query:
             case RowsQuery():
                 if self._binned is not None:
                     raise PeerError("the count of rows comes before the cut points")
                 return np.concatenate([[self._shard.rows], self._exponents()])
             case QuantileQuery(_, grids):
-                self._count_grids(grids)
+                self._check_grids(grids)
                 columns = zip(self._shard.columns, grids, strict=True)
                 return np.concatenate([bins.count_cells(column, grid) for column, grid in columns])
             case KllQuery():
@@ -81,13 +105,12 @@ class Party:
             case _:
                 assert_never(query)
 
-    def _count_grids(self, grids: tuple[Grid, ...]) -> None:
+    def _check_grids(self, grids: tuple[Grid, ...]) -> None:
         """Counts over ever finer grids find any single value: no more of them than cut points need."""
-        if self._binned is not None or self._grids == MAX_REFINEMENTS:
+        if self._binned is not None or self.so_far.grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
-        if self._grids == 0 and any(grid.shape != Grid.first().shape for grid in grids):
+        if self.so_far.grids == 0 and any(grid.shape != Grid.first().shape for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
-        self._grids += 1
 
     def _exponents(self) -> Int64:
         shard = self._shard
@@ -97,33 +120,36 @@ class Party:
             [exponent_counts(v) for v in (gradient, hessian, shard.weight.astype(np.float64))]
         )
 
-    def _quantise(self, query: StartQuery | HistogramQuery) -> None:
+    def _quantise(self, query: StartQuery | HistogramQuery) -> Int64:
+        """(gradient << 32) + hessian of each row, as fixed-point numbers."""
         gradient, hessian = self._loss.gradients(self._margin, self._shard.label, self._shard.weight)
         factors = query.gradient.factor, query.hessian.factor
-        self._pairs = kernels.quantise(gradient, hessian, *factors, float(query.gradient.limit))
+        pairs: Int64 = kernels.quantise(gradient, hessian, *factors, float(query.gradient.limit))
+        return pairs
+
+    def _bin(self, query: StartQuery) -> None:
+        binned = query.cut_points.bin_rows(self._shard.columns)
+        self._binned = binned, query.cut_points, Layout.of(query.cut_points)
 
     def _start(self, query: StartQuery) -> Int64:
         if self._binned is not None:
             raise PeerError("the cut points were given already")
-        binned = query.cut_points.bin_rows(self._shard.columns)
-        self._binned = binned, query.cut_points, Layout.of(query.cut_points)
-        self._quantise(query)
-        return np.array(kernels.sum_pairs(self._pairs), np.int64)
+        self._bin(query)
+        return np.array(kernels.sum_pairs(self._quantise(query)), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         binned, cut_points, layout = self._started()
+        tree, levels = self.so_far.tree, self.so_far.levels
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
-        if query.tree != self._tree:
-            raise PeerError(f"a query for tree {query.tree} while tree {self._tree} grows")
-        if self._root_asked == (query.nodes == (ROOT,)):
-            raise PeerError(f"tree {query.tree}: the root must be asked for once, and first")
-        if self._levels == self._terms.max_depth:
-            raise PeerError(f"tree {query.tree}: more levels than the terms allow")
-        self._levels += 1
-        if not self._root_asked:
-            self._quantise(query)
-            self._root_asked = True
+        if query.tree != tree:
+            raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
+        if (levels == 0) != (query.nodes == (ROOT,)):
+            raise PeerError(f"tree {tree}: the root must be asked for once, and first")
+        if levels == self._terms.max_depth:
+            raise PeerError(f"tree {tree}: more levels than the terms allow")
+        if self._pairs is None:
+            self._pairs = self._quantise(query)
         self._nodes.apply(query.splits, binned, cut_points)
         out = np.zeros((len(query.nodes), layout.cells), np.int64)
         for node, cells in zip(query.nodes, out, strict=True):
@@ -132,17 +158,20 @@ class Party:
         return out.reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
-        binned, cut_points, _ = self._started()
-        if query.tree != self._tree:
-            raise PeerError(f"the end of tree {query.tree} while tree {self._tree} grows")
-        self._nodes.apply(query.splits, binned, cut_points)
-        self._nodes.add_values(dict(query.values), self._margin)
-        self._nodes = RowsOfNodes(self._shard.rows)
-        self._root_asked, self._levels = False, 0
-        self._tree += 1
+        self._started()
+        if query.tree != self.so_far.tree:
+            raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
+        self._end_tree(query.splits, query.values)
         shard = self._shard
         sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)
         return np.concatenate([sums, self._exponents()]) if query.exponents else sums
+
+    def _end_tree(self, splits: tuple[Split, ...], values: Values) -> None:
+        """Split the last nodes of a tree, and move each row's margin by its leaf's value."""
+        binned, cut_points, _ = self._started()
+        self._nodes.apply(splits, binned, cut_points)
+        self._nodes.add_values(dict(values), self._margin)
+        self._nodes, self._pairs = RowsOfNodes(self._shard.rows), None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

@@ -7,6 +7,7 @@ with a sentence that says why, and nothing of its rows goes out: values and row 
 Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party import Party, Shard
-from fedboost.protocol.queries import KllQuery, Query, RowsQuery
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, KllQuery, Query, RowsQuery
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
@@ -73,7 +75,8 @@ class Site:
 
 
 class PartySession:
-    """From Admit to Bye."""
+    """From the first Admit to Bye. Parties may gather anew at any time: then the keys are new, this party is
+    told where the session stands, and the question that was not opened is asked again."""
 
     def __init__(self, site: Site) -> None:
         self.ended: str | None = None
@@ -81,17 +84,25 @@ class PartySession:
         self._site = site
         self._session = ""
         self._terms: Terms | None = None
-        self._handshake = Handshake(site.draw)
-        self._greeting = b""
+        self._party: Party | None = None
+        self._shard: Shard | None = None
+        self._attempt = 0
+        self._handshake: Handshake | None = None
+        self._join: Join | None = None
+        self._met: tuple[bytes, ...] = ()
         self._digest = b""
         self._sealer: Sealer | None = None
-        self._turn = 0
+        self._roster: tuple[str, ...] = ()
         self._transcript = b""
-        self._attested = False
         self._asked: Ask | None = None
+        """The last question, of whichever attempt."""
+        self._before = NOTHING_YET
+        """Where the session stood when it was asked: the sums up to there were opened."""
         self._said: list[Report] = []
-        self._shard: Shard | None = None
-        self._party: Party | None = None
+        self._answered = 0
+        self._helped: Ask | None = None
+        """The last question whose sum this party helped to open."""
+        self._attested: Attest | None = None
 
     def handle(self, message: ToParty) -> Iterator[FromParty]:
         """The replies to one message, to be sent in order."""
@@ -99,16 +110,16 @@ class PartySession:
             return
         try:
             match message:
-                case Admit(session, terms):
-                    yield self._admit(session, terms)
-                case Meet(greetings):
-                    self._meet(greetings)
+                case Admit():
+                    yield self._admit(message)
+                case Meet(greetings, so_far):
+                    self._meet(greetings, so_far)
                 case Ask():
                     yield from self._answer(message)
-                case Open(turn, request):
-                    yield self._assist(turn, request)
-                case Close(fingerprint):
-                    yield self._attest(fingerprint)
+                case Open(turn, attempt, request):
+                    yield self._assist(turn, attempt, request)
+                case Close(attempt):
+                    yield self._attest(attempt)
                 case Bye(reason):
                     made = "" if self._attested else "the aggregator ended the session without a model"
                     self.ended, self._sealer = quoted(reason) or made, None
@@ -118,61 +129,108 @@ class PartySession:
             self.ended, self._sealer = str(error), None
             yield Leave(quoted(error.public), self._session)
 
-    def _admit(self, session: str, terms: Terms) -> Join:
-        if self._party is not None:
-            raise PeerError("admitted twice to one session")
+    def _admit(self, admit: Admit) -> Join:
+        if self._party is None:
+            self._begin(admit.session, admit.terms)
+        assert self._terms is not None
+        if (admit.session, admit.terms) != (self._session, self._terms):
+            raise PeerError("admitted to another session, or under other terms")
+        if self._join is not None and admit.attempt == self._attempt:
+            return self._join
+        if admit.attempt < self._attempt:
+            raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
+        self._attempt, self._sealer = admit.attempt, None
+        self._handshake = Handshake(self._site.draw)
+        greeting = meeting.greet(
+            self._site.credentials, self._site.name, self._terms, self._handshake, self._site.draw
+        )
+        self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
+        return self._join
+
+    def _begin(self, session: str, terms: Terms) -> None:
         self._session = session
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
         self._shard = self._site.read_shard(terms)
-        self._party = Party(self._shard, terms)
-        self._terms = terms
-        self._greeting = meeting.greet(
-            self._site.credentials, self._site.name, terms, self._handshake, self._site.draw
-        )
-        return Join(session, terms.digest, self._greeting)
+        self._party, self._terms = Party(self._shard, terms), terms
 
-    def _meet(self, greetings: tuple[bytes, ...]) -> None:
-        if self._terms is None or self._sealer is not None:
+    def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
+        if self._sealer is not None and greetings == self._met:
+            return  # said twice
+        if self._terms is None or self._party is None or self._join is None or self._handshake is None:
             raise PeerError("introduced to the others before admitted, or twice")
-        met = meeting.meet(self._site.credentials, self._greeting, self._terms, greetings)
-        self._digest = self._transcript = met.session
+        met = meeting.meet(self._site.credentials, self._join.greeting, self._terms, greetings)
+        so_far.check(self._terms)
+        if not so_far.continues(self._before):
+            raise PeerError("the session is said to stand where it cannot, after what was asked here")
+        self._party.go_to(so_far)
+        handshake, self._handshake = self._handshake, None
+        self._met, self._attested = greetings, None
+        self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
+        self._roster = tuple(sorted(met.publics))
         if self._terms.protection == "plain":
             self._sealer = PlainSealer()
             return
         group = Group.of(self._terms.parties, self._terms.colluding)
-        keys = self._handshake.pair_keys(self._site.name, met.publics, met.session)
+        keys = handshake.pair_keys(self._site.name, met.publics, met.session)
         self._sealer = MaskedSealer(self._site.name, group, met.session, keys, self._site.draw)
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
         if self._party is None or self._sealer is None or self._terms is None:
             raise PeerError("asked before admitted and introduced")
-        if self._attested:
+        if self._attested is not None:
             raise PeerError("asked after the model was signed")
         if self._asked is not None and _same(ask, self._asked):
             yield from self._said
             return
-        if ask.turn != self._turn + 1:
-            raise PeerError(f"turn {ask.turn} asked after turn {self._turn}")
-        if sorted(ask.roster) != sorted(self._terms.parties):
-            raise PeerError("a sum over other parties than those of the terms")
-        queries.check(ask.query, self._terms)
-        self._turn, self._asked, self._said = ask.turn, ask, []
+        self._check(ask, self._terms, self._party.so_far)
+        self._asked, self._before, self._said = ask, self._party.so_far, []
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
         parts, note = self._sealed(ask.query, tag)
+        self._answered += 1
         self._record(ask, type(ask.query).__name__, tag.cells, tag.cells * tag.cell_bytes + len(note))
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
                 self._said.append(held)
                 yield held
-            held = Report(ask.turn, part, cells)
+            held = Report(ask.turn, ask.attempt, part, cells)
         assert held is not None
-        last = Report(held.turn, held.part, held.cells, note)
+        last = dataclasses.replace(held, note=note)
         self._said.append(last)
         yield last
+
+    def _check(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> None:
+        """Raise unless this question may be asked of this roster, here and now."""
+        if ask.attempt != self._attempt:
+            raise PeerError(f"a question of attempt {ask.attempt} in attempt {self._attempt}")
+        roster = tuple(sorted(ask.roster))
+        strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
+        if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
+            raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+        before = self._asked
+        if before is None:
+            due = ask.attempt > 1 or ask.turn == 1
+        elif ask.attempt == before.attempt:
+            due = ask.turn == before.turn + 1
+        elif ask.turn == before.turn:
+            due = queries.same(so_far, self._before) and _repeats(ask.query, before.query, terms)
+        else:
+            due = ask.turn > before.turn and so_far.continues(self._before.after(before.query))
+        if not due:
+            if before is not None and ask.turn == before.turn:
+                raise PeerError(f"another question in turn {ask.turn}, which was answered")
+            raise PeerError(f"turn {ask.turn} asked after turn {before.turn if before else 0}")
+        helped = self._helped
+        if helped is not None and sorted(helped.roster) != sorted(roster):
+            moved = queries.stage_of(ask.query) > queries.stage_of(helped.query)
+            if not (moved and so_far.may_change(ask.query)):
+                raise PeerError(
+                    f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
+                )
+        queries.check(ask.query, terms)
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
         """The parts of the sealed answer, and the note that goes with the last."""
@@ -189,24 +247,33 @@ class PartySession:
             raise PeerError(f"the query asks for {tag.cells} integers and its answer has {values.size}")
         return self._sealer.seal(values, tag), self._sealer.note()
 
-    def _assist(self, turn: int, request: bytes) -> Assist:
-        if self._sealer is None or self._asked is None or turn != self._turn:
-            raise PeerError(f"help is asked for with turn {turn} in turn {self._turn}")
+    def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
+        asked = self._asked
+        if self._sealer is None or asked is None or (turn, attempt) != (asked.turn, asked.attempt):
+            raise PeerError(f"help is asked for with turn {turn}, which is not the last")
         answer = self._sealer.assist(request)
-        self._record(self._asked, "help to open the sum", 0, len(answer))
-        return Assist(turn, answer)
+        self._helped = asked
+        self._record(asked, "help to open the sum", 0, len(answer))
+        return Assist(turn, attempt, answer)
 
-    def _attest(self, fingerprint: str) -> Attest:
-        if self._terms is None or self._sealer is None or self._turn == 0 or self._attested:
-            raise PeerError("a model before anything was asked, or a second one")
-        self._attested = True
+    def _attest(self, attempt: int) -> Attest:
+        asked, party = self._asked, self._party
+        if self._sealer is None or asked is None or party is None or self._terms is None:
+            raise PeerError("a model before anything was asked")
+        if attempt != self._attempt or asked.attempt != attempt:
+            raise PeerError("a model before anything was asked since the parties gathered anew")
+        if self._attested is None:
+            self._attested = self._signed(attempt, self._terms, party)
+        return self._attested
+
+    def _signed(self, attempt: int, terms: Terms, party: Party) -> Attest:
+        structure = party.so_far.structure() if party.so_far.rounds else b""
+        told = self._answered, self._transcript, structure
         if self._site.credentials is None:
-            return Attest(self._turn, self._transcript, b"", b"")
+            return Attest(attempt, *told, b"", b"")
         signer = self._site.credentials.signer
-        statement = meeting.attestation(
-            self._terms, self._digest, self._site.name, self._turn, self._transcript, fingerprint
-        )
-        return Attest(self._turn, self._transcript, signer.certificate, signer.sign(statement))
+        statement = meeting.attestation(terms, self._digest, self._site.name, *told)
+        return Attest(attempt, *told, signer.certificate, signer.sign(statement))
 
     def _record(self, ask: Ask, what: str, cells: int, size: int) -> None:
         assert self._terms is not None
@@ -214,6 +281,11 @@ class PartySession:
         self._site.record(
             Release(self._session, ask.turn, ask.attempt, what, cells, size, protection, ask.roster)
         )
+
+
+def first_transcript(session: bytes, so_far: ModelSoFar) -> bytes:
+    """What transcripts begin with: who has met, and where the session stood then."""
+    return hashlib.sha256(fields.pack(session, so_far.digest())).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
@@ -230,4 +302,11 @@ def tag_of(ask: Ask, transcript: bytes) -> Tag:
 
 def _same(one: Ask, other: Ask) -> bool:
     same_label = (one.turn, one.attempt, one.roster) == (other.turn, other.attempt, other.roster)
-    return same_label and queries.digest(one.query) == queries.digest(other.query)
+    return same_label and queries.same(one.query, other.query)
+
+
+def _repeats(query: Query, before: Query, terms: Terms) -> bool:
+    """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
+    ends the tree where it stands because a party was lost."""
+    cut_short = isinstance(before, HistogramQuery) and isinstance(query, EndRoundQuery)
+    return queries.same(query, before) or (cut_short and terms.on_loss == "shrink")

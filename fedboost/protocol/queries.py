@@ -8,7 +8,6 @@ Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 
 import dataclasses
 import hashlib
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -155,15 +154,22 @@ Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | End
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
 """Rows behind a sum: fewer than this."""
+LARGEST_VALUE = float(np.finfo(np.float32).max)
+"""Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
 
 
-def digest(query: Query) -> bytes:
-    """A hash of everything the query says: 32 bytes."""
+def digest(query: object) -> bytes:
+    """A hash of everything a query, or what holds queries, says: 32 bytes."""
     tokens: list[bytes] = []
     _flatten(query, tokens)
     return hashlib.sha256(fields.pack(*tokens)).digest()
+
+
+def same(one: object, other: object) -> bool:
+    """Whether two queries, or what holds queries, say the same."""
+    return digest(one) == digest(other)
 
 
 def _flatten(value: object, tokens: list[bytes]) -> None:
@@ -173,6 +179,8 @@ def _flatten(value: object, tokens: list[bytes]) -> None:
             tokens.append(b"%d %d %d %d %d" % (node, feature, place, missing_left, left))
         case int():
             tokens.append(b"%d" % value)
+        case None:
+            tokens.append(b"none")
         case float():
             tokens.append(value.hex().encode())
         case str():
@@ -192,6 +200,11 @@ def _flatten(value: object, tokens: list[bytes]) -> None:
 def tree_of(query: Query) -> int:
     """The tree a query belongs to; what comes before the first tree belongs to the constant."""
     return query.tree if isinstance(query, HistogramQuery | EndRoundQuery) else CONSTANT_TREE
+
+
+def stage_of(query: Query) -> int:
+    """Where in the session a query stands: two a tree, its histograms and its end."""
+    return 2 * tree_of(query) + isinstance(query, EndRoundQuery)
 
 
 def check(query: Query, terms: Terms) -> None:
@@ -218,21 +231,19 @@ def check(query: Query, terms: Terms) -> None:
                 raise Refused("more bins than a byte can number")
         case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian):
             _check_bits(terms.gradient_bits, gradient, hessian)
-            _check_tree(terms, tree, 0, splits)
+            check_tree(terms, tree, splits, ())
+            if tree == CONSTANT_TREE:
+                raise Refused("histograms before the first tree")
             if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
                 raise Refused(
                     f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
                 )
         case EndRoundQuery(_, tree, splits, values, names, _, exponents):
-            _check_tree(terms, tree, CONSTANT_TREE, splits)
+            check_tree(terms, tree, splits, values)
             if exponents and not terms.asks_for_exponents:
                 raise Refused("the terms need no exponents of gradients: they have a public bound")
-            if len(values) > 1 << terms.max_depth:
-                raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
             if names != terms.metrics:
                 raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
-            if any(not math.isfinite(value) for _, value in values):
-                raise Refused("a leaf value is not finite")
         case RowsQuery():
             pass
 
@@ -242,9 +253,16 @@ def _check_bits(bits: int, *scales: Scale) -> None:
         raise Refused(f"the terms allow gradients of {bits} bits here, no others")
 
 
-def _check_tree(terms: Terms, tree: int, first: int, splits: tuple[Split, ...]) -> None:
+def check_tree(
+    terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
+) -> None:
+    """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
     nodes = 2 << terms.max_depth
     if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
         raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
-    if not first <= tree < terms.rounds:
+    if len(values) > 1 << terms.max_depth:
+        raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
+    if any(not abs(value) <= LARGEST_VALUE for _, value in values):
+        raise Refused("a leaf value is not finite")
+    if not CONSTANT_TREE <= tree < terms.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")

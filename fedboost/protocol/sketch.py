@@ -25,13 +25,26 @@ _MISSING = struct.Struct("<q")
 _ITEM = np.dtype([("value", "<f4"), ("rows", "<i8")])
 
 
+SKETCH_SPARE = 4
+"""A sketch keeps about three times its size in values, and never so many times."""
+
+
+def most_bytes(max_bin: int) -> int:
+    """Bytes that the sketch of one feature has at most."""
+    return _MISSING.size + SKETCH_SPARE * _size(max_bin) * _ITEM.itemsize
+
+
+def _size(max_bin: int) -> int:
+    return max(200, SKETCH_ITEMS_PER_BIN * max_bin)
+
+
 def sketch(columns: Sequence[Float32], query: KllQuery) -> Iterator[bytes]:
     """One part a feature: the count of missing values, then the kept values and their rows."""
     from datasketches import kll_floats_sketch
 
     for column in columns:
         present = column[~np.isnan(column)]
-        own = kll_floats_sketch(max(200, SKETCH_ITEMS_PER_BIN * query.max_bin))
+        own = kll_floats_sketch(_size(query.max_bin))
         own.update(present)
         yield _MISSING.pack(column.size - present.size) + np.array(list(own), _ITEM).tobytes()
 
@@ -53,6 +66,8 @@ class SketchOpener:
             items = np.frombuffer(cells, _ITEM, offset=_MISSING.size)
         except (struct.error, ValueError):
             raise PeerError(f"{len(cells)} bytes are no sketch") from None
+        if len(cells) > most_bytes(self._max_bin):
+            raise PeerError(f"a sketch of {len(cells)} bytes; {most_bytes(self._max_bin)} are allowed")
         rows = items["rows"]
         finite = np.isfinite(items["value"]).all()
         if missing < 0 or not finite or (rows <= 0).any() or (rows > self._rows).any():

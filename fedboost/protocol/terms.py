@@ -14,9 +14,17 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    FailFast,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
@@ -26,7 +34,15 @@ from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
 _LONGEST = 100
 """Characters of a key or a value that stand in an error."""
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+Several = Annotated[tuple[T, ...], FailFast()]
+"""The first fault is enough: each takes half a kilobyte, and terms from outside could have millions."""
+MAX_FEATURES = 1 << 16
+MAX_ROUNDS = 100_000
+MAX_DEPTH = 16
+MAX_PARTIES = 1 << 12
+MAX_METRICS = 1 << 8
 _OTHER_NAMES = {
     "num_boost_round": "rounds",
     "n_estimators": "rounds",
@@ -62,8 +78,8 @@ class Schema(Frozen):
         default=None, description="the label value that counts as 1, where labels are words"
     )
     weight: Name | None = Field(default=None, description="a column of row weights")
-    numeric: tuple[Name, ...] = ()
-    categorical: Mapping[Name, tuple[str, ...]] = Field(default_factory=dict)
+    numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
+    categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -103,10 +119,10 @@ class Terms(Frozen):
     """The agreement of one session. Parameters have XGBoost's names and defaults, but for `rounds`."""
 
     columns: Schema
-    parties: tuple[str, ...] = ()
+    parties: Several[str] = Field(default=(), max_length=MAX_PARTIES)
     objective: str = "binary:logistic"
-    rounds: int = Field(default=100, ge=1, le=100_000)
-    max_depth: int = Field(default=6, ge=1, le=16)
+    rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
+    max_depth: int = Field(default=6, ge=1, le=MAX_DEPTH)
     learning_rate: float = Field(default=0.3, gt=0, le=1)
     max_bin: int = Field(default=256, ge=2, le=256)
     reg_lambda: float = Field(default=1.0, ge=0)
@@ -114,12 +130,16 @@ class Terms(Frozen):
     gamma: float = Field(default=0.0, ge=0)
     min_child_weight: float = Field(default=1.0, ge=0)
     base_score: float | None = None
-    eval_metric: tuple[str, ...] = ()
+    eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     cut_points: Literal["grid", "kll"] = "grid"
     gradient_bits: int = Field(default=16, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
     colluding: int | None = Field(default=None, ge=0, le=98)
     allow_two_parties: bool = False
+    on_loss: Literal["wait", "shrink", "stop"] = "wait"
+    turn_timeout: float = Field(default=600.0, gt=0)
+    rejoin_timeout: float = Field(default=600.0, ge=0)
+    quorum: int | None = Field(default=None, ge=1)
     program: Name = "boosting"
 
     @field_validator("objective")
@@ -165,6 +185,15 @@ class Terms(Frozen):
             raise ValueError(
                 'cut_points kll shows raw values to the aggregator: it needs protection = "plain"'
             )
+        if self.quorum is not None and self.on_loss != "shrink":
+            raise ValueError('quorum needs on_loss = "shrink": else the roster is always that of all parties')
+        if self.quorum is not None and self.parties and not self.fewest == self.quorum <= len(self.parties):
+            raise ValueError(
+                f"quorum {self.quorum} of {len(self.parties)} parties: protection {self.protection} opens no "
+                f"sum of fewer than {self.fewest}"
+                if self.quorum < self.fewest
+                else f"quorum {self.quorum} is more than the {len(self.parties)} parties"
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
@@ -183,6 +212,14 @@ class Terms(Frozen):
                 f"protection masked with {parties} parties of which {self.colluding} collude: "
                 f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
             )
+
+    @property
+    def fewest(self) -> int:
+        """The fewest parties whose sums are ever opened."""
+        if self.on_loss != "shrink":
+            return len(self.parties)
+        masked = Group.of(self.parties, self.colluding).smallest_roster if self.protection == "masked" else 1
+        return max(masked, self.quorum or len(self.parties) // 2 + 1)
 
     @property
     def loss(self) -> Loss:
@@ -239,12 +276,19 @@ class Terms(Frozen):
     def from_canonical(cls, text: str) -> Self:
         """Terms from what `canonical` wrote."""
         try:
-            values = json.loads(text)
+            values = json.loads(text, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"terms: not JSON: {error}") from None
         if not isinstance(values, dict):
             raise ConfigError("terms: not a JSON object")
         return cls.read(values)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of no more keys than can be meant: each unknown one is a fault, and takes memory."""
+    if len(pairs) > MAX_FEATURES:
+        raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
+    return dict(pairs)
 
 
 def _known(value: str, known: Iterable[str], what: str) -> str:
@@ -293,4 +337,4 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
         got = fault["input"]
         shown = f", got {got!r}"[:_LONGEST] if isinstance(got, (str, int, float, bool)) else ""
         message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
-    return ConfigError(" ".join(f"{source}: {message}".splitlines()))
+    return ConfigError(f"{source}: {quoted(message)}")

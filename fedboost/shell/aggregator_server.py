@@ -3,35 +3,47 @@
 Promises: parties dial in, it dials nobody; a connection that breaks the protocol is closed and named, and
 the process goes on; a lost party is reported to the session at once.
 Refuses: whoever has no certificate of the consortium, or one of another role; a party with a name that is
-taken; terms without parties or with an unknown program.
+taken; terms without parties or with an unknown program; whatever is beyond `shell.limits`.
 """
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, PeerError, Refused
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Outbox
-from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
+from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.protocol import memory
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox, Program
+from fedboost.protocol.journal import Begun
+from fedboost.protocol.messages import FromParty
 from fedboost.protocol.terms import Terms
-from fedboost.shell import channel
+from fedboost.shell import channel, health, limits
 from fedboost.shell.config import AggregatorConfig
+from fedboost.shell.gate import Gate, refuse
+from fedboost.shell.health import Health
 from fedboost.shell.keys import Bundle, peer_of, server_credentials
+from fedboost.shell.limits import Outgoing, Peer
 from fedboost.shell.programs import load_program
-from fedboost.shell.simulation import finish
-from fedboost.shell.telemetry import Meter
+from fedboost.shell.sessions import Running
+from fedboost.shell.store import CannotRecord, Folder, Journal
 from fedboost.wire import codec
-from fedboost.wire.codec import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
-
-Outgoing = asyncio.Queue[bytes]
+from fedboost.wire.codec import TrainEvent, Waiting, Wish
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
+MAX_UNDELIVERED = 16
+"""Finished sessions that are kept for an analyst to come back; beyond it the oldest is on the disk alone."""
+TICK_SECONDS = 0.25
+"""How often deadlines are looked at."""
+TURN_SECONDS = 20.0
+"""How long a turn under way is waited for before the process ends."""
 
 
 class AggregatorServer:
@@ -45,24 +57,39 @@ class AggregatorServer:
         self._bundle = bundle
         self._attending: dict[str, Outgoing] = {}
         self._changed = asyncio.Event()
-        self._busy = False
         self._waiting = 0
-        self._session: AggregatorSession | None = None
-        self._joined: set[str] = set()
-        self._meter = Meter(())
-        self._events: asyncio.Queue[TrainEvent | None] = asyncio.Queue()
-        self._server = grpc.aio.server(options=channel.SERVER_OPTIONS)
+        self._running: Running | None = None
+        self._unfinished: deque[Running] = deque()
+        """Sessions of an earlier process that wait for the one that runs."""
+        self._finished: dict[tuple[str, str], Running] = {}
+        """Sessions whose end their analyst does not know yet."""
+        self._folder: Folder | None = None
+        self._fatal = ""
+        self._ended = asyncio.Event()
+        self._stopping = False
+        self._turned = asyncio.Event()
+        self._ticker: asyncio.Task[None] | None = None
+        self._gate = Gate(bundle, log)
+        self._health = Health(self._gate)
+        self._server = grpc.aio.server(
+            options=channel.SERVER_OPTIONS, maximum_concurrent_rpcs=limits.OPEN_CALLS
+        )
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         for program in self._config.programs:
             load_program(program, self._config.programs)
-        handlers = {
-            "Attend": grpc.stream_stream_rpc_method_handler(self._attend),
-            "Train": grpc.unary_stream_rpc_method_handler(self._train),
+        services = {
+            channel.SERVICE: {"Attend": self._attend, "Train": self._answer_analyst},
+            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
         }
-        service = grpc.method_handlers_generic_handler(channel.SERVICE, handlers)
-        self._server.add_generic_rpc_handlers((service,))
+        for service, methods in services.items():
+            # On the wire a call with one message is a stream of one: so the gate sees it before the message.
+            handlers = {
+                method: grpc.stream_stream_rpc_method_handler(self._gate.guarded(answer))
+                for method, answer in methods.items()
+            }
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         host = self._config.listen.rpartition(":")[0]
         try:
             if self._bundle is None:
@@ -75,46 +102,79 @@ class AggregatorServer:
                 f"cannot listen on {self._config.listen}: the port is taken, or the address is another "
                 f"machine's"
             ) from None
+        if self._config.state is not None:
+            self._folder = Folder(self._config.state)
+            self._unfinished.extend(map(self._resumed, self._folder.unfinished()))
         await self._server.start()
+        self._health.serving = True
         self.address = f"{host}:{port}"
+        self._ticker = asyncio.create_task(self._tick())
+        self._begin_next()
 
     async def serve(self) -> None:
-        """Until `stop`."""
-        await self._server.wait_for_termination()
+        """Until `stop`. ConfigError when a journal cannot be written any more."""
+        await self._ended.wait()
+        if self._fatal:
+            raise ConfigError(self._fatal)
 
     async def stop(self) -> None:
-        """Say goodbye to everyone and close the port."""
-        if self._session is not None:
-            self._fail(self._session, "the aggregator was stopped")
+        """Finish the turn, hang up on everyone, and close the port. Sessions go on in the next process."""
+        self._health.serving = False
+        self._stopping = True
+        running = self._running
+        if running is not None and self._folder is None:
+            running.fail("the aggregator was stopped")
             await asyncio.sleep(0.1)  # lets the goodbyes out
+        elif running is not None and running.session.state in ("asking", "opening") and not self._fatal:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._turned.wait(), TURN_SECONDS)
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._running = None
         await self._server.stop(grace=1.0)
+        if self._folder is not None:
+            self._folder.close()
+        self._ended.set()
 
     # ---- parties ------------------------------------------------------------------------------------
 
-    async def _attend(self, requests: AsyncIterator[bytes], context: Any) -> None:
+    async def _attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """One party, from its arrival to its departure."""
         try:
             _check_version(context, "party")
             name = self._name_of(context)
         except FedboostError as error:
-            self._log.info("party refused", reason=str(error))
-            await context.abort(channel.status_of(error), str(error))
-        outgoing: Outgoing = asyncio.Queue()
+            self._log.info("party refused", reason=quoted(str(error)))
+            await refuse(context, error)
+        task = asyncio.current_task()
+        assert task is not None
+        outgoing = Outgoing(task.cancel)
         self._attending[name] = outgoing
         self._log.info("party here", party=name)
-        reason = "its connection closed"
+        reason, fault, spare = "its connection closed", None, 0
         writer: asyncio.Task[None] | None = None
         try:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
-            writer = asyncio.create_task(self._write(outgoing, context, asyncio.current_task()))
+            writer = asyncio.create_task(self._write(outgoing, context, task))
             self._tell_of_change()
+            self._handle(name, Here())
             async for data in requests:
-                if self._session is not None and name in self._session.terms.parties:
-                    self._meter.sent(name, len(data))
-                self._handle(name, codec.decode_from_party(data))
+                if self._running is not None and name in self._running.terms.parties:
+                    self._running.meter.sent(name, len(data))
+                message = codec.decode_from_party(data)
+                awaited = self._running is not None and self._running.awaits(name, message)
+                spare = limits.LAST_WORDS if awaited else spare - 1
+                if spare < 0 and not peer.unwanted.take(time.monotonic()):
+                    peer.bar(time.monotonic())
+                    raise PeerError("it keeps sending what nobody asked for")
+                self._handle(name, message)
         except PeerError as error:
-            reason = f"it broke the protocol: {error}"
-            await context.abort(channel.status_of(error), str(error))
+            reason, fault = f"it broke the protocol: {quoted(str(error))}", error
+        except asyncio.CancelledError:
+            if not outgoing.fault:
+                raise
+            peer.bar(time.monotonic())
+            reason, fault = outgoing.fault, PeerError(outgoing.fault)
         except grpc.RpcError:
             reason = "its connection broke"
         finally:
@@ -124,6 +184,8 @@ class AggregatorServer:
             self._tell_of_change()
             self._log.info("party gone", party=name, reason=reason)
             self._handle(name, Gone(reason))
+        if fault is not None:
+            await refuse(context, fault)  # at last: a party that does not read is not told either
 
     def _name_of(self, context: Any) -> str:
         metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
@@ -141,10 +203,11 @@ class AggregatorServer:
             )
         return name
 
-    def _check_role(self, context: Any, role: str, name: str | None = None) -> None:
-        """Raise Refused unless the caller's certificate is of this role, and of this name if one is given."""
+    def _check_role(self, context: Any, role: str, name: str | None = None) -> str:
+        """The caller's name. Raises Refused unless its certificate is of this role, and of this name if one
+        is given."""
         if self._bundle is None:
-            return
+            return name or ""
         try:
             known = peer_of(context.auth_context(), self._bundle, datetime.now(UTC))
         except PeerError as error:
@@ -156,6 +219,7 @@ class AggregatorServer:
             )
         if name is not None and known.name != name:
             raise Refused(f"party {name!r} dials with the certificate of party {known.name!r}")
+        return known.name
 
     def _tell_of_change(self) -> None:
         """Wake the analysts that wait for parties."""
@@ -171,126 +235,150 @@ class AggregatorServer:
             if attending is not None:
                 attending.cancel()
 
-    def _handle(self, party: str, event: FromParty | Gone) -> None:
-        session = self._session
-        if session is None or party not in session.terms.parties:
+    def _handle(self, party: str, event: FromParty | Here | Gone) -> None:
+        if self._running is not None:
+            self._guarded(lambda running: running.handle(party, event))
+
+    def _guarded(self, step: Callable[[Running], None]) -> None:
+        """Let the session that runs take a step; begin the next when it is over."""
+        running = self._running
+        if running is None or self._fatal:
             return
-        match event:
-            case Join(name) if name == session.name:
-                self._joined.add(party)
-            case Join() | Report() | Assist() | Attest() if party not in self._joined:
-                return  # its last words in the session before this one
+        turn = running.session.turn
         try:
-            outbox = session.handle(party, event)
-            for row in self._meter.rows(session.history):
-                self._events.put_nowait(self._round(row))
-            self._send(outbox)
-        except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            self._fail(session, f"program {session.terms.program!r} failed: {what}")
+            step(running)
+        except CannotRecord as error:
+            self._fatal = str(error)
+            self._log.error("cannot go on", reason=self._fatal)
+            self._ended.set()
             return
-        if session.state == "done":
-            self._end(None)
-        elif session.state == "failed":
-            self._end(Failed(str(session.error)))
+        if self._stopping and running.session.turn != turn:
+            self._turned.set()
+        if running.over:
+            self._running = None
+            self._finished[running.analyst, running.terms.digest] = running
+            while len(self._finished) > MAX_UNDELIVERED:
+                self._finished.pop(next(iter(self._finished)))
+            self._begin_next()
 
-    def _fail(self, session: AggregatorSession, reason: str) -> None:
-        """End a session for a reason that is no party's."""
-        self._send([(party, Bye(reason)) for party in session.terms.parties])
-        self._end(Failed(reason))
+    def _begin_next(self) -> None:
+        """Go on with a session of an earlier process, if there is one; else analysts that wait may begin."""
+        if self._unfinished and not self._stopping:
+            self._begin(self._unfinished.popleft())
+        self._tell_of_change()
 
-    def _end(self, last: Failed | None) -> None:
-        """The session is over: without `last` there is a model."""
-        self._session = None
-        self._events.put_nowait(last)
+    def _begin(self, running: Running) -> None:
+        self._running = running
+        self._guarded(lambda running: running.start(set(self._attending), time.monotonic()))
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._guarded(lambda running: running.tick(time.monotonic()))
 
     def _send(self, outbox: Outbox) -> None:
+        if self._stopping and self._folder is not None:
+            return  # the turn that was waited for is over: the next process asks the next question
         encoded: dict[int, bytes] = {}
         for party, message in outbox:
             if party in self._attending:
                 data = encoded.setdefault(id(message), b"") or codec.encode_to_party(message)
                 encoded[id(message)] = data
-                self._meter.received(party, len(data))
-                self._attending[party].put_nowait(data)
+                if self._running is not None:
+                    self._running.meter.received(party, len(data))
+                self._attending[party].put(data)
 
     # ---- analysts -----------------------------------------------------------------------------------
 
-    async def _train(self, request: bytes, context: Any) -> AsyncIterator[bytes]:
-        """One analyst, from terms to model."""
+    async def _answer_analyst(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """One call of an analyst: its request, then the answer as it comes."""
+        request = await self._gate.only_message(requests, context, peer)
+        async with aclosing(self._train(request, context)) as answer:
+            async for event in answer:
+                await context.write(codec.encode_train_event(event))
+
+    async def _train(self, request: bytes, context: Any) -> AsyncGenerator[TrainEvent, None]:
+        """One analyst, from terms to model. Who comes again with the terms of a session follows that one."""
         try:
             _check_version(context, "analyst")
-            self._check_role(context, "analyst")
-            terms = codec.decode_train_request(request)
+            analyst = self._check_role(context, "analyst")
+            terms, wish = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-            program = load_program(terms.program, self._config.programs)
+            allowed = int(self._config.memory * memory.GIB)
+            memory.check_terms(terms, allowed)
+            program = self._program(terms)
+            if self._waiting >= MAX_WAITING:
+                raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
-            self._log.info("analyst refused", reason=str(error))
-            await context.abort(channel.status_of(error), str(error))
-        if self._waiting >= MAX_WAITING:
-            busy = Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
-            await context.abort(channel.status_of(busy), str(busy))
-        self._waiting += 1
+            self._log.info("analyst refused", reason=quoted(str(error)))
+            await refuse(context, error)
+        running = self._known(analyst, terms)
+        if wish is Wish.STOP:
+            if running is not None and running is self._running:
+                self._guarded(lambda running: running.fail("the analyst stopped it"))
+            self._finished.pop((analyst, terms.digest), None)
+            return
+        if running is None or (running.failed and wish is not Wish.RETURN):
+            self._waiting += 1
+            try:
+                async for parties in self._until_ready(terms):
+                    yield Waiting(parties)
+            finally:
+                self._waiting -= 1
+            running = self._new(terms, program, analyst)
+            self._begin(running)
+        async for event in running.follow():
+            yield event
+        self._finished.pop((analyst, terms.digest), None)
+        running.forget()
+
+    def _known(self, analyst: str, terms: Terms) -> Running | None:
+        """The session of this analyst under these terms, if it runs, waits, or nobody has its model yet."""
+        sessions = [self._running, *self._unfinished, *self._finished.values()]
+        wanted = analyst, terms.digest
+        return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)
+
+    def _program(self, terms: Terms) -> Program:
+        allowed = int(self._config.memory * memory.GIB)
+        return memory.within(load_program(terms.program, self._config.programs), allowed)
+
+    def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
+        name = f"session-{secrets.token_hex(4)}"
+        if self._folder is None:
+            session = AggregatorSession(name, terms, program)
+            return Running(session, analyst, None, self._send, self._log)
+        journal = self._folder.begin(name)
+        journal.append(Begun(name, terms, analyst))
+        session = AggregatorSession(name, terms, program, journal.append)
+        return Running(session, analyst, journal, self._send, self._log)
+
+    def _resumed(self, journal: Journal) -> Running:
+        """The session of a journal. ConfigError that names the file."""
+        begun, *past = journal.past
         try:
-            async for parties in self._until_ready(terms):
-                yield codec.encode_train_event(Waiting(parties))
-        finally:
-            self._waiting -= 1
-        try:
-            session = AggregatorSession(f"session-{secrets.token_hex(4)}", terms, program)
-            async with aclosing(self._run(session)) as events:
-                async for event in events:
-                    yield codec.encode_train_event(event)
-        finally:
-            self._busy = False
-            self._tell_of_change()
+            if not isinstance(begun, Begun):
+                raise ConfigError("does not begin with its terms")
+            program = self._program(begun.terms)
+            session = AggregatorSession(begun.session, begun.terms, program, journal.append, past)
+        except FedboostError as error:
+            raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None
+        return Running(session, begun.analyst, journal, self._send, self._log)
 
     async def _until_ready(self, terms: Terms) -> AsyncIterator[tuple[str, ...]]:
-        """The parties that are not here yet (none: another session runs), whenever that changes, until this
-        session may begin; then no other begins before it has ended."""
+        """The parties that are not here yet (none: another session runs), whenever that changes, until a
+        session under these terms may begin."""
         before: tuple[str, ...] | None = None
-        while (missing := tuple(p for p in terms.parties if p not in self._attending)) or self._busy:
+        while True:
+            missing = tuple(p for p in terms.parties if p not in self._attending)
+            if not missing and self._running is None and not self._stopping:
+                return
             changed = self._changed
             if missing != before:
-                self._log.info("waiting", parties=list(missing), another_session=self._busy)
+                self._log.info("waiting", parties=list(missing), another_session=self._running is not None)
                 yield missing
             before = missing
             await changed.wait()
-        self._busy = True
-
-    async def _run(self, session: AggregatorSession) -> AsyncGenerator[TrainEvent, None]:
-        """A session from first to last: its rounds as they come, then its model or its failure."""
-        self._session, self._meter = session, Meter(session.terms.parties)
-        self._joined, self._events = set(), asyncio.Queue()
-        log = self._log.bind(session=session.name)
-        log.info("session begins", parties=list(session.terms.parties), terms=session.terms.digest[:12])
-        self._send(session.start())
-        try:
-            while (event := await self._events.get()) is not None:
-                if isinstance(event, Failed):
-                    log.info("session failed", reason=event.reason)
-                yield event
-                if isinstance(event, Failed):
-                    return
-            try:
-                data = finish(session, self._meter).model.to_bytes()
-            except FedboostError as error:
-                log.info("session failed", reason=str(error))
-                yield Failed(str(error))
-                return
-            log.info("session done", rounds=len(session.history), seconds=round(self._meter.seconds, 2))
-            for start in range(0, len(data), MODEL_PART):
-                last = start + MODEL_PART >= len(data)
-                traffic = self._meter.traffic if last else {}
-                yield ModelPart(data[start : start + MODEL_PART], last, traffic)
-        finally:
-            if self._session is session:
-                log.info("session failed", reason="the analyst left")
-                self._fail(session, "the analyst left")
-
-    def _round(self, row: dict[str, float]) -> RoundDone:
-        metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
-        return RoundDone(int(row["round"]), metrics, self._meter.seconds, dict(self._meter.traffic))
 
 
 def _check_version(context: Any, who: str) -> None:

@@ -1,16 +1,20 @@
 """The analyst's end: submits terms to an aggregator, follows the rounds, receives the model.
 
-Promises: `Training` yields a row a round as it comes; after the last row `model` is there.
+Promises: `Training` yields a row a round as it comes; after the last row `model` is there. The session lives
+at the aggregator: a connection that is lost is dialled again, and the same terms lead back to it.
 Refuses: a session that failed raises SessionFailed with the aggregator's sentence; no aggregator within
 `wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
 """
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
-from fedboost.errors import ConfigError, PeerError, SessionFailed
+from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.privacy.masked import Group
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
@@ -19,7 +23,12 @@ from fedboost.shell.keys import Bundle
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Row
 from fedboost.wire import codec
-from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting
+from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting, Wish
+
+REDIAL_SECONDS = 1.0
+"""Between two tries to reach an aggregator that was lost."""
+STOP_SECONDS = 5.0
+"""How long the aggregator is tried to be told that the session is to end."""
 
 OnWaiting = Callable[[tuple[str, ...]], None]
 
@@ -35,8 +44,10 @@ class Training:
         self.traffic: dict[str, tuple[int, int]] = {}
         """Party to (bytes sent, bytes received)."""
         self._model: Model | None = None
+        self._address = address
         self._bundle = bundle
-        self._rows = self._follow(address, terms, wait, on_waiting)
+        self._terms = terms
+        self._rows = self._follow(wait, on_waiting)
 
     def __iter__(self) -> Iterator[Row]:
         return self._rows
@@ -50,39 +61,63 @@ class Training:
             raise SessionFailed("the training ended without a model")
         return self._model
 
-    def _follow(self, address: str, terms: Terms, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+    def stop(self) -> None:
+        """End the session at the aggregator. Who only stops listening can come back with the same terms."""
         import grpc
 
+        request = codec.encode_train_request(self._terms.canonical(), Wish.STOP)
+        with contextlib.suppress(grpc.RpcError, FedboostError):
+            list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
+
+    def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+        """Rows to the end of the session, over as many connections as it takes."""
+        import grpc
+
+        who, wish = f"the aggregator at {self._address}", Wish.FOLLOW
+        while True:
+            try:
+                yield from self._events(wish, wait, on_waiting)
+            except grpc.RpcError as error:
+                lost: Any = error
+                if lost.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                    raise channel.explained(lost, who) from None
+                if on_waiting:
+                    on_waiting((who,))
+                time.sleep(REDIAL_SECONDS)
+                wish = Wish.RETURN
+                continue
+            if self._model is None:
+                raise PeerError(f"{who} ended the training without a model")
+            return
+
+    def _events(self, wish: Wish, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+        """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
-        try:
-            request = codec.encode_train_request(terms.canonical())
-            for message in channel.train_stream(address, self._bundle, request, wait):
-                match codec.decode_train_event(message):
-                    case Waiting(parties):
-                        if on_waiting:
-                            on_waiting(parties)
-                    case RoundDone(number, metrics, seconds, traffic):
-                        self.traffic = dict(traffic)
-                        total = sum(map(sum, traffic.values()))
-                        row: Row = {"round": number, **metrics}
-                        row |= {"seconds": seconds - before, "bytes": total - bytes_before}
-                        before, bytes_before = seconds, total
+        request = codec.encode_train_request(self._terms.canonical(), wish)
+        for message in channel.train_stream(self._address, self._bundle, request, wait):
+            match codec.decode_train_event(message):
+                case Waiting(parties):
+                    if on_waiting:
+                        on_waiting(parties)
+                case RoundDone(number, metrics, seconds, traffic):
+                    self.traffic = dict(traffic)
+                    total = sum(map(sum, traffic.values()))
+                    row: Row = {"round": number, **metrics}
+                    row |= {"seconds": seconds - before, "bytes": total - bytes_before}
+                    before, bytes_before = seconds, total
+                    if number >= len(self.history):
                         self.history.append(row)
                         yield row
-                    case ModelPart(part, last, traffic):
-                        data += part
-                        if last:
-                            self.traffic = dict(traffic)
-                            model = Model.from_bytes(bytes(data), "the aggregator's model")
-                            _check(model, terms, self._bundle)
-                            self._model = model
-                    case Failed(reason):
-                        raise SessionFailed(reason)
-        except grpc.RpcError as error:
-            raise channel.explained(error, f"the aggregator at {address}") from None
-        if self._model is None:
-            raise PeerError(f"the aggregator at {address} ended the training without a model")
+                case ModelPart(part, last, traffic):
+                    data += part
+                    if last:
+                        self.traffic = dict(traffic)
+                        model = Model.from_bytes(bytes(data), "the aggregator's model")
+                        _check(model, self._terms, self._bundle)
+                        self._model = model
+                case Failed(reason):
+                    raise SessionFailed(reason)
 
 
 class Connection:

@@ -20,6 +20,7 @@ from fedboost.errors import (
     quoted,
 )
 from fedboost.shell.keys import CLIENT_TLS_OPTIONS, Bundle, channel_credentials, tls_fault
+from fedboost.shell.limits import SERVER_OPTIONS as LIMITS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 SERVICE = "fedboost.wire.v1.Aggregator"
@@ -51,7 +52,11 @@ SERVER_OPTIONS = [
     ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.so_reuseport", 0),
+    *LIMITS,
 ]
+LONGEST_DETAILS = 600
+"""Characters of the sentence a call ends with. It travels in trailers, which gRPC bounds to 8 KiB, and a
+character there takes up to 12 bytes."""
 
 STATUS: list[tuple[type[FedboostError], grpc.StatusCode]] = [
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),

@@ -61,11 +61,15 @@ class PartyConfig(Frozen):
 
 
 class AggregatorConfig(Frozen):
-    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name."""
+    """The aggregator's file. `programs` are custom programs, as module:function, that terms may name;
+    `memory` is how many GiB the sums of a session may take; `state` is the folder in which sessions outlive
+    the process, beside the file unless named."""
 
     listen: str = "127.0.0.1:7070"
     keys: Path | None = None
+    state: Path | None = None
     programs: tuple[str, ...] = Field(())
+    memory: float = Field(default=4.0, gt=0)
 
     _check = field_validator("listen")(_address)
 
@@ -77,7 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:  # TOML's own, and that of Python for a number of thousands of digits
         raise ConfigError(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{path}: not TOML: nested too deeply") from None
@@ -102,7 +106,8 @@ def read_party(path: Path) -> PartyConfig:
 def read_aggregator(path: Path) -> AggregatorConfig:
     """The aggregator's file; its paths are made absolute."""
     config = read_model(AggregatorConfig, read_toml(path), str(path))
-    return config.model_copy(update=_from_folder(path, {"keys": config.keys}))
+    state = config.state or Path(f"{path.stem}.state")
+    return config.model_copy(update=_from_folder(path, {"keys": config.keys, "state": state}))
 
 
 def _from_folder(source: Path, paths: Mapping[str, Path | None]) -> dict[str, Path | None]:

@@ -40,8 +40,8 @@ class Loopback:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file; programs: custom
-    programs the aggregator offers; policy: of the parties' files. `parties` has the process of each party by
-    name.
+    programs the aggregator offers; policy: of the parties' files. `aggregator` is its process, `parties` has
+    that of each party by name.
     """
 
     def __init__(
@@ -56,15 +56,17 @@ class Loopback:
         self._programs = list(programs)
         self._policy = dict(policy or {})
         self._stems = party_stems(self._tables)
+        self._spawned: set[str] = set()
         self._open = ExitStack()
         self.parties: dict[str, subprocess.Popen[str]] = {}
+        self.aggregator: subprocess.Popen[str]
         self.address = ""
 
     def __enter__(self) -> "Loopback":
         self._open.__enter__()
         try:
             self._make_keys()
-            self._start_aggregator()
+            self.start_aggregator()
             for name in self._tables:
                 self.start_party(name)
             self._wait_for_parties()
@@ -94,9 +96,15 @@ class Loopback:
         self._keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
         write_consortium(self._keys, self._stems, days=1)
 
-    def _start_aggregator(self) -> None:
-        values = {"listen": "127.0.0.1:0", "keys": str(self._keys / AGGREGATOR), "programs": self._programs}
-        process = self._spawn(AGGREGATOR, values, "--json")
+    def start_aggregator(self) -> None:
+        """Start the aggregator's process; once it has run, at the same address and with the same state."""
+        values = {
+            "listen": self.address or "127.0.0.1:0",
+            "keys": str(self._keys / AGGREGATOR),
+            "state": str(self._keys / "state"),
+            "programs": self._programs,
+        }
+        process = self.aggregator = self._spawn(AGGREGATOR, values, "--json")
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -126,7 +134,8 @@ class Loopback:
         role = AGGREGATOR if stem == AGGREGATOR else "party"
         file = self._folder / f"{stem}.toml"
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
-        log = self._open.enter_context(self._log_file(stem).open("w"))
+        log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
+        self._spawned.add(stem)
         process = subprocess.Popen(
             [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
             stdin=subprocess.DEVNULL,

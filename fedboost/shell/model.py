@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.model import Booster
 from fedboost.privacy import identity
-from fedboost.protocol import meeting
+from fedboost.protocol import meeting, progress
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
 from fedboost.shell.files import write_atomically
@@ -33,7 +33,8 @@ class Model:
     """A trained model.
 
     terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
-    it (nothing where no party has keys), over the session's digest `session`.
+    it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
+    sums were over other parties than in the round before (nothing where it always were all).
     """
 
     booster: Booster = field(repr=False)
@@ -41,6 +42,7 @@ class Model:
     rounds: tuple[Mapping[str, float], ...] = field(repr=False)
     attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
     session: bytes = field(default=b"", repr=False, compare=False)
+    rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -62,11 +64,15 @@ class Model:
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
-        """The parties of the consortium with these roots (PEM) that signed this very model: each took part in
-        its session, under its terms and their protection. PeerError for a signature that is wrong.
+        """The parties of the consortium with these roots (PEM) that signed this model: each took part in its
+        session, under its terms and their protection, and was told these very trees. A custom program may
+        make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
+        is wrong.
         """
-        if len({(attest.turns, attest.transcript) for attest in self.attestations.values()}) > 1:
+        if len({attest.transcript for attest in self.attestations.values()}) > 1:
             raise PeerError("the parties signed that they answered different questions")
+        constant = self.booster.constant
+        told = progress.structure(constant, self.booster.trees) if self.terms.program == "boosting" else None
         for party, attest in self.attestations.items():
             try:
                 signed_by = identity.identify(attest.certificate, roots, now, denied)
@@ -74,8 +80,10 @@ class Model:
                 raise PeerError(f"the model's signature of party {party}: {error}") from None
             if (signed_by.name, signed_by.role) != (party, meeting.PARTY) or party not in self.parties:
                 raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
+            if told not in (None, attest.structure):
+                raise PeerError(f"party {party} signed other trees than those of the model")
             statement = meeting.attestation(
-                self.terms, self.session, party, attest.turns, attest.transcript, self.fingerprint
+                self.terms, self.session, party, attest.turns, attest.transcript, attest.structure
             )
             identity.verify(signed_by, statement, attest.signature)
         return tuple(party for party in self.parties if party in self.attestations)
@@ -90,6 +98,7 @@ class Model:
             _PREFIX + "protection": terms.protection,
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
+            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
             **self._signatures(),
         }
 
@@ -100,6 +109,7 @@ class Model:
             party: {
                 "turns": attest.turns,
                 "transcript": attest.transcript.hex(),
+                "structure": attest.structure.hex(),
                 "certificate": base64.b64encode(attest.certificate).decode(),
                 "signature": base64.b64encode(attest.signature).decode(),
             }
@@ -127,6 +137,8 @@ class Model:
             terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
             history = json.loads(attributes[_PREFIX + "history"])
             rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
+            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
+            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
             signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
             attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
             session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
@@ -134,7 +146,7 @@ class Model:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         if terms.columns.features != booster.features or terms.objective != booster.objective:
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds, attestations, session)
+        return cls(booster, terms, rounds, attestations, session, rosters)
 
     @classmethod
     def load(cls, path: Path | str) -> "Model":
@@ -168,8 +180,10 @@ class Model:
 
 def _attestation(entry: Mapping[str, Any]) -> Attest:
     return Attest(
+        0,
         int(entry["turns"]),
         bytes.fromhex(entry["transcript"]),
+        bytes.fromhex(entry["structure"]),
         base64.b64decode(entry["certificate"], validate=True),
         base64.b64decode(entry["signature"], validate=True),
     )

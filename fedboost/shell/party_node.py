@@ -8,6 +8,8 @@ error ends the process; once it has been let in, it dials again whatever happens
 """
 
 import asyncio
+import random
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from os import urandom
@@ -37,10 +39,15 @@ SAY_SO = 1.0
 MOST_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
-"""Seconds between the loss of an aggregator and the next try to reach it."""
+"""Seconds between the loss of an aggregator and the next try to reach it, at most."""
+MOST_UNREAD = 16
+"""Messages of the aggregator that wait to be handled, before its connection is read no further."""
 MOST_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and whoever can read the site's log has found by then what does not fit."""
+
+
+Inbox = asyncio.Queue[ToParty | PeerError | None]
 
 
 class PartyNode:
@@ -56,6 +63,8 @@ class PartyNode:
         self._table = read_table(config.data)
         self._audit = AuditLog(config.audit) if config.audit else None
         self._session: PartySession | None = None
+        """Outlives a connection: who dials again goes on where it was."""
+        self._hung_up = threading.Event()
         self._offered = ""
         self._attended = False
         self._refusals = 0
@@ -71,6 +80,7 @@ class PartyNode:
         try:
             await self._run(wait, once)
         finally:
+            self._hung_up.set()
             self._close_session("this site stopped")
             if self._audit:
                 self._audit.close()
@@ -96,13 +106,13 @@ class PartyNode:
                     if waited >= SAY_SO and not said:
                         self._log.info("waiting for the aggregator", address=address)
                         said = True
-                    pause = min(2 * pause, LAST_RETRY)
+                    pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
                     continue
                 waited, pause, said = 0.0, FIRST_RETRY, False
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")
-                await asyncio.sleep(REDIAL)
+                await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties do not come all at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
         """One connection, from greeting to loss."""
@@ -110,32 +120,17 @@ class PartyNode:
             (channel.PARTY_KEY, self._config.party.encode()),
             (channel.VERSION_KEY, str(codec.WIRE_VERSION)),
         )
+        self._hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
+        inbox: Inbox = asyncio.Queue(MOST_UNREAD)
+        reader = asyncio.create_task(self._read(call, inbox))
         try:
-            if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
-                self._attended, self._refusals = True, 0
-                self._log.info(AT_HAND, aggregator=self._config.aggregator)
-            async for data in call:
-                try:
-                    message = codec.decode_to_party(data)
-                except PeerError as error:
-                    await call.write(codec.encode_from_party(Leave(quoted(error.public))))
-                    message = Bye(str(error))  # what cannot be read ends the session, not the node
-                session = self._session_for(message)
-                if session is None:
-                    continue
-                replies = session.handle(message)
-                while (reply := await asyncio.to_thread(_next, replies)) is not None:
-                    try:
-                        if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
-                            self._close_session(reply.reason)
-                    finally:
-                        await call.write(codec.encode_from_party(reply))
-                if session.ended is not None:
-                    self._end(session.ended, message)
-                    if once:
-                        await call.done_writing()
-                        return
+            while (message := await inbox.get()) is not None:
+                await self._answer(call, message)
+                if once and self.ended:
+                    await call.done_writing()
+                    return
+            await reader
         except grpc.aio.AioRpcError as error:
             away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             self._refusals += not away
@@ -145,11 +140,49 @@ class PartyNode:
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
             pass  # the aggregator closed the stream while an answer was being written
-        self._close_session("the connection was lost")
+        finally:
+            self._hung_up.set()
+            reader.cancel()
+
+    async def _read(self, call: Any, inbox: "Inbox") -> None:
+        """Put what the aggregator says into the inbox; None when it has hung up."""
+        try:
+            if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
+                self._attended, self._refusals = True, 0
+                self._log.info(AT_HAND, aggregator=self._config.aggregator)
+            async for data in call:
+                try:
+                    message: ToParty | PeerError = codec.decode_to_party(data)
+                except PeerError as error:
+                    message = error
+                if isinstance(message, Bye):
+                    self._hung_up.set()
+                await inbox.put(message)
+        finally:
+            self._hung_up.set()
+            await inbox.put(None)
+
+    async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
+        """Let the session handle one message, and write its replies as they come."""
+        if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
+            await call.write(codec.encode_from_party(Leave(quoted(message.public))))
+            message = Bye(str(message))
+        session = self._session_for(message)
+        if session is None:
+            return
+        replies = session.handle(message)
+        while (reply := await asyncio.to_thread(_next, replies)) is not None:
+            try:
+                if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                    self._close_session(reply.reason)
+            finally:
+                await call.write(codec.encode_from_party(reply))
+        if session.ended is not None:
+            self._end(session.ended, message)
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
-        if isinstance(message, Admit):
+        if isinstance(message, Admit) and (self._session is None or message.session != self._offered):
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began")
             self._offered = message.session
@@ -178,7 +211,7 @@ class PartyNode:
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
                     f"refusal tells something of them, so it refuses all others until it is started again"
                 )
-            self._config.policy.permit(terms, self._config.party, terminal_ask)
+            self._config.policy.permit(terms, self._config.party, self._ask_somebody)
             if self._audit:
                 self._audit.admitted(session, terms)
 
@@ -188,6 +221,9 @@ class PartyNode:
             bundle = self._bundle
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, datetime.now(UTC))
         return Site(self._config.party, self._read_shard, urandom, credentials, permit, record)
+
+    def _ask_somebody(self, text: str) -> bool:
+        return terminal_ask(text, self._hung_up.is_set)
 
     def _read_shard(self, terms: Terms) -> Shard:
         try:

@@ -16,7 +16,9 @@ histogram, in each of which a single row may lie. Row weights or a custom progra
 with them the rule refuses.
 """
 
+import select
 import sys
+import termios
 from collections.abc import Callable, Iterable
 from typing import Literal
 
@@ -39,6 +41,9 @@ ROWS_PER_HESSIAN = {"binary:logistic": 4, "reg:squarederror": 1}
 
 DIGEST_DIGITS = 64
 """A terms digest is given whole: whoever writes the terms could find others with the same short prefix."""
+
+ANSWER_POLL = 0.2
+"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
 
 SHOWN_NAMES, SHOWN_LETTERS = 8, 40
 """How many names a person is shown, and how much of each."""
@@ -75,8 +80,9 @@ class Policy(Frozen):
             raise ValueError('write "auto", "ask", or a list of terms digests')
         for digest in digests:
             if not isinstance(digest, str) or not _is_digest(digest):
+                wrong = shown(digest) if isinstance(digest, str) else type(digest).__name__
                 raise ValueError(
-                    f'{digest!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
+                    f'{wrong!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
                 )
         return tuple(digest.lower() for digest in digests)
 
@@ -93,6 +99,12 @@ class Policy(Frozen):
             )
         if len(terms.parties) < self.min_parties:
             raise _refusal(party, f"min_parties = {self.min_parties}", f"the terms name {len(terms.parties)}")
+        if terms.fewest < self.min_parties:
+            raise _refusal(
+                party,
+                f"min_parties = {self.min_parties}",
+                f'the terms have on_loss = "shrink" to {terms.fewest}; quorum = {self.min_parties} would do',
+            )
         if terms.rounds > self.max_rounds:
             raise _refusal(
                 party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
@@ -186,12 +198,20 @@ def summary(terms: Terms) -> str:
     return "\n".join(f"{key:<12}{value}" for key, value in lines.items())
 
 
-def terminal_ask(text: str) -> bool:
-    """Show a text on the terminal; whether the person there says yes. Refused if there is no terminal."""
+def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Show a text on the terminal; whether the person there says yes. What was typed before is not an answer.
+
+    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
+    """
     if sys.stdin is None or not sys.stdin.isatty():
         raise Refused("its standard input is no terminal, so nobody can be asked")
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
     question = "Take part under these terms with the rows of this site? [y/N] "
     print(f"\n{text}\n{question}", end="", file=sys.stderr, flush=True)
+    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
+        if stopped():
+            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
+            raise Refused("nobody answered before the session or its connection ended")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 

@@ -97,7 +97,12 @@ def finish(session: AggregatorSession, meter: Meter) -> Result:
         for party in session.terms.parties
         if party in session.attestations and session.attestations[party].signature
     }
-    model = Model(session.booster, session.terms, rounds, signed, session.digest if signed else b"")
+    rosters, last = {}, session.terms.parties
+    for row in session.history:
+        if row.roster != last:
+            rosters[row.round] = last = row.roster
+    digest = session.digest if signed else b""
+    model = Model(session.booster, session.terms, rounds, signed, digest, rosters)
     return Result(model, meter.history, meter.traffic)
 
 

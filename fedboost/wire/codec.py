@@ -2,11 +2,13 @@
 
 Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
 a message or a PeerError.
-Refuses: bytes that are no message of this version, values outside their ranges, oversized messages.
+Refuses: bytes that are no message of this version, values outside their ranges, oversized messages, and
+more of anything than there can be: an item of two bytes takes some hundred when it is read.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, assert_never
 
 import numpy as np
@@ -32,6 +34,7 @@ from fedboost.protocol.messages import (
     Report,
     ToParty,
 )
+from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     MAX_ROWS,
@@ -43,7 +46,7 @@ from fedboost.protocol.queries import (
     RowsQuery,
     StartQuery,
 )
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, MAX_ROUNDS, Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 WIRE_VERSION = 1
@@ -52,6 +55,11 @@ MAX_TO_AGGREGATOR = 4 << 20
 MAX_FROM_AGGREGATOR = 64 << 20
 """Bytes of a message from the aggregator: the grids of a wide table are the largest."""
 MODEL_PART = 1 << 20
+MAX_TERMS = 16 << 20
+"""Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
+MAX_GREETING = 64 << 10
+"""Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
+MAX_NODES = 2 << MAX_DEPTH
 
 Traffic = Mapping[str, tuple[int, int]]
 """Party to bytes it sent and received."""
@@ -63,15 +71,22 @@ Traffic = Mapping[str, tuple[int, int]]
 def encode_from_party(message: FromParty) -> bytes:
     """Bytes of a party's message."""
     match message:
-        case Join(session, digest, greeting):
-            out = pb.FromParty(join=pb.Join(session=session, digest=digest, greeting=greeting))
-        case Report(turn, part, cells, note):
-            out = pb.FromParty(report=pb.Report(turn=turn, part=part, cells=cells, note=note))
-        case Assist(turn, answer):
-            out = pb.FromParty(assist=pb.Assist(turn=turn, answer=answer))
-        case Attest(turns, transcript, certificate, signature):
+        case Join(session, digest, attempt, greeting):
+            join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
+            out = pb.FromParty(join=join)
+        case Report(turn, attempt, part, cells, note):
+            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note)
+            out = pb.FromParty(report=report)
+        case Assist(turn, attempt, answer):
+            out = pb.FromParty(assist=pb.Assist(turn=turn, attempt=attempt, answer=answer))
+        case Attest(attempt, turns, transcript, structure, certificate, signature):
             attest = pb.Attest(
-                turns=turns, transcript=transcript, certificate=certificate, signature=signature
+                attempt=attempt,
+                turns=turns,
+                transcript=transcript,
+                structure=structure,
+                certificate=certificate,
+                signature=signature,
             )
             out = pb.FromParty(attest=attest)
         case Leave(reason, session):
@@ -86,15 +101,19 @@ def decode_from_party(data: bytes) -> FromParty:
     message = _parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
     match message.WhichOneof("message"):
         case "join":
-            return Join(message.join.session, message.join.digest, message.join.greeting)
+            join = message.join
+            size = len(join.greeting)
+            _require(size <= MAX_GREETING, f"a greeting of {size} bytes; {MAX_GREETING} are allowed")
+            return Join(join.session, join.digest, join.attempt, join.greeting)
         case "report":
             report = message.report
-            return Report(report.turn, report.part, report.cells, report.note)
+            return Report(report.turn, report.attempt, report.part, report.cells, report.note)
         case "assist":
-            return Assist(message.assist.turn, message.assist.answer)
+            return Assist(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
             attest = message.attest
-            return Attest(attest.turns, attest.transcript, attest.certificate, attest.signature)
+            told = attest.transcript, attest.structure
+            return Attest(attest.attempt, attest.turns, *told, attest.certificate, attest.signature)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")
@@ -106,17 +125,17 @@ def decode_from_party(data: bytes) -> FromParty:
 def encode_to_party(message: ToParty) -> bytes:
     """Bytes of a message of the aggregator."""
     match message:
-        case Admit(session, terms):
-            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical()))
-        case Meet(greetings):
-            out = pb.ToParty(meet=pb.Meet(greetings=greetings))
+        case Admit(session, terms, attempt):
+            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical(), attempt=attempt))
+        case Meet(greetings, so_far):
+            out = pb.ToParty(meet=_meet_to_pb(greetings, so_far))
         case Ask(turn, attempt, roster, query):
             ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **_query_to_pb(query))
             out = pb.ToParty(ask=ask)
-        case Open(turn, request):
-            out = pb.ToParty(open=pb.Open(turn=turn, request=request))
-        case Close(fingerprint):
-            out = pb.ToParty(close=pb.Close(fingerprint=fingerprint))
+        case Open(turn, attempt, request):
+            out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))
+        case Close(attempt):
+            out = pb.ToParty(close=pb.Close(attempt=attempt))
         case Bye(reason):
             out = pb.ToParty(bye=pb.Bye(reason=reason))
         case _:
@@ -131,21 +150,50 @@ def decode_to_party(data: bytes) -> ToParty:
         case "admit":
             try:
                 _require(len(message.admit.session) <= 256, "a session with so long a name")
-                return Admit(message.admit.session, _terms(message.admit.terms))
+                return Admit(message.admit.session, _terms(message.admit.terms), message.admit.attempt)
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
-            return Meet(tuple(message.meet.greetings))
+            return _meet_from_pb(message.meet)
         case "ask":
             ask = message.ask
-            return Ask(ask.turn, ask.attempt, tuple(ask.roster), _query_from_pb(ask))
+            roster = _few(ask.roster, MAX_PARTIES, "parties")
+            return Ask(ask.turn, ask.attempt, roster, _query_from_pb(ask))
         case "open":
-            return Open(message.open.turn, message.open.request)
+            return Open(message.open.turn, message.open.attempt, message.open.request)
         case "close":
-            return Close(message.close.fingerprint)
+            return Close(message.close.attempt)
         case "bye":
             return Bye(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _meet_to_pb(greetings: tuple[bytes, ...], so_far: ModelSoFar) -> Any:
+    rounds = [
+        pb.Round(splits=map(_split_to_pb, r.splits), values=_values_to_pb(r.values)) for r in so_far.rounds
+    ]
+    return pb.Meet(
+        greetings=greetings,
+        grids=so_far.grids,
+        rounds=rounds,
+        splits=map(_split_to_pb, so_far.splits),
+        levels=so_far.levels,
+        **({} if so_far.start is None else _query_to_pb(so_far.start)),
+    )
+
+
+def _meet_from_pb(meet: Any) -> Meet:
+    so_far = ModelSoFar(
+        meet.grids,
+        _start_from_pb(meet.start) if meet.HasField("start") else None,
+        tuple(
+            Round(_splits_from_pb(done.splits), _values_from_pb(done.values))
+            for done in _few(meet.rounds, MAX_ROUNDS + 1, "rounds")
+        ),
+        _splits_from_pb(meet.splits),
+        meet.levels,
+    )
+    return Meet(_few(meet.greetings, MAX_PARTIES, "greetings"), so_far)
 
 
 def _query_to_pb(query: Query) -> dict[str, Any]:
@@ -181,7 +229,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 rows=rows,
                 tree=tree,
                 splits=map(_split_to_pb, splits),
-                values=[pb.LeafValue(node=node, value=value) for node, value in values],
+                values=_values_to_pb(values),
                 metrics=metrics,
                 weight=_scale_to_pb(scale.weight),
                 residual_exponent=scale.residual_exponent,
@@ -198,22 +246,19 @@ def _query_from_pb(ask: Any) -> Query:
             return RowsQuery()
         case "quantiles":
             q = ask.quantiles
-            return QuantileQuery(_rows(q), tuple(_grid_from_pb(grid) for grid in q.grids))
+            return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, _few(q.grids, MAX_FEATURES, "grids"))))
         case "kll":
             q = ask.kll
             return KllQuery(_rows(q), q.features, q.max_bin)
         case "start":
-            q = ask.start
-            cuts = tuple(_cuts_from_pb(f) for f in q.features)
-            cut_points = CutPoints(cuts, tuple(f.missing for f in q.features))
-            return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
+            return _start_from_pb(ask.start)
         case "histograms":
             q = ask.histograms
             return HistogramQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
-                tuple(q.nodes),
+                _splits_from_pb(q.splits),
+                _few(q.nodes, MAX_NODES, "nodes"),
                 q.bins,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
@@ -226,9 +271,9 @@ def _query_from_pb(ask: Any) -> Query:
             return EndRoundQuery(
                 _rows(q),
                 q.tree,
-                tuple(map(_split_from_pb, q.splits)),
-                tuple((value.node, value.value) for value in q.values),
-                tuple(q.metrics),
+                _splits_from_pb(q.splits),
+                _values_from_pb(q.values),
+                _few(q.metrics, MAX_METRICS, "metrics"),
                 MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
                 q.exponents,
             )
@@ -259,13 +304,30 @@ def _split_to_pb(split: Split) -> Any:
     )
 
 
-def _split_from_pb(split: Any) -> Split:
-    return Split(split.node, split.feature, split.bin, split.missing_left, split.left)
+def _splits_from_pb(splits: Any) -> tuple[Split, ...]:
+    few = _few(splits, MAX_NODES, "splits")
+    return tuple(Split(s.node, s.feature, s.bin, s.missing_left, s.left) for s in few)
+
+
+def _values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
+    return [pb.LeafValue(node=node, value=value) for node, value in values]
+
+
+def _values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
+    return tuple((value.node, value.value) for value in _few(values, MAX_NODES, "leaves"))
+
+
+def _start_from_pb(q: Any) -> StartQuery:
+    features = _few(q.features, MAX_FEATURES, "features")
+    cut_points = CutPoints(tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features))
+    return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
 
 
 def _cuts_from_pb(feature: Any) -> Any:
     cuts = np.array(feature.cuts, np.float32)
-    _require(bool(np.isfinite(cuts).all() and (np.diff(cuts) > 0).all()), "cut points that do not increase")
+    _require(
+        bool(np.isfinite(cuts).all() and (cuts[1:] > cuts[:-1]).all()), "cut points that do not increase"
+    )
     return cuts
 
 
@@ -327,15 +389,26 @@ class Failed:
 TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
-def encode_train_request(terms: str) -> bytes:
-    """Bytes of an analyst's request: the terms as JSON."""
-    return _serialised(pb.TrainRequest(terms=terms))
+class Wish(Enum):
+    """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
+    the connection was lost, even to its failure; to stop it."""
+
+    FOLLOW = 0
+    RETURN = 1
+    STOP = 2
 
 
-def decode_train_request(data: bytes) -> Terms:
-    """The terms an analyst submits. Raises PeerError, or ConfigError for terms that cannot be."""
+def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW) -> bytes:
+    """Bytes of an analyst's request: the terms as JSON, and what is wanted of their session."""
+    return _serialised(pb.TrainRequest(terms=terms, wish=wish.name))
+
+
+def decode_train_request(data: bytes) -> tuple[Terms, Wish]:
+    """The terms an analyst submits, and what is wanted of their session. Raises PeerError, or ConfigError for
+    terms that cannot be."""
     request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    return _terms(request.terms)
+    _require(request.wish in (wish.value for wish in Wish), f"wish {request.wish}")
+    return _terms(request.terms), Wish(request.wish)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:
@@ -364,10 +437,10 @@ def decode_train_event(data: bytes) -> TrainEvent:
     event = _parsed(pb.TrainEvent, data, MAX_FROM_AGGREGATOR)
     match event.WhichOneof("event"):
         case "waiting":
-            return Waiting(tuple(event.waiting.parties))
+            return Waiting(_few(event.waiting.parties, MAX_PARTIES, "parties"))
         case "round":
             done = event.round
-            metrics = {value.name: value.value for value in done.metrics}
+            metrics = {value.name: value.value for value in _few(done.metrics, MAX_METRICS, "metrics")}
             return RoundDone(done.round, metrics, done.seconds, _traffic_from_pb(done.traffic))
         case "model":
             part = event.model
@@ -381,14 +454,15 @@ def _traffic_to_pb(traffic: Traffic) -> list[Any]:
     return [pb.PartyTraffic(party=p, sent=sent, received=got) for p, (sent, got) in traffic.items()]
 
 
-def _traffic_from_pb(traffic: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    return {t.party: (t.sent, t.received) for t in traffic}
+def _traffic_from_pb(traffic: Any) -> dict[str, tuple[int, int]]:
+    return {t.party: (t.sent, t.received) for t in _few(traffic, MAX_PARTIES, "parties")}
 
 
 # ---- both -------------------------------------------------------------------------------------------
 
 
 def _terms(text: str) -> Terms:
+    _require(len(text) <= MAX_TERMS, f"terms of {len(text)} characters; {MAX_TERMS} are allowed")
     try:
         return Terms.from_canonical(text)
     except RecursionError:
@@ -406,6 +480,12 @@ def _parsed(kind: Any, data: bytes, limit: int) -> Any:
         return kind.FromString(data)
     except DecodeError:
         raise PeerError("bytes that are not a message of fedboost") from None
+
+
+def _few(items: Any, most: int, what: str) -> tuple[Any, ...]:
+    """A repeated field, once it is known to be short: its items take more memory here than on the wire."""
+    _require(len(items) <= most, f"{len(items)} {what}; {most} are allowed")
+    return tuple(items)
 
 
 def _require(condition: bool, what: str) -> None:

@@ -550,6 +550,15 @@ def test_a_note_without_a_share_for_everybody_is_a_peer_error(turn, kept):
         opener.note(ME, fields.pack(*fields.unpack(turn.notes[ME])[kept]))
 
 
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_note_whose_commitment_or_share_is_longer_is_a_peer_error(turn, place):
+    """What a party says, the aggregator keeps or passes on: it must not be of any size."""
+    said = fields.unpack(turn.notes[ME])
+    said[place] += b"\0"
+    with pytest.raises(PeerError, match="another length"):
+        masked_opener(TAG).note(ME, fields.pack(*said))
+
+
 # ---- keys and masks ---------------------------------------------------------------------------------
 
 

@@ -9,9 +9,10 @@ from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
 from fedboost.gbdt.model import Booster
 from fedboost.privacy import shamir
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone
-from fedboost.protocol.messages import Ask, Close, Leave, Meet, Open, Report
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
+from fedboost.protocol.messages import Ask, Attest, Close, Leave, Meet, Open, Report
 from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.progress import ModelSoFar
 from fedboost.protocol.queries import RowsQuery
 
 ROWS = 200
@@ -30,7 +31,8 @@ class Played:
         shards = {n: shard_of(X, Y, rows=rows) for n, rows in zip(self.terms.parties, parts, strict=True)}
         self.sums = []
         self.said = []
-        self.ends = {name: PartySession(site) for name, site in sites_of(self.terms, shards).items()}
+        self._sites = sites_of(self.terms, shards)
+        self.ends = {name: PartySession(site) for name, site in self._sites.items()}
         self.session = AggregatorSession("s", self.terms, self.two_counts)
         self._change = change or (lambda party, message: [message])
 
@@ -42,18 +44,28 @@ class Played:
 
     def play(self, lost=lambda party, message: False):
         """To the end. `lost(party, message)`: the party is gone after the aggregator got this message."""
-        gone = set()
-        waiting = deque(self.session.start())
+        self._gone = set()
+        return self._play(self.session.start(), lost)
+
+    def back(self, party, memory=True):
+        """A lost party is back, and the session goes on; without memory its process was started anew."""
+        self._gone.discard(party)
+        if not memory:
+            self.ends[party] = PartySession(self._sites[party])
+        return self._play(self.session.handle(party, Here()))
+
+    def _play(self, outbox, lost=lambda party, message: False):
+        waiting = deque(outbox)
         while waiting:
             party, message = waiting.popleft()
-            if party in gone:
+            if party in self._gone:
                 continue
             for changed in self._change(party, message):
                 for reply in self.ends[party].handle(changed):
                     self.said.append((party, reply))
                     waiting.extend(self.session.handle(party, reply))
                     if lost(party, reply):
-                        gone.add(party)
+                        self._gone.add(party)
                         waiting.extend(self.session.handle(party, Gone("its connection closed")))
                         break
         return self.session
@@ -88,29 +100,40 @@ def test_regression_with_weights():
 def test_a_party_lost_after_its_last_report_costs_nothing_but_its_signature():
     played = Played(5)
     session = played.play(after_report(2, "p1"))
-    assert session.state == "done"
     assert played.sums == [ROWS, ROWS]
+    assert (session.state, session.awaited) == ("gathering", ("p1",))  # for its signature
+    session.tick(session.terms.rejoin_timeout + 1)
+    assert session.state == "done"
     assert set(session.attestations) == {"p0", "p2", "p3", "p4"}
 
 
-def test_a_party_lost_earlier_ends_the_session_after_the_turn():
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_party_lost_after_its_report_is_waited_for_after_the_turn(memory):
     played = Played(5)
     session = played.play(after_report(1, "p1"))
     assert played.sums == [ROWS]  # its rows are in the sum of the turn
-    assert str(session.error) == "party p1 was lost: its connection closed"
+    assert (session.state, session.awaited) == ("gathering", ("p1",))
+    assert played.back("p1", memory).state == "done"
+    assert played.sums == [ROWS, ROWS]
+    assert set(session.attestations) == set(session.terms.parties)
 
 
 def test_three_of_five_lost_after_their_reports_end_the_turn():
     played = Played(5)
     session = played.play(after_report(2, "p1", "p2", "p3"))
     assert played.sums == [ROWS]
-    assert session.state == "failed"
-    assert "2 of 5 parties are left, 4 are needed" in str(session.error)
+    assert (session.state, session.awaited) == ("gathering", ("p1", "p2", "p3"))
+    for party in ("p1", "p2", "p3"):
+        played.back(party)
+    assert played.sums == [ROWS, ROWS]
 
 
-def test_a_party_lost_before_its_report_ends_the_session():
-    session = Played(5).play(lambda party, message: party == "p1")
-    assert str(session.error) == "party p1 was lost: its connection closed"
+def test_a_party_lost_before_its_report_is_waited_for():
+    played = Played(5)
+    session = played.play(lambda party, message: party == "p1")
+    assert (session.state, session.awaited, played.sums) == ("gathering", ("p1",), [])
+    assert played.back("p1").state == "done"
+    assert played.sums == [ROWS, ROWS]
 
 
 def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch):
@@ -165,15 +188,23 @@ def test_a_sum_over_fewer_parties():
     assert sums_until_one_leaves(Played(3, less), "other parties than those of the terms") == []
 
 
-def test_different_questions_to_different_parties_open_nothing():
-    """One seals under another attempt: its share does not open for the others, and no mask is given away."""
-    other = changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"])
+def test_different_stories_to_different_parties_open_nothing():
+    """One is told that the session stands elsewhere: its share does not open for the others, and no mask is
+    given away."""
+    other = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
     assert sums_until_one_leaves(Played(3, other), "not authentic") == []
+
+
+def test_a_question_of_another_attempt():
+    later = changing(Ask, lambda m: dataclasses.replace(m, attempt=m.attempt + 1), only=["p1"])
+    assert sums_until_one_leaves(Played(3, later), "a question of attempt 2 in attempt 1") == []
 
 
 def test_help_is_asked_for_with_another_turn():
     later = changing(Open, lambda m: dataclasses.replace(m, turn=m.turn + 1))
-    assert sums_until_one_leaves(Played(3, later), "help is asked for with turn 2 in turn 1") == []
+    assert (
+        sums_until_one_leaves(Played(3, later), "help is asked for with turn 2, which is not the last") == []
+    )
 
 
 def test_a_question_asked_again_gets_the_same_bytes():
@@ -190,19 +221,21 @@ def test_a_question_asked_again_gets_the_same_bytes():
 def test_another_question_in_a_turn_that_was_answered():
     def another(party, message):
         twice = isinstance(message, Ask) and party == "p1"
-        return [message, dataclasses.replace(message, attempt=1)] if twice else [message]
+        return [message, dataclasses.replace(message, roster=message.roster[::-1])] if twice else [message]
 
     played = Played(3, another)
     played.play()
     reasons = [m.reason for p, m in played.said if p == "p1" and isinstance(m, Leave)]
-    assert reasons == ["turn 1 asked after turn 1"]
+    assert reasons == ["another question in turn 1, which was answered"]
 
 
 def test_a_model_is_signed_once_and_only_after_questions():
     played = Played(3)
     (party, *_) = played.terms.parties
-    early = Played(3, changing(Ask, lambda m: Close("0" * 64), only=[party]))
+    early = Played(3, changing(Ask, lambda m: Close(m.attempt), only=[party]))
     assert sums_until_one_leaves(early, "a model before anything was asked") == []
     twice = Played(3, lambda party, message: [message, message] if isinstance(message, Close) else [message])
-    twice.play()
-    assert any(isinstance(m, Leave) and "a second one" in m.reason for _, m in twice.said)
+    assert twice.play().state == "done"
+    signed = [m for p, m in twice.said if p == party and isinstance(m, Attest)]
+    assert len(signed) == 2
+    assert signed[0] == signed[1]

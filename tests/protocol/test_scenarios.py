@@ -6,14 +6,16 @@
     north > Ask turn=1 RowsQuery                        out: what the aggregator says to party north
     = asking, awaits north south                        the state, where it changed
     = sum 8                                             what the scripted program got (cells that are not 0)
+    Tick 700                                            700 seconds have passed
 
     party north shard=4                                 a party's own end, with four rows
     < Admit                                             in:  what the aggregator says
     > Join                                              out: what this party says
     = ended: done
 
-Lines with `<` are the script; the player adds all others. `python tests/protocol/test_scenarios.py` writes
-the files anew from their scripts: read the difference before you believe it.
+Lines with `<`, and Tick, are the script; the player adds all others.
+`python tests/protocol/test_scenarios.py`
+writes the files anew from their scripts: read the difference before you believe it.
 """
 
 import dataclasses
@@ -28,7 +30,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.model import Booster
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
 from fedboost.protocol.meeting import session_digest
 from fedboost.protocol.messages import (
     Admit,
@@ -44,7 +46,7 @@ from fedboost.protocol.messages import (
     Report,
 )
 from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession, Site, next_transcript, tag_of
+from fedboost.protocol.party_session import PartySession, Site, first_transcript, next_transcript, tag_of
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     START_BITS,
@@ -102,10 +104,10 @@ def shown(message):
             return type(message).__name__
         case Open(turn) | Assist(turn):
             return f"{type(message).__name__} turn={turn}"
-        case Attest(turns):
-            return f"Attest turns={turns}"
-        case Report(turn, part, cells):
-            return f"Report turn={turn} part={part} bytes={len(cells)}"
+        case Attest():
+            return f"Attest turns={message.turns}"
+        case Report():
+            return f"Report turn={message.turn} part={message.part} bytes={len(message.cells)}"
 
 
 class Aggregator:
@@ -118,6 +120,7 @@ class Aggregator:
         self._asked = []
         self._session = AggregatorSession("s", terms_of(**values), self._program)
         self._state = ""
+        self._transcript = b""
         self.opening = self._told(self._session.start())
 
     def _program(self, terms):
@@ -131,9 +134,14 @@ class Aggregator:
         return Booster("binary:logistic", 0.5, terms.columns.features, ())
 
     def play(self, line):
-        party, event = line.split(" < ")
-        told = self._told(self._session.handle(party, self._event(event)))
-        assert (self._session.state in ("closing", "done")) == (self._session.booster is not None)
+        party, _, event = line.partition(" < ")
+        outbox = (
+            self._session.tick(float(party.removeprefix("Tick ")))
+            if party.startswith("Tick ")
+            else self._session.handle(party, self._event(event))
+        )
+        told = self._told(outbox)
+        assert self._session.state not in ("closing", "done") or self._session.booster is not None
         assert (self._session.state == "failed") == (self._session.error is not None)
         return told
 
@@ -141,38 +149,48 @@ class Aggregator:
         (kind, *rest), values = words_of(text)
         match kind:
             case "Join":
-                terms = self._session.terms.changed(**values) if values else self._session.terms
-                return Join(rest[0] if rest else "s", terms.digest)
+                others = {key: value for key, value in values.items() if key != "attempt"}
+                terms = self._session.terms.changed(**others) if others else self._session.terms
+                return Join(rest[0] if rest else "s", terms.digest, self._attempt(values))
             case "Report":
                 part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
                 tag = tag_of(Ask(0, 0, (), query), b"")
                 cells = np.zeros(tag.part_cells(part) if part < tag.parts else 0, np.int64)
                 cells[:1] = int(values.get("first", 0))
                 packed = pack(cells, tag.cell_bytes)
-                return Report(int(values["turn"]), part, packed[: int(values.get("bytes", len(packed)))])
+                size = int(values.get("bytes", len(packed)))
+                return Report(int(values["turn"]), self._attempt(values), part, packed[:size])
             case "Attest":
-                transcript = session_digest(self._session.terms, [b""] * len(self._session.terms.parties))
-                for query in self._asked:
-                    transcript = next_transcript(transcript, query)
-                turns = int(values.get("turns", len(self._asked)))
-                return Attest(turns, transcript, b"", b"")
+                return Attest(self._attempt(values), 1, self._transcript, b"", b"", b"")
             case "Assist":
-                return Assist(int(values["turn"]), b"help")
+                return Assist(int(values["turn"]), self._attempt(values), b"help")
+            case "Here":
+                return Here()
             case "Leave":
                 return Leave(text.removeprefix("Leave "))
             case "Gone":
                 return Gone(text.removeprefix("Gone "))
         raise AssertionError(f"no such event: {text}")
 
+    def _attempt(self, values):
+        return int(values.get("attempt", self._session.attempt))
+
     def _told(self, outbox):
         lines, self._got = list(self._got), []
         lines += [f"{party} > {shown(message)}" for party, message in outbox]
+        for _, message in outbox[-1:] if outbox and isinstance(outbox[-1][1], Ask) else []:
+            for other in {id(m): m for _, m in outbox if isinstance(m, Meet)}.values():
+                digest = session_digest(self._session.terms, other.greetings)
+                self._transcript = first_transcript(digest, other.so_far)
+            self._transcript = next_transcript(self._transcript, message.query)
         session = self._session
         state = session.state
         if session.awaited:
             state += ", awaits " + " ".join(session.awaited)
         if session.error:
             state += f": {session.error}"
+        if session.roster != session.terms.parties:
+            state += f", roster {' '.join(session.roster)}"
         for done in session.history:
             state += f", round {done.round} {done.metrics}"
         if state != self._state:
@@ -197,6 +215,7 @@ class OneParty:
             return Shard((column,), column, np.ones_like(column))
 
         self._session = PartySession(Site(name, read, bytes))
+        self._attempt = 1
         self._admitted = terms_of("north,south")
         self._ended = None
         self.opening = []
@@ -206,7 +225,7 @@ class OneParty:
         lines = [f"> {shown(message)}" for message in messages]
         for message in messages:
             if isinstance(message, Join):
-                assert message == Join("s", self._admitted.digest)
+                assert message == Join("s", self._admitted.digest, self._attempt)
         if self._session.ended != self._ended:
             self._ended = self._session.ended
             lines.append(f"= ended: {self._ended or 'done'}")
@@ -214,16 +233,18 @@ class OneParty:
 
     def _message(self, text):
         (kind, *rest), values = words_of(text)
+        attempt = int(values.pop("attempt", self._attempt))
         match kind:
             case "Admit":
                 self._admitted = terms_of(**{"parties": "north,south", **values})
-                return Admit("s", self._admitted)
+                self._attempt = attempt
+                return Admit("s", self._admitted, attempt)
             case "Meet":
                 return Meet((b"", b""))
             case "Open":
-                return Open(int(values["turn"]), b"")
+                return Open(int(values["turn"]), attempt, b"")
             case "Close":
-                return Close("0" * 64)
+                return Close(attempt)
             case "Ask":
                 turn = int(values.pop("turn"))
                 query = QUERIES[rest[0]]
@@ -241,7 +262,6 @@ class OneParty:
                         query = dataclasses.replace(query, values=((0, float(value)),))
                     else:
                         query = dataclasses.replace(query, **{key: int(value)})
-                attempt = 0
                 return Ask(turn, attempt, self._admitted.parties, query)
             case "Bye":
                 return Bye(text.removeprefix("Bye").strip())
@@ -258,7 +278,7 @@ def played(text):
             end, setting = line.split(maxsplit=1)
             player = {"aggregator": Aggregator, "party": OneParty}[end](setting)
             out += [line, *player.opening]
-        elif line.startswith("< ") or " < " in line:
+        elif line.startswith(("< ", "Tick ")) or " < " in line:
             out += [line, *player.play(line)]
     return "\n".join(out) + "\n"
 

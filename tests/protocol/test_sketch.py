@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fedboost.errors import PeerError
 from fedboost.gbdt.bins import keys_to_floats
 from fedboost.protocol.queries import KllQuery
-from fedboost.protocol.sketch import SketchOpener, sketch
+from fedboost.protocol.sketch import SketchOpener, most_bytes, sketch
 
 QUERY = KllQuery(30_000, 1, 64)
 
@@ -58,12 +58,23 @@ def packed(missing, *items):
         packed(0, (float("inf"), 1)),
         packed(0, (1.0, 30_001)),
         packed(1, (1.0, 30_000)),
+        packed(0, *[(1.0, 1)] * 20_000),
         packed(0, *[(1.0, 2**62)] * 4),
     ],
 )
 def test_what_is_no_sketch_is_refused(data):
     with pytest.raises(PeerError):
         SketchOpener(QUERY).add("p", 0, data)
+
+
+def test_a_sketch_larger_than_sketches_are_is_refused():
+    """The bound is one for memory; the sketch of millions of rows keeps well below it."""
+    items = (most_bytes(64) - 8) // 12
+    SketchOpener(QUERY).add("p", 0, packed(0, *[(1.0, 1)] * items))
+    with pytest.raises(PeerError, match=r"bytes; \d+ are allowed"):
+        SketchOpener(QUERY).add("p", 0, packed(0, *[(1.0, 1)] * (items + 1)))
+    (part,) = sketch([np.arange(3_000_000, dtype=np.float32)], KllQuery(3_000_000, 1, 64))
+    assert len(part) < 0.9 * most_bytes(64)
 
 
 @given(st.binary(max_size=200))
@@ -75,3 +86,9 @@ def test_any_bytes_are_refused_or_open(data):
         return
     _, cuts, *keys = opener.open().tolist()
     assert keys[:cuts] == sorted(set(keys[:cuts]))
+
+
+def test_rows_whose_sum_overflows_are_refused():
+    opener = SketchOpener(KllQuery(1 << 47, 1, 64))
+    with pytest.raises(PeerError):
+        opener.add("p", 0, packed(0, *[(float(i), 1 << 47) for i in range(1 << 17)]))

@@ -31,9 +31,13 @@ OTHER = {
     "protection": "plain",
     "colluding": 1,
     "allow_two_parties": True,
+    "on_loss": "shrink",
+    "turn_timeout": 60.0,
+    "rejoin_timeout": 60.0,
     "program": "forest",
 }
 NEEDS_PLAIN = {"cut_points": "kll"}
+NEEDS_SHRINK = {"quorum": 3}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -68,7 +72,9 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    assert set(OTHER) | set(NEEDS_PLAIN) == set(Terms.model_fields)
+    assert {*OTHER, *NEEDS_PLAIN, *NEEDS_SHRINK} == set(Terms.model_fields)
+    shrinking = terms(on_loss="shrink")
+    assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
     plain = terms(protection="plain")
     assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
     digests = {terms().digest}

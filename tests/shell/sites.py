@@ -90,6 +90,10 @@ def fedboost(*arguments):
     return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
 
 
+STOPS = {"on_loss": "stop", "rejoin_timeout": 0}
+"""Terms under which a loss ends the session at once."""
+
+
 class Log:
     """A logger that remembers: `events` has the name and the values of each event."""
 
@@ -103,7 +107,7 @@ class Log:
     def info(self, event, **values):
         self.events.append((event, {**self._bound, **values}))
 
-    warning = info
+    warning = error = info
 
     def named(self, event):
         """The values of every event of that name so far."""
@@ -113,11 +117,11 @@ class Log:
 class Consortium:
     """An aggregator and parties in this event loop."""
 
-    def __init__(self, folder, programs, bundles=None):
+    def __init__(self, folder, programs, bundles=None, **settings):
         self.log = Log()
         self.folder = folder
         self.bundles = bundles or {}
-        config = AggregatorConfig(listen="127.0.0.1:0", programs=programs)
+        config = AggregatorConfig(listen="127.0.0.1:0", programs=programs, **settings)
         self.server = AggregatorServer(config, self.log, self.bundles.get("aggregator"))
         self.nodes = {}
         self.tasks = {}
@@ -147,11 +151,11 @@ class Consortium:
         await asyncio.gather(self.tasks[name], return_exceptions=True)
         await until(lambda: any(gone["party"] == name for gone in self.log.named("party gone")))
 
-    async def train(self, terms, on_waiting=None):
+    async def train(self, terms, on_waiting=None, wait=PATIENCE):
         """Submit terms and wait for the end; the training, or the error that ended it."""
 
         def follow():
-            training = self.analyst.train(terms, PATIENCE, on_waiting)
+            training = self.analyst.train(terms, wait, on_waiting)
             assert training.model is not None
             return training
 
@@ -165,10 +169,11 @@ class Consortium:
 
 
 @asynccontextmanager
-async def consortium(folder, tables, programs=(), bundles=None):
-    """An aggregator with these parties, all stopped at the end; encrypted where bundles are given."""
+async def consortium(folder, tables, programs=(), bundles=None, **settings):
+    """An aggregator with these parties, all stopped at the end; encrypted where bundles are given. The
+    settings are of the aggregator's file."""
     folder.mkdir(exist_ok=True)
-    one = Consortium(folder, programs, bundles)
+    one = Consortium(folder, programs, bundles, **settings)
     await one.server.start()
     try:
         for name, table in tables.items():

@@ -118,7 +118,7 @@ def session(path):
         yield one, log
 
 
-ASK = Ask(1, 0, PAIR, RowsQuery())
+ASK = Ask(1, 1, PAIR, RowsQuery())
 
 
 def test_an_entry_is_in_the_file_before_the_first_report_is_handed_out(session, path):

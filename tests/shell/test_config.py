@@ -86,7 +86,9 @@ def test_the_table_of_a_site_counts_from_its_file(tmp_path, monkeypatch):
 
 def test_an_aggregator_listens_to_this_machine_unless_told_otherwise(tmp_path):
     (tmp_path / "aggregator.toml").write_text("")
-    assert read_aggregator(tmp_path / "aggregator.toml") == AggregatorConfig(listen="127.0.0.1:7070")
+    assert read_aggregator(tmp_path / "aggregator.toml") == AggregatorConfig(
+        listen="127.0.0.1:7070", state=tmp_path / "aggregator.state"
+    )
     (tmp_path / "aggregator.toml").write_text('listen = "[::]:0"\nprograms = ["lab:train"]\n')
     config = read_aggregator(tmp_path / "aggregator.toml")
     assert (config.listen, config.programs) == ("[::]:0", ("lab:train",))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from processes import ending, free_port
+from sites import fedboost
 
 import fedboost as fb
 
@@ -28,6 +29,7 @@ class Compose:
         for outer, inner in (
             ("0.0.0.0:7070", f"127.0.0.1:{self.port}"),
             ("aggregator:7070", f"127.0.0.1:{self.port}"),
+            ("localhost:7070", f"127.0.0.1:{self.port}"),
             ("/config/", f"{self.folder}/{service}/"),
             ("/data", f"{self.folder}/data"),
             ("/keys", f"{self.folder}/keys"),
@@ -68,6 +70,9 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
             stack.enter_context(ending(compose.start(service)))
         analyst = stack.enter_context(ending(compose.start("analyst")))
         assert analyst.wait(90) == 0, (tmp_path / "analyst.log").read_text()
+        _, _, *probe = compose.content["services"]["aggregator"]["healthcheck"]["test"]
+        ended = fedboost(*(compose.here("aggregator", word) for word in probe))
+        assert (ended.code, ended.out) == (0, "serving\n"), ended.err
     model = fb.Model.load(tmp_path / "out" / "model.json")
     assert tuple(model.attestations) == model.parties == ("north", "south", "east")
     assert model.protection == "masked"

@@ -13,6 +13,7 @@ from inprocess import pack
 from sites import (
     NAMES,
     PATIENCE,
+    STOPS,
     Log,
     consortium,
     in_time,
@@ -36,7 +37,7 @@ from fedboost.shell.loopback import ANYTHING, Loopback
 from fedboost.shell.party_node import PartyNode
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
-from fedboost.wire.codec import RoundDone, Waiting
+from fedboost.wire.codec import Waiting
 
 TWO = NAMES[:2]
 THREE = NAMES[:3]
@@ -200,7 +201,7 @@ def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
             training = asyncio.create_task(one.train(terms(["north"], rounds=200)))
             await until(lambda: one.log.named("session begins"))
             for _ in range(20):
-                await odd.write(codec.encode_from_party(Report(1, 0, b"\x01" * 1000)))
+                await odd.write(codec.encode_from_party(Report(1, 1, 0, b"\x01" * 1000)))
             return await training
 
     assert set(in_time(scenario()).traffic) == {"north"}
@@ -255,21 +256,39 @@ async def event_of(call):
     return codec.decode_train_event(await call.read())
 
 
-def test_an_analyst_who_leaves_ends_its_session_and_the_next_one_works(folder):
+def test_an_analyst_who_leaves_finds_the_session_again(folder):
     tables = shared_out(2)
 
     async def scenario():
         async with consortium(folder, tables) as one, channel_to(one) as opened:
-            submitted = submit(opened, terms(TWO, rounds=5000))
-            while not isinstance(await event_of(submitted), RoundDone):
-                pass
+            submitted = submit(opened, terms(TWO))
+            assert await event_of(submitted)
             submitted.cancel()
-            training = await one.train(terms(TWO))
-            return training, one.nodes
+            first = await one.train(terms(TWO))
+            second = await one.train(terms(TWO))  # whose model is delivered: this is a new session
+            return first, second, len(one.log.named("session begins"))
 
-    training, nodes = in_time(scenario())
-    assert training.model.to_bytes() == expected(tables)
-    assert [node.ended for node in nodes.values()] == [["the analyst left", ""]] * 2
+    first, second, sessions = in_time(scenario())
+    assert [row["round"] for row in first.history] == list(range(terms(TWO).rounds))
+    assert first.model.to_bytes() == second.model.to_bytes() == expected(tables)
+    assert sessions == 2
+
+
+def test_an_analyst_stops_its_session(folder):
+    tables = shared_out(2)
+
+    async def scenario():
+        async with consortium(folder, tables) as one:
+            training = one.analyst.train(terms(TWO, rounds=5000))
+            await asyncio.to_thread(next, iter(training))
+            await asyncio.to_thread(training.stop)
+            with pytest.raises(SessionFailed, match="the analyst stopped it"):
+                await asyncio.to_thread(lambda: training.model)
+            await one.train(terms(TWO))
+            return one.nodes
+
+    nodes = in_time(scenario())
+    assert [node.ended for node in nodes.values()] == [["the analyst stopped it", ""]] * 2
 
 
 # ---- parties that cannot attend ---------------------------------------------------------------------
@@ -381,7 +400,8 @@ def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
     async def scenario():
         async with consortium(folder, tables) as one:
             heard = []
-            training = asyncio.create_task(one.train(terms(THREE, rounds=5000), heard.append))
+            submitted = terms(THREE, rounds=5000, **STOPS)
+            training = asyncio.create_task(one.train(submitted, heard.append))
             await until(lambda: one.log.named("session begins"))
             await asyncio.sleep(0.2)
             began = time.monotonic()
@@ -432,7 +452,7 @@ def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
     async def scenario():
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
-            training = asyncio.create_task(one.train(terms([*TWO, "odd"])))
+            training = asyncio.create_task(one.train(terms([*TWO, "odd"], **STOPS)))
             assert isinstance(codec.decode_to_party(await odd.read()), Admit)
             await odd.write(b"\xff" * 40)
             with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
@@ -466,7 +486,7 @@ def test_a_party_that_cannot_be_written_to_is_lost_at_once(folder, monkeypatch):
     async def scenario():
         async with consortium(folder, tables) as one:
             with pytest.raises(SessionFailed, match="party north was lost"):
-                await one.train(terms(tables))
+                await one.train(terms(tables, **STOPS))
 
     in_time(scenario())
 
@@ -477,7 +497,7 @@ def test_words_without_a_session_are_nobodys_business(folder):
     async def scenario():
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
-            for message in (Report(1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
+            for message in (Report(1, 1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
                 await odd.write(codec.encode_from_party(message))
             return await one.train(terms(TWO))
 
@@ -498,7 +518,7 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
             )
             for message in (
                 Join(admit.session, admit.terms.digest),
-                Report(1, 0, bytes(8 * 385)),
+                Report(1, 1, 0, bytes(8 * 385)),
                 Leave("no"),
             ):
                 await odd.write(codec.encode_from_party(message))
@@ -518,14 +538,16 @@ async def answer(call, session, message=None):
 
 
 OUT_OF_ORDER = {
-    "twice": lambda admit: [Join(admit.session, admit.terms.digest)] * 2,
+    "twice": lambda admit: [
+        Join(admit.session, admit.terms.digest, greeting=key) for key in (b"one", b"other")
+    ],
     "other terms": lambda admit: [Join(admit.session, "0" * 64)],
-    "not asked": lambda admit: [Join(admit.session, admit.terms.digest), Report(7, 0, b"")],
-    "no first part": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, b"")],
-    "too short": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 0, b"\x01")],
+    "not asked": lambda admit: [Join(admit.session, admit.terms.digest), Report(7, 1, 0, b"")],
+    "no first part": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, 1, b"")],
+    "too short": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, 0, b"\x01")],
     "fewer than no rows": lambda admit: [
         Join(admit.session, admit.terms.digest),
-        Report(1, 0, pack(np.array([-(10**6)] + [0] * 384), 8)),
+        Report(1, 1, 0, pack(np.array([-(10**6)] + [0] * 384), 8)),
     ],
 }
 
@@ -587,7 +609,7 @@ def slow_party_in_two_sessions(folder, last_words):
 
 def test_last_words_in_a_session_are_not_held_against_the_next(folder):
     slow_party_in_two_sessions(
-        folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 0, b"12345")]
+        folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 1, 0, b"12345")]
     )
 
 
@@ -621,11 +643,12 @@ def test_an_analyst_who_waits_hears_that_the_aggregator_went(folder):
     async def scenario():
         async with consortium(folder, {}) as one:
             heard = []
-            training = asyncio.create_task(one.train(terms(TWO), heard.append))
+            training = asyncio.create_task(one.train(terms(TWO), heard.append, wait=1))
             await until(lambda: heard)
             await one.server.stop()
-            with pytest.raises(SessionFailed, match=r"the connection to the aggregator at .* was lost"):
+            with pytest.raises(ConfigError, match=r"no aggregator answers at .* \(waited 1 s\)"):
                 await training
+            assert heard[-1] == (f"the aggregator at {one.address}",)
 
     in_time(scenario())
 
@@ -845,7 +868,7 @@ def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
 def test_a_party_that_is_killed_is_named_within_seconds(tmp_path):
     tables = shared_out(2)
     with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
-        training = one.analyst.train(terms(TWO, rounds=20_000))
+        training = one.analyst.train(terms(TWO, rounds=20_000, **STOPS))
         for row in training:
             if row["round"] == 3:
                 one.parties["south"].kill()

@@ -4,6 +4,7 @@ import io
 import os
 import pty
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -240,16 +241,44 @@ def terminal(monkeypatch):
     os.close(ours)
 
 
+@pytest.fixture
+def person(terminal):
+    """Somebody who types this once the question stands there."""
+
+    def sits_down(typed):
+        def ask(text):
+            later = threading.Timer(0.1, terminal, [typed])
+            later.start()
+            try:
+                return terminal_ask(text)
+            finally:
+                later.join()
+
+        return ask
+
+    return sits_down
+
+
 @pytest.mark.parametrize(
     ("typed", "agreed"), [("y\n", True), ("Yes\n", True), ("n\n", False), ("\n", False), ("\x04", False)]
 )
-def test_the_terminal_is_asked(typed, agreed, terminal, capsys):
-    terminal(typed)
-    assert accepted(policy(approval="ask"), offered(), terminal_ask) == agreed
+def test_the_terminal_is_asked(typed, agreed, person, capsys):
+    assert accepted(policy(approval="ask"), offered(), person(typed)) == agreed
     shown = capsys.readouterr()
     assert summary(offered()) in shown.err
     assert shown.err.endswith("[y/N] ")
     assert shown.out == ""
+
+
+def test_what_was_typed_before_the_question_is_no_answer(terminal, person):
+    terminal("y\n")
+    assert not accepted(policy(approval="ask"), offered(), person("\n"))
+
+
+def test_nobody_is_asked_any_longer_once_the_session_is_over(terminal, capsys):
+    with pytest.raises(Refused, match="nobody answered before the session or its connection ended"):
+        terminal_ask("terms", lambda: True)
+    assert "no longer asked for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("standard_input", [io.StringIO("y\n"), None])

@@ -19,6 +19,7 @@ from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics import METRICS, MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
+from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
     EndRoundQuery,
     HistogramQuery,
@@ -31,11 +32,13 @@ from fedboost.protocol.terms import Terms
 from fedboost.wire import codec
 from fedboost.wire.codec import (
     MAX_FROM_AGGREGATOR,
+    MAX_GREETING,
     MAX_TO_AGGREGATOR,
     Failed,
     ModelPart,
     RoundDone,
     Waiting,
+    Wish,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -109,6 +112,7 @@ cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(valu
 cut_points = st.lists(st.tuples(cuts, st.booleans()), max_size=4).map(
     lambda pairs: CutPoints(tuple(c for c, _ in pairs), tuple(m for _, m in pairs))
 )
+values = st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple)
 queries = st.one_of(
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
@@ -120,26 +124,34 @@ queries = st.one_of(
         rows,
         st.integers(-1, 2**31 - 1),
         splits,
-        st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple),
+        values,
         st.lists(st.sampled_from(sorted(METRICS)), max_size=3).map(tuple),
         st.builds(MetricScale, scales, st.integers(-128, 128)),
         st.booleans(),
     ),
 )
 few_bytes = st.binary(max_size=50)
+so_far = st.builds(
+    ModelSoFar,
+    u32,
+    st.none() | st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
+    splits,
+    u32,
+)
 from_party = st.one_of(
-    st.builds(Join, words, words, few_bytes),
-    st.builds(Report, u32, u32, few_bytes, few_bytes),
-    st.builds(Assist, u32, few_bytes),
-    st.builds(Attest, u32, few_bytes, few_bytes, few_bytes),
+    st.builds(Join, words, words, u32, few_bytes),
+    st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
+    st.builds(Assist, u32, u32, few_bytes),
+    st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),
 )
 to_party = st.one_of(
-    st.builds(Admit, words, terms()),
-    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple)),
+    st.builds(Admit, words, terms(), u32),
+    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), so_far),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
-    st.builds(Open, u32, few_bytes),
-    st.builds(Close, words),
+    st.builds(Open, u32, u32, few_bytes),
+    st.builds(Close, u32),
     st.builds(Bye, words),
 )
 traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
@@ -170,16 +182,17 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
 
 
-@given(terms())
-def test_what_an_analyst_submits_comes_back(submitted):
-    assert codec.decode_train_request(codec.encode_train_request(submitted.canonical())) == submitted
+@given(terms(), st.sampled_from(Wish))
+def test_what_an_analyst_submits_comes_back(submitted, wish):
+    request = codec.encode_train_request(submitted.canonical(), wish)
+    assert codec.decode_train_request(request) == (submitted, wish)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():
     cut = np.array([1.0], np.float32)
     assert not same(CutPoints((cut,), (True,)), CutPoints((cut.astype(np.float64),), (True,)))
     assert not same((0.0,), (-0.0,))
-    assert not same(Report(1, 2, b"a"), Report(1, 2, b"b"))
+    assert not same(Report(1, 1, 2, b"a"), Report(1, 1, 2, b"b"))
     assert not same({"a": 1, "b": 2}, {"b": 2, "a": 1})
 
 
@@ -354,8 +367,16 @@ def test_messages_over_the_limit_are_refused_unread(kind):
         decode(bytes(limit + 1))
 
 
+def test_a_greeting_that_would_not_fit_into_what_all_parties_hear_is_refused():
+    fits = Join("s", "d", 1, bytes(MAX_GREETING))
+    assert codec.decode_from_party(codec.encode_from_party(fits)) == fits
+    longer = codec.encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
+    with pytest.raises(PeerError, match="greeting"):
+        codec.decode_from_party(longer)
+
+
 def test_the_largest_part_of_a_report_is_far_below_the_limit():
-    part = codec.encode_from_party(Report(2**32 - 1, 2**32 - 1, bytes(8 << 16)))
+    part = codec.encode_from_party(Report(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(8 << 16)))
     assert len(part) < MAX_TO_AGGREGATOR / 2
 
 

@@ -1,10 +1,20 @@
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class Wish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    FOLLOW: _ClassVar[Wish]
+    RETURN: _ClassVar[Wish]
+    STOP: _ClassVar[Wish]
+FOLLOW: Wish
+RETURN: Wish
+STOP: Wish
 
 class FromParty(_message.Message):
     __slots__ = ("join", "report", "leave", "assist", "attest")
@@ -21,46 +31,56 @@ class FromParty(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[Assist, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("session", "digest", "greeting")
+    __slots__ = ("session", "digest", "greeting", "attempt")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     GREETING_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     session: str
     digest: str
     greeting: bytes
-    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("turn", "part", "cells", "note")
+    __slots__ = ("turn", "part", "cells", "note", "attempt")
     TURN_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     turn: int
     part: int
     cells: bytes
     note: bytes
-    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Assist(_message.Message):
-    __slots__ = ("turn", "answer")
+    __slots__ = ("turn", "answer", "attempt")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     turn: int
     answer: bytes
-    def __init__(self, turn: _Optional[int] = ..., answer: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    def __init__(self, turn: _Optional[int] = ..., answer: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Attest(_message.Message):
-    __slots__ = ("turns", "transcript", "certificate", "signature")
+    __slots__ = ("turns", "transcript", "certificate", "signature", "attempt", "structure")
     TURNS_FIELD_NUMBER: _ClassVar[int]
     TRANSCRIPT_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    STRUCTURE_FIELD_NUMBER: _ClassVar[int]
     turns: int
     transcript: bytes
     certificate: bytes
     signature: bytes
-    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    structure: bytes
+    def __init__(self, turns: _Optional[int] = ..., transcript: _Optional[bytes] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., attempt: _Optional[int] = ..., structure: _Optional[bytes] = ...) -> None: ...
 
 class Leave(_message.Message):
     __slots__ = ("reason", "session")
@@ -87,12 +107,14 @@ class ToParty(_message.Message):
     def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("session", "terms")
+    __slots__ = ("session", "terms", "attempt")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     session: str
     terms: str
-    def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ...) -> None: ...
+    attempt: int
+    def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Ask(_message.Message):
     __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round")
@@ -117,24 +139,44 @@ class Ask(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
-    __slots__ = ("greetings",)
+    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
+    GRIDS_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    LEVELS_FIELD_NUMBER: _ClassVar[int]
     greetings: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    grids: int
+    start: StartQuery
+    rounds: _containers.RepeatedCompositeFieldContainer[Round]
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    levels: int
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., levels: _Optional[int] = ...) -> None: ...
+
+class Round(_message.Message):
+    __slots__ = ("splits", "values")
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    values: _containers.RepeatedCompositeFieldContainer[LeafValue]
+    def __init__(self, splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ...) -> None: ...
 
 class Open(_message.Message):
-    __slots__ = ("turn", "request")
+    __slots__ = ("turn", "request", "attempt")
     TURN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     turn: int
     request: bytes
-    def __init__(self, turn: _Optional[int] = ..., request: _Optional[bytes] = ...) -> None: ...
+    attempt: int
+    def __init__(self, turn: _Optional[int] = ..., request: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Close(_message.Message):
-    __slots__ = ("fingerprint",)
-    FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
-    fingerprint: str
-    def __init__(self, fingerprint: _Optional[str] = ...) -> None: ...
+    __slots__ = ("attempt",)
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    attempt: int
+    def __init__(self, attempt: _Optional[int] = ...) -> None: ...
 
 class Bye(_message.Message):
     __slots__ = ("reason",)
@@ -263,10 +305,12 @@ class LeafValue(_message.Message):
     def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class TrainRequest(_message.Message):
-    __slots__ = ("terms",)
+    __slots__ = ("terms", "wish")
     TERMS_FIELD_NUMBER: _ClassVar[int]
+    WISH_FIELD_NUMBER: _ClassVar[int]
     terms: str
-    def __init__(self, terms: _Optional[str] = ...) -> None: ...
+    wish: Wish
+    def __init__(self, terms: _Optional[str] = ..., wish: _Optional[_Union[Wish, str]] = ...) -> None: ...
 
 class TrainEvent(_message.Message):
     __slots__ = ("waiting", "round", "model", "failed")

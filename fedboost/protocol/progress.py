@@ -1,0 +1,162 @@
+"""The model so far, as the parties know it: what a party that comes back needs to go on where the others are.
+
+Promises: a pure function of the questions asked; a party that is given it stands where it would stand had it
+answered them all; `may_change` is the one rule on when the roster may change, for both ends.
+Refuses: nothing itself; `check` says what the terms do not allow (Refused).
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.errors import Refused
+from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.tree import Split, Tree
+from fedboost.privacy import fields
+from fedboost.protocol import queries
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQuery, Query, StartQuery
+from fedboost.protocol.terms import Terms
+
+Values = tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
+    the constant that boosting starts from."""
+
+    splits: tuple[Split, ...]
+    values: Values
+
+
+@dataclass(frozen=True)
+class ModelSoFar:
+    """Where a session stands.
+
+    grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
+    finished ones; splits and levels: of the tree that grows, and how many of its levels were asked for.
+    """
+
+    grids: int = 0
+    start: StartQuery | None = None
+    rounds: tuple[Round, ...] = ()
+    splits: tuple[Split, ...] = ()
+    levels: int = 0
+
+    @property
+    def tree(self) -> int:
+        """The tree that grows: -1 before the first."""
+        return len(self.rounds) - 1
+
+    def after(self, query: Query) -> "ModelSoFar":
+        """Where the session stands once a question was answered."""
+        match query:
+            case QuantileQuery():
+                return dataclasses.replace(self, grids=self.grids + 1)
+            case StartQuery():
+                return dataclasses.replace(self, start=query)
+            case HistogramQuery():
+                return dataclasses.replace(self, splits=self.splits + query.splits, levels=self.levels + 1)
+            case EndRoundQuery():
+                done = Round(self.splits + query.splits, query.values)
+                return ModelSoFar(self.grids, self.start, (*self.rounds, done))
+            case _:
+                return self
+
+    def continues(self, earlier: "ModelSoFar") -> bool:
+        """Whether a session that stood at `earlier` can have come to stand here."""
+        finished = len(earlier.rounds)
+        if self.grids < earlier.grids or self.rounds[:finished] != earlier.rounds:
+            return False
+        if earlier.start is not None and not queries.same(self.start, earlier.start):
+            return False
+        if len(self.rounds) == finished:
+            return self.levels >= earlier.levels and _begins(self.splits, earlier.splits)
+        return _begins(self.rounds[finished].splits, earlier.splits)
+
+    def digest(self) -> bytes:
+        """A hash of all of it: 32 bytes."""
+        return queries.digest(self)
+
+    def may_change(self, query: Query) -> bool:
+        """Whether the roster may be another one from this question on.
+
+        The same sum over two rosters shows the difference between them, which may be a single party. So
+        between the two every margin must have moved, by a tree that tells rows apart: the question is the end
+        of a tree that split, or the root of the tree after one.
+        """
+        if isinstance(query, EndRoundQuery):
+            return query.tree >= 0 and bool(self.splits + query.splits)
+        if isinstance(query, HistogramQuery):
+            return self.levels == 0 and bool(self.rounds and self.rounds[-1].splits)
+        return False
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if a session under these terms cannot stand here."""
+        if self.start is not None:
+            queries.check(self.start, terms)
+        elif self.rounds:
+            raise Refused("finished rounds before cut points")
+        if len(self.rounds) > terms.rounds + 1 or self.levels > terms.max_depth:
+            raise Refused(
+                f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
+            )
+        for number, done in enumerate(self.rounds):
+            queries.check_tree(terms, number - 1, done.splits, done.values)
+        if self.levels:
+            queries.check_tree(terms, self.tree, self.splits, ())
+        elif self.splits:
+            raise Refused("splits before the root was asked for")
+
+    def structure(self) -> bytes:
+        """`structure` of the model so far."""
+        assert self.start is not None
+        constant, *rounds = self.rounds
+        cuts = self.start.cut_points.cuts
+        return structure(constant.values[0][1], [_tree_of(done, cuts) for done in rounds])
+
+
+NOTHING_YET = ModelSoFar()
+
+
+def structure(constant: float, trees: Iterable[Tree]) -> bytes:
+    """A hash of what a model predicts with: the constant margin, each tree's decisions and leaf values.
+
+    Parties can compute it from what they were asked; gains and covers, which change no prediction, are not
+    in it."""
+    parts = [np.float64(constant).tobytes()]
+    for tree in trees:
+        left = np.array(tree.left, np.int32)
+        inner = left >= 0
+        parts += [
+            left.tobytes(),
+            np.where(inner, np.array(tree.feature, np.int32), 0).astype(np.int32).tobytes(),
+            np.where(inner, np.array(tree.missing_left, np.bool_), False).tobytes(),
+            np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
+            np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
+        ]
+    return hashlib.sha256(fields.pack(*parts)).digest()
+
+
+def _tree_of(done: Round, cuts: tuple[Float32, ...]) -> Tree:
+    """The tree that these splits and values make; without gains, covers and values of inner nodes."""
+    tree = Tree()
+    tree.add_leaf(0.0, 0.0)
+    for split in done.splits:
+        while len(tree.left) < split.left + 2:
+            tree.add_leaf(0.0, 0.0)
+        of = cuts[split.feature]
+        tree.left[split.node] = split.left
+        tree.feature[split.node] = split.feature
+        tree.missing_left[split.node] = split.missing_left
+        tree.threshold[split.node] = float(of[split.bin]) if split.bin < of.size else float("inf")
+    for node, value in done.values:
+        tree.value[node] = value
+    return tree
+
+
+def _begins(whole: tuple[Split, ...], beginning: tuple[Split, ...]) -> bool:
+    return whole[: len(beginning)] == beginning

@@ -1,0 +1,154 @@
+"""The journal of one session in a file: what was recorded is found again after a crash.
+
+Promises: a record is on the disk when `append` returns; a record that was being written when the process died
+is dropped, and nothing else; the file appears with its first record.
+Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
+process with the same folder; a disk that is full (CannotRecord: nothing that follows may be done).
+
+A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
+big-endian, then the record as `protocol.journal` writes it.
+"""
+
+import contextlib
+import fcntl
+import os
+import struct
+import zlib
+from pathlib import Path
+
+from fedboost.errors import ConfigError
+from fedboost.protocol import journal
+from fedboost.protocol.journal import Record
+
+VERSION_LINE = b"fedboost journal 1\n"
+SUFFIX = ".journal"
+_HEAD = struct.Struct(">II")
+
+
+class CannotRecord(Exception):
+    """The journal cannot be written: the process must end, and a later one can go on."""
+
+
+class Journal:
+    """The journal of one session, open for appending."""
+
+    def __init__(self, path: Path, past: tuple[Record, ...] = (), size: int = 0) -> None:
+        self.path = path
+        self.past = past
+        """What was recorded before this process."""
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._size = size
+        os.ftruncate(self._file, size)  # what a crash left half-written
+        if size == 0:
+            self._write(VERSION_LINE)
+            _sync_folder(path.parent)
+
+    def append(self, record: Record) -> None:
+        """Write a record, and have it on the disk."""
+        data = journal.encode(record)
+        self._write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+
+    def close(self) -> None:
+        """Keep the file."""
+        os.close(self._file)
+
+    def delete(self) -> None:
+        """The session is over, and whoever wanted to know knows."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+        _sync_folder(self.path.parent)
+
+    def _write(self, data: bytes) -> None:
+        try:
+            rest, place = memoryview(data), self._size
+            while rest:
+                written = os.pwrite(self._file, rest, place)
+                rest, place = rest[written:], place + written
+            os.fdatasync(self._file)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, self._size)
+            raise CannotRecord(
+                f"{self.path}: cannot be written: {error.strerror}; put that right and start the aggregator "
+                f"again: the session goes on from its last sum"
+            ) from None
+        self._size += len(data)
+
+
+def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
+    """The records in a file, and the bytes they fill. Raises ConfigError that names the file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the journal: {error.strerror}") from None
+    if VERSION_LINE.startswith(data):  # died before the first record
+        return (), 0
+    if not data.startswith(VERSION_LINE):
+        raise ConfigError(
+            f"{path}: not a journal of this version of fedboost; move it away to go on without it"
+        )
+    records: list[Record] = []
+    place = len(VERSION_LINE)
+    while place + _HEAD.size <= len(data):
+        size, crc = _HEAD.unpack_from(data, place)
+        end = place + _HEAD.size + size
+        body = data[place + _HEAD.size : end]
+        if end > len(data):
+            break
+        if zlib.crc32(body) != crc:
+            if end == len(data):
+                break  # the last one, half-written
+            raise ConfigError(
+                f"{path}: record {len(records) + 1} was changed after it was written; move the file away to "
+                f"go on without that session"
+            )
+        try:
+            records.append(journal.decode(body))
+        except ConfigError as error:
+            raise ConfigError(f"{path}: record {len(records) + 1}: {error}") from None
+        place = end
+    return tuple(records), place
+
+
+class Folder:
+    """Where an aggregator keeps the journals of sessions that are not over. ConfigError if it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"{path}: another aggregator keeps its sessions here; give each a `state` folder of its own"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be used: {error.strerror}") from None
+
+    def begin(self, session: str) -> Journal:
+        """A new journal."""
+        return Journal(self._path / f"{session}{SUFFIX}")
+
+    def unfinished(self) -> list[Journal]:
+        """The journals of an earlier process, oldest first."""
+        found = []
+        for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime):
+            past, size = read_journal(path)
+            if past:
+                found.append(Journal(path, past, size))
+            else:
+                path.unlink()
+        return found
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        os.close(self._lock)
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,105 @@
+"""What was really said: messages of small trainings, captured where the simulation hands them to the codec.
+
+Nothing here knows which messages there are: whatever a training says is captured.
+"""
+
+from functools import cache
+from unittest import mock
+
+import numpy as np
+
+from fedboost.protocol.terms import Terms
+from fedboost.shell.simulation import Result, simulate
+from fedboost.wire import codec
+
+COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["u", "v"]}}
+SMALL = {"on_loss": "stop", "rounds": 2, "max_depth": 2, "max_bin": 8, "min_child_weight": 0}
+TRAININGS = {
+    "plain": {"protection": "plain", "parties": 2},
+    "masked": {"protection": "masked", "parties": 3},
+    "kll": {"protection": "plain", "parties": 2, "cut_points": "kll"},
+    "weighted": {"protection": "plain", "parties": 2, "objective": "reg:squarederror", "weight": "w"},
+}
+"""Settings of the terms by name, `parties` as a number."""
+
+
+def terms_of(name: str) -> Terms:
+    """The terms of one of the trainings."""
+    settings = dict(TRAININGS[name])
+    parties, weight = settings.pop("parties"), settings.pop("weight", None)
+    columns = {**COLUMNS, **({"weight": weight} if weight else {})}
+    return Terms.read({"columns": columns, "parties": [f"p{i}" for i in range(parties)], **SMALL, **settings})
+
+
+@cache
+def table(party: int) -> dict[str, object]:
+    """The 30 rows of a party."""
+    draw = np.random.default_rng(party)
+    first, second = draw.normal(size=30).astype(np.float32), draw.normal(size=30).astype(np.float32)
+    second[::7] = np.nan
+    return {
+        "a": first,
+        "b": second,
+        "c": [("u", "v")[i % 2] for i in range(30)],
+        "y": (first > 0).astype(np.int64),
+        "w": np.full(30, 2.0),
+    }
+
+
+@cache
+def training(name: str) -> tuple[Result, tuple[bytes, ...], tuple[bytes, ...]]:
+    """A training: its result, what the parties said, what the aggregator said; each message once."""
+    said: dict[str, dict[bytes, None]] = {"from": {}, "to": {}}
+
+    def kept(way, encode):
+        def encode_and_keep(message):
+            data = encode(message)
+            said[way].setdefault(data)
+            return data
+
+        return encode_and_keep
+
+    terms = terms_of(name)
+    with (
+        mock.patch.object(codec, "encode_from_party", kept("from", codec.encode_from_party)),
+        mock.patch.object(codec, "encode_to_party", kept("to", codec.encode_to_party)),
+    ):
+        result = simulate(terms, {party: table(i) for i, party in enumerate(terms.parties)})
+    return result, tuple(said["from"]), tuple(said["to"])
+
+
+@cache
+def corpus() -> dict[str, tuple[bytes, ...]]:
+    """Real messages for each decoder: from_party, to_party, train_event, train_request."""
+    from_party, to_party, events, requests = [], [], [], []
+    for name in TRAININGS:
+        result, up, down = training(name)
+        from_party += up
+        to_party += down
+        traffic = result.traffic
+        events += [
+            codec.RoundDone(number, dict(row), 0.5, traffic) for number, row in enumerate(result.model.rounds)
+        ]
+        events.append(codec.ModelPart(result.model.to_bytes()[:1000], True, traffic))
+        requests.append(codec.encode_train_request(terms_of(name).canonical()))
+    events += [codec.Waiting(("p0", "p1")), codec.Failed("site p1 left")]
+    return {
+        "from_party": tuple(from_party),
+        "to_party": tuple(to_party),
+        "train_event": tuple(map(codec.encode_train_event, events)),
+        "train_request": tuple(requests),
+    }
+
+
+DECODERS = {
+    "from_party": codec.decode_from_party,
+    "to_party": codec.decode_to_party,
+    "train_event": codec.decode_train_event,
+    "train_request": codec.decode_train_request,
+}
+ENCODERS = {
+    "from_party": codec.encode_from_party,
+    "to_party": codec.encode_to_party,
+    "train_event": codec.encode_train_event,
+    "train_request": lambda request: codec.encode_train_request(request[0].canonical(), request[1]),
+}

@@ -1,0 +1,33 @@
+"""Seeds of the simulator of faults (tests/faults.py): 2,000 here, more with benchmarks/faults.py."""
+
+import collections
+
+import pytest
+from faults import play
+
+SEEDS = 2000
+BATCHES = 20
+ONCE_FAILED = [25, 141, 1309]
+"""A party that was back before the next question without having met the others; help that was given twice; a
+roster that grew within a tree."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_seeds(batch):
+    size = SEEDS // BATCHES
+    outcomes = [play(seed) for seed in range(batch * size, (batch + 1) * size)]
+    assert sum(outcome.model is not None for outcome in outcomes) > size // 2
+
+
+@pytest.mark.parametrize("seed", [*range(40), *ONCE_FAILED])
+def test_a_seed(seed):
+    play(seed)
+
+
+def test_the_seeds_have_every_fault_and_every_end():
+    outcomes = [play(seed) for seed in range(150)]
+    faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
+    assert {"drop", "twice", "swap", "back", "forget", "crash", "tick"} <= set(faults)
+    assert {outcome.terms.protection for outcome in outcomes} == {"plain", "masked"}
+    assert {outcome.model is None for outcome in outcomes} == {True, False}

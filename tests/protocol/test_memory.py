@@ -1,0 +1,93 @@
+"""What the sums of a session may take at the aggregator: bounds before anything is allocated."""
+
+import numpy as np
+import pytest
+
+from fedboost.errors import Refused
+from fedboost.fixedpoint import UNIT
+from fedboost.gbdt.bins import Grid
+from fedboost.protocol.memory import GIB, check_terms, needed, within
+from fedboost.protocol.queries import MAX_CELLS, HistogramQuery, KllQuery, QuantileQuery, RowsQuery
+from fedboost.protocol.terms import Terms
+
+DEFAULT = 4 * GIB
+
+
+def terms(columns=1, **settings):
+    names = [f"c{number}" for number in range(columns)]
+    return Terms.read({"columns": {"label": "y", "numeric": names}, "protection": "plain", **settings})
+
+
+def histogram(nodes, bins):
+    return HistogramQuery(1000, 0, (), tuple(range(nodes)), bins, UNIT, UNIT)
+
+
+def test_fifteen_thousand_columns_of_256_bins_and_depth_6_are_possible():
+    check_terms(terms(15_000), DEFAULT)
+    bits = np.array([12], np.uint8)
+    finest = Grid(np.zeros(1, np.uint32), np.array([32], np.uint8), bits)
+    assert needed(QuantileQuery(1000, (finest,) * 15_000), 3) <= DEFAULT
+    assert needed(histogram(16, 15_000 * 256), 3) <= DEFAULT
+
+
+def test_the_default_is_what_parties_answer_at_most():
+    assert needed(histogram(1, MAX_CELLS // 2), 3) == DEFAULT
+
+
+def test_terms_that_cannot_do_are_refused_before_anything_is_asked():
+    with pytest.raises(Refused) as caught:
+        check_terms(terms(60_000), DEFAULT)
+    assert str(caught.value) == (
+        "the aggregator would need 7.3 GiB for the sums of this training, and gives 4; lower max_depth or "
+        "max_bin, leave columns out, or have `memory` in the aggregator's file raised"
+    )
+
+
+def test_sketches_are_counted_for_every_party():
+    of_one = needed(KllQuery(1000, 10, 256), 1)
+    assert needed(KllQuery(1000, 10, 256), 5) > 4 * of_one
+    check_terms(terms(1000, cut_points="kll", parties=["a", "b"]), DEFAULT)
+    with pytest.raises(Refused, match="GiB"):
+        check_terms(terms(15_000, cut_points="kll", parties=list("abcdefgh")), DEFAULT)
+
+
+def test_a_program_runs_as_before_until_it_asks_too_much():
+    closed = []
+
+    def program(given):
+        try:
+            total = yield RowsQuery()
+            yield histogram(int(total[0]), 100)
+            yield histogram(100_000, 100)
+        finally:
+            closed.append(given)
+
+    given = terms()
+    running = within(program, 10_000_000)(given)
+    assert next(running) == RowsQuery()
+    assert running.send(np.array([3])) == histogram(3, 100)
+    with pytest.raises(Refused, match="would need"):
+        running.send(np.array([0]))
+    assert closed == [given]
+
+
+def test_a_program_returns_its_model_and_can_be_ended():
+    ended = []
+
+    def program(given):
+        try:
+            yield RowsQuery()
+        except GeneratorExit:
+            ended.append(given)
+            raise
+        return "model"
+
+    running = within(program, GIB)(terms())
+    next(running)
+    with pytest.raises(StopIteration) as end:
+        running.send(np.array([1]))
+    assert end.value.value == "model"
+    running = within(program, GIB)(terms())
+    next(running)
+    running.close()
+    assert len(ended) == 1

@@ -1,0 +1,186 @@
+"""The journal: what was recorded is found again, what was half-written dropped, what was changed refused."""
+
+import dataclasses
+import errno
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError
+from fedboost.protocol import journal
+from fedboost.protocol.journal import Begun, Cut, Gathered, Opened
+from fedboost.protocol.terms import Terms
+from fedboost.shell.store import VERSION_LINE, CannotRecord, Folder, read_journal
+
+TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
+RECORDS = [
+    Begun("session-1", TERMS, "analyst"),
+    Gathered(1, ("a", "b", "c")),
+    Opened(b"q" * 32, np.arange(-3, 4)),
+    Cut(),
+    Gathered(2, ("a", "b")),
+    Opened(b"r" * 32, np.array([2**62, -(2**62)])),
+]
+
+
+def same(one, other):
+    """Equal records; their arrays by value."""
+    if isinstance(one, Opened) and isinstance(other, Opened):
+        return one.query == other.query and np.array_equal(one.total, other.total)
+    return one == other
+
+
+def written(folder, records=RECORDS):
+    """A journal with these records, closed; its path."""
+    held = Folder(folder)
+    one = held.begin("session-1")
+    for record in records:
+        one.append(record)
+    one.close()
+    held.close()
+    return one.path
+
+
+def refused(path, what):
+    with pytest.raises(ConfigError) as caught:
+        read_journal(path)
+    assert str(caught.value).startswith(f"{path}: {what}")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_was_recorded_is_found_again(tmp_path):
+    written(tmp_path)
+    held = Folder(tmp_path)
+    (one,) = held.unfinished()
+    assert len(one.past) == len(RECORDS)
+    assert all(map(same, one.past, RECORDS))
+    one.append(Cut())
+    one.close()
+    held.close()
+    past, _ = read_journal(one.path)
+    assert all(map(same, past, [*RECORDS, Cut()]))
+    one = Folder(tmp_path).unfinished()[0]
+    one.delete()
+    assert not one.path.exists()
+
+
+@given(
+    st.one_of(
+        st.builds(Gathered, st.integers(0, 2**60), st.lists(st.text(max_size=5), max_size=3).map(tuple)),
+        st.builds(
+            Opened,
+            st.binary(max_size=40),
+            st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9).map(lambda v: np.array(v, np.int64)),
+        ),
+        st.just(Cut()),
+        st.builds(Begun, st.text(max_size=9), st.just(TERMS), st.text(max_size=9)),
+    )
+)
+def test_every_record_comes_back(record):
+    assert same(journal.decode(journal.encode(record)), record)
+
+
+def test_wherever_the_process_died_only_the_last_record_is_lost(tmp_path):
+    path = written(tmp_path)
+    whole = path.read_bytes()
+    ends = [len(VERSION_LINE)]
+    for record in RECORDS:
+        ends.append(ends[-1] + 8 + len(journal.encode(record)))
+    assert ends[-1] == len(whole)
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        past, kept = read_journal(path)
+        complete = sum(end <= size for end in ends[1:])
+        assert len(past) == complete
+        assert kept == (ends[complete] if size > len(VERSION_LINE) else 0)
+
+
+def test_a_torn_last_record_is_overwritten(tmp_path):
+    path = written(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])
+    held = Folder(tmp_path)
+    (one,) = held.unfinished()
+    one.append(RECORDS[-1])
+    past, _ = read_journal(path)
+    assert all(map(same, past, RECORDS))
+    one.close()
+    held.close()
+
+
+def test_a_record_that_was_changed_is_refused_by_name(tmp_path):
+    path = written(tmp_path)
+    whole = bytearray(path.read_bytes())
+    whole[len(VERSION_LINE) + 20] ^= 1
+    path.write_bytes(whole)
+    refused(path, "record 1 was changed after it was written; move the file away")
+
+
+@pytest.mark.parametrize("content", [b"", VERSION_LINE[:5]])
+def test_a_journal_without_a_record_is_none(tmp_path, content):
+    held = Folder(tmp_path)
+    (tmp_path / "session-1.journal").write_bytes(content)
+    assert held.unfinished() == []
+    assert list(tmp_path.glob("*.journal")) == []
+    held.close()
+
+
+@pytest.mark.parametrize("content", [b"fedboost journal 2\n", b"PK\x03\x04 something else"])
+def test_another_version_is_refused_by_name(tmp_path, content):
+    path = tmp_path / "session-1.journal"
+    path.write_bytes(content)
+    refused(path, "not a journal of this version of fedboost; move it away")
+
+
+def test_a_record_of_a_kind_that_is_not_known_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "encode", lambda record: b"\0\0\0\x03new")
+    path = written(tmp_path, [Cut()])
+    refused(path, "record 1: not a record of a session of this version of fedboost")
+
+
+def test_two_aggregators_do_not_share_a_folder(tmp_path):
+    held = Folder(tmp_path)
+    with pytest.raises(ConfigError, match="another aggregator keeps its sessions here"):
+        Folder(tmp_path)
+    held.close()
+    Folder(tmp_path).close()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/state: cannot be used: Not a directory"):
+        Folder(tmp_path / "file" / "state")
+
+
+def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
+    held = Folder(tmp_path)
+    one = held.begin("session-1")
+    one.append(RECORDS[0])
+    write = os.pwrite
+
+    def full(file, data, place):
+        if len(data) > 4:
+            return write(file, data[:4], place)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(CannotRecord) as caught:
+        one.append(RECORDS[1])
+    assert str(caught.value) == (
+        f"{one.path}: cannot be written: No space left on device; put that right and start the aggregator "
+        f"again: the session goes on from its last sum"
+    )
+    monkeypatch.undo()
+    past, size = read_journal(one.path)
+    assert (past, size) == ((RECORDS[0],), one.path.stat().st_size)
+    one.close()
+    held.close()
+
+
+def test_terms_of_another_version_are_named(tmp_path):
+    strange = dataclasses.replace(RECORDS[0])
+    data = journal.encode(strange).replace(b'"objective"', b'"objektive"')
+    with pytest.raises(ConfigError, match="not a record of a session: terms: unknown key 'objektive'"):
+        journal.decode(data)
