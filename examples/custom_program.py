@@ -2,7 +2,8 @@
 
 A program is a generator: it yields queries, receives sums over all parties, returns the model. It runs
 unchanged in one process and over gRPC, where the aggregator offers it by name. The parties never run it:
-they answer the same closed set of queries.
+they answer the same closed set of queries. `grown` holds the trees so far, so that a training goes on after a
+crash of the aggregator.
 
 Run: python examples/custom_program.py
 """
@@ -18,13 +19,14 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import ROOT
 from fedboost.programs.boosting import end_round, grow_tree
 from fedboost.programs.start import Scales, find_base_score, find_cut_points
+from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import CONSTANT_TREE, Query, RowsQuery
 from fedboost.shell.loopback import Loopback
 
 SHRINK = 0.95
 
 
-def train(terms: fb.Terms) -> Generator[Query, np.ndarray, Booster]:
+def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster]:
     """Boost with learning rate eta, .95 eta, .95^2 eta, ..."""
     counts = yield RowsQuery()
     rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
@@ -36,7 +38,7 @@ def train(terms: fb.Terms) -> Generator[Query, np.ndarray, Booster]:
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         slower = terms.changed(learning_rate=terms.learning_rate * SHRINK**number)
-        tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales)
+        tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
         trees.append(tree)

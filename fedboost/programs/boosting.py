@@ -17,12 +17,13 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
+from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
 from fedboost.protocol.terms import Terms
 
 
-def train(terms: Terms) -> Generator[Query, Int64, Booster]:
-    """Boost terms.rounds trees."""
+def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
+    """Boost terms.rounds trees. `grown`: see `grow_tree`."""
     counts = yield RowsQuery()
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
@@ -36,7 +37,7 @@ def train(terms: Terms) -> Generator[Query, Int64, Booster]:
     trees = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
-        tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales)
+        tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
         trees.append(tree)
@@ -68,10 +69,21 @@ class Leaf:
 
 
 def grow_tree(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: Grown
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    """Grow one tree level by level; returns it with the splits no party has heard of yet.
+
+    A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
+    trees so far, each with those splits; one that is there already, from before a restart, is not asked for.
+    """
+    if number == len(grown):
+        grown.append((yield from _grow(terms, rows, number, cut_points, scales)))
+    return grown[number]
+
+
+def _grow(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    """Grow one tree level by level; returns it with the splits no party has heard of yet. A tree that is cut
-    short, because the roster has to change, ends with the leaves it has."""
     rule = SplitRule(
         terms.reg_lambda,
         terms.reg_alpha,

@@ -23,6 +23,7 @@ Refuses: parties the terms do not name (they are not heard), joins under other t
 order (SessionFailed, kept in `error`).
 """
 
+import dataclasses
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -64,14 +65,15 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party_session import first_transcript, next_transcript, tag_of
-from fedboost.protocol.progress import ModelSoFar
+from fedboost.protocol.progress import Grown, ModelSoFar
 from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, KllQuery, Query
 from fedboost.protocol.sketch import SketchOpener
 from fedboost.protocol.terms import Terms
 
-Program = Callable[[Terms], Generator[Query, Int64, Booster]]
+Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
 """An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
-into it in the place of a sum that will not come."""
+into it in the place of a sum that will not come; it keeps its trees in the list it is given, and does not ask
+for those that are there already."""
 
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
@@ -126,7 +128,13 @@ class AggregatorSession:
         """What the parties' keys and signatures are bound to, once they have met."""
         self.so_far = ModelSoFar()
         """Where the session stands: before the question that is asked now."""
-        self._program = program(terms)
+        self._grown: Grown = []
+        self._ends: dict[int, journal.Grew] = {}
+        """How the trees of an earlier process ended."""
+        self._durable = True
+        self._recorded = 0
+        """Trees in the journal."""
+        self._program = program(terms, self._grown)
         self._record = record
         self._past = tuple(past)
         self._pending: Query | None = None
@@ -161,9 +169,15 @@ class AggregatorSession:
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
         try:
+            for record in self._past:
+                if isinstance(record, journal.Grew):
+                    self._grown.append((record.tree, record.last))
+                    self._ends[self._recorded] = record
+                    self._recorded += 1
             self._advance(None)
             for record in self._past:
                 self._replay(record)
+            self._helped = bool(self._past)  # perhaps: it is not known what was opened before the restart
         except FedboostError as error:
             return self._fail(str(error))
         finally:
@@ -315,8 +329,7 @@ class AggregatorSession:
         pending = self._pending
         assert pending is not None
         if isinstance(pending, HistogramQuery) and self.so_far.splits + pending.splits:
-            self._record(journal.Cut())
-            self._cut()
+            self._record_tree(self._cut())
         elif self._helped or not self.so_far.may_change(pending):
             return self._fail(
                 f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
@@ -325,11 +338,21 @@ class AggregatorSession:
         self.roster = left
         return self._gather()
 
-    def _cut(self) -> None:
+    def _cut(self) -> int:
         """The tree that grows ends where it stands; its end is asked in the place of the last question."""
         self._pending, self._helped = self._program.throw(CutShort("a party was lost")), False
         if not (isinstance(self._pending, EndRoundQuery) and self.so_far.may_change(self._pending)):
             raise Refused(f"program {self.terms.program!r} does not end a tree that is cut short")
+        return self._pending.tree
+
+    def _record_tree(self, number: int) -> None:
+        """Once for each tree. A program that keeps its trees to itself does not outlive the process."""
+        if number == self._recorded and self._durable:
+            self._durable = len(self._grown) == number + 1
+            if self._durable:
+                tree, last = self._grown[number]
+                self._record(journal.Grew(self.turn, tree, last, self.so_far.splits, self.so_far.levels))
+                self._recorded += 1
 
     # ---- a turn -------------------------------------------------------------------------------------
 
@@ -401,7 +424,10 @@ class AggregatorSession:
             if not np.array_equal(total, self._last):
                 return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
             return self._close()
-        self._record(journal.Opened(queries.digest(self._pending), total))
+        if isinstance(self._pending, EndRoundQuery):
+            self._record_tree(self._pending.tree)
+        if self._durable and not isinstance(self._pending, HistogramQuery):
+            self._record(journal.Opened(self.turn, queries.digest(self._pending), total))
         try:
             self._advance(total)
         except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
@@ -434,19 +460,22 @@ class AggregatorSession:
         if asked is not None:
             self.so_far = self.so_far.after(asked)
         self._pending, self.turn, self._helped = query, self.turn + 1, False
+        if isinstance(query, EndRoundQuery) and query.tree in self._ends:
+            grew = self._ends.pop(query.tree)
+            self.so_far = dataclasses.replace(self.so_far, splits=grew.splits, levels=grew.levels)
+            self.turn = grew.turn
 
     def _replay(self, record: Record) -> None:
         """Take in what was recorded before a restart."""
         match record:
             case journal.Gathered(attempt, roster):
                 self.attempt, self.roster = attempt, roster
-            case journal.Opened(query, total):
+            case journal.Opened(turn, query, total):
                 if self._last is not None or query != queries.digest(self._pending):
                     raise ConfigError("the journal holds sums that this program does not ask for")
+                self.turn = turn
                 self._advance(total)
-            case journal.Cut():
-                self._cut()
-            case journal.Begun():
+            case journal.Begun() | journal.Grew():
                 pass
 
     # ---- the end ------------------------------------------------------------------------------------

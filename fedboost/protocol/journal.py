@@ -1,16 +1,20 @@
-"""What an aggregator writes down, so that a restart finds the session where it was: the terms, and every sum
-that was opened, in order. The program is a function of these; it is run again over them.
+"""What an aggregator writes down, so that a restart finds the session where it was: the terms, the trees, and
+the sums that were opened but for histograms, in order. The program is run again over them; the tree that was
+growing is asked for again from its root.
 
 Promises: `decode(encode(r))` is the record; a record is written before anything that follows from it is said.
 Refuses: bytes that are no record (ConfigError: the file is the user's).
 """
 
+import dataclasses
+import json
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.terms import Terms
 
@@ -34,18 +38,26 @@ class Gathered:
 
 @dataclass(frozen=True)
 class Opened:
-    """The sum of a query (by its digest) was opened."""
+    """The sum of a query (by its digest), which was no histogram, was opened in this turn."""
 
+    turn: int
     query: bytes
     total: Int64 = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Cut:
-    """The tree that grows was cut short: no sum came for the last query."""
+class Grew:
+    """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, those that all
+    have, and how many levels were asked for."""
+
+    turn: int
+    tree: Tree = field(repr=False)
+    last: tuple[Split, ...] = field(repr=False)
+    splits: tuple[Split, ...] = field(repr=False)
+    levels: int
 
 
-Record = Begun | Gathered | Opened | Cut
+Record = Begun | Gathered | Opened | Grew
 
 
 def encode(record: Record) -> bytes:
@@ -55,10 +67,12 @@ def encode(record: Record) -> bytes:
             return fields.pack(b"begun", session.encode(), terms.canonical().encode(), analyst.encode())
         case Gathered(attempt, roster):
             return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
-        case Opened(query, total):
-            return fields.pack(b"opened", query, total.astype("<i8").tobytes())
-        case Cut():
-            return fields.pack(b"cut")
+        case Opened(turn, query, total):
+            return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
+        case Grew(turn, tree, last, splits, levels):
+            some = ([dataclasses.astuple(split) for split in part] for part in (last, splits))
+            content = [dataclasses.asdict(tree), *some, levels]
+            return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
 
 
 def decode(data: bytes) -> Record:
@@ -68,13 +82,17 @@ def decode(data: bytes) -> Record:
             case [b"begun", session, terms, analyst]:
                 return Begun(session.decode(), Terms.from_canonical(terms.decode()), analyst.decode())
             case [b"gathered", attempt, *roster]:
-                return Gathered(
-                    int.from_bytes(attempt, signed=True), tuple(party.decode() for party in roster)
-                )
-            case [b"opened", query, total]:
-                return Opened(query, np.frombuffer(total, "<i8").astype(np.int64))
-            case [b"cut"]:
-                return Cut()
-    except (FedboostError, ValueError) as error:
+                return Gathered(_number(attempt), tuple(party.decode() for party in roster))
+            case [b"opened", turn, query, total]:
+                return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
+            case [b"grew", turn, content]:
+                tree, *some, levels = json.loads(content)
+                last, splits = (tuple(Split(*split) for split in part) for part in some)
+                return Grew(_number(turn), Tree(**tree), last, splits, int(levels))
+    except (FedboostError, TypeError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")
+
+
+def _number(field: bytes) -> int:
+    return int.from_bytes(field, signed=True)

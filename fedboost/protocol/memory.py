@@ -11,6 +11,7 @@ from typing import TypeVar
 from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import FIRST_BITS
+from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import HistogramQuery, KllQuery, QuantileQuery, Query
 from fedboost.protocol.sketch import most_bytes
 from fedboost.protocol.terms import Terms
@@ -51,12 +52,12 @@ def check_terms(terms: Terms, allowed: int) -> None:
 
 
 def within(
-    program: Callable[[Terms], Generator[Query, Int64, P]], allowed: int
-) -> Callable[[Terms], Generator[Query, Int64, P]]:
+    program: Callable[[Terms, Grown], Generator[Query, Int64, P]], allowed: int
+) -> Callable[[Terms, Grown], Generator[Query, Int64, P]]:
     """The same program, which ends with Refused instead of a query that needs more than `allowed` bytes."""
 
-    def bounded(terms: Terms) -> Generator[Query, Int64, P]:
-        inner = program(terms)
+    def bounded(terms: Terms, grown: Grown) -> Generator[Query, Int64, P]:
+        inner = program(terms, grown)
         go_on: Callable[[], Query] = partial(next, inner)
         while True:
             try:

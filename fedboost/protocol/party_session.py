@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
+from fedboost.gbdt.tree import Split
 from fedboost.privacy import fields
 from fedboost.privacy.masked import Group, Handshake, MaskedSealer
 from fedboost.privacy.plain import PlainSealer
@@ -96,8 +97,10 @@ class PartySession:
         self._transcript = b""
         self._asked: Ask | None = None
         """The last question, of whichever attempt."""
-        self._before = NOTHING_YET
-        """Where the session stood when it was asked: the sums up to there were opened."""
+        self._questions: dict[int, tuple[Query, tuple[tuple[Split, ...], int]]] = {}
+        """What was asked of the tree that grows, by turn, and where in the tree."""
+        self._base = self._reached = NOTHING_YET
+        """Where the session stood before that tree, and after the last of these questions."""
         self._said: list[Report] = []
         self._answered = 0
         self._helped: Ask | None = None
@@ -162,7 +165,7 @@ class PartySession:
             raise PeerError("introduced to the others before admitted, or twice")
         met = meeting.meet(self._site.credentials, self._join.greeting, self._terms, greetings)
         so_far.check(self._terms)
-        if not so_far.continues(self._before):
+        if not so_far.continues(self._base):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         self._party.go_to(so_far)
         handshake, self._handshake = self._handshake, None
@@ -185,7 +188,8 @@ class PartySession:
             yield from self._said
             return
         self._check(ask, self._terms, self._party.so_far)
-        self._asked, self._before, self._said = ask, self._party.so_far, []
+        self._remember(ask, self._party.so_far)
+        self._said = []
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
         parts, note = self._sealed(ask.query, tag)
@@ -210,19 +214,11 @@ class PartySession:
         strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
         if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
             raise PeerError("a sum over other parties than those of the terms, or than were introduced")
-        before = self._asked
-        if before is None:
-            due = ask.attempt > 1 or ask.turn == 1
-        elif ask.attempt == before.attempt:
-            due = ask.turn == before.turn + 1
-        elif ask.turn == before.turn:
-            due = queries.same(so_far, self._before) and _repeats(ask.query, before.query, terms)
-        else:
-            due = ask.turn > before.turn and so_far.continues(self._before.after(before.query))
-        if not due:
-            if before is not None and ask.turn == before.turn:
-                raise PeerError(f"another question in turn {ask.turn}, which was answered")
-            raise PeerError(f"turn {ask.turn} asked after turn {before.turn if before else 0}")
+        if not self._is_due(ask, terms, so_far):
+            before = self._asked.turn if self._asked else 0
+            if ask.turn in self._questions:
+                raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
+            raise PeerError(f"turn {ask.turn} asked after turn {before}")
         helped = self._helped
         if helped is not None and sorted(helped.roster) != sorted(roster):
             moved = queries.stage_of(ask.query) > queries.stage_of(helped.query)
@@ -231,6 +227,30 @@ class PartySession:
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
         queries.check(ask.query, terms)
+
+    def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
+        """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
+        grows may be asked for again, with the same questions in the same places, or the session went on."""
+        before = self._asked
+        if before is None:
+            return ask.attempt > 1 or ask.turn == 1
+        if ask.attempt == before.attempt and ask.turn != before.turn + 1:
+            return False
+        if ask.turn in self._questions:
+            query, place = self._questions[ask.turn]
+            return place == (so_far.splits, so_far.levels) and _repeats(ask.query, query, terms)
+        if ask.attempt == before.attempt or ask.turn < min(self._questions):
+            return True  # beyond what was asked, or before this process was there
+        return ask.turn > max(self._questions) and so_far.continues(self._reached)
+
+    def _remember(self, ask: Ask, so_far: ModelSoFar) -> None:
+        """What was asked where in the tree that grows."""
+        if len(so_far.rounds) > len(self._base.rounds):
+            self._questions, self._base = {}, so_far.before_tree
+        if ask.turn >= max(self._questions, default=0):
+            self._reached = so_far.after(ask.query)
+        self._questions[ask.turn] = ask.query, (so_far.splits, so_far.levels)
+        self._asked = ask
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
         """The parts of the sealed answer, and the note that goes with the last."""

@@ -21,6 +21,8 @@ from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQue
 from fedboost.protocol.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
+Grown = list[tuple[Tree, tuple[Split, ...]]]
+"""The trees of a session so far, each with the splits that its last histograms led to."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ class ModelSoFar:
                 return ModelSoFar(self.grids, self.start, (*self.rounds, done))
             case _:
                 return self
+
+    @property
+    def before_tree(self) -> "ModelSoFar":
+        """Where the session stood before the tree that grows."""
+        return dataclasses.replace(self, splits=(), levels=0)
 
     def continues(self, earlier: "ModelSoFar") -> bool:
         """Whether a session that stood at `earlier` can have come to stand here."""

@@ -292,7 +292,7 @@ def test_parties_are_asked_for_the_smaller_child():
     X, y, _ = data()
     own = X[:, :1].copy()
     terms = terms_of(own, 1, rounds=5, max_depth=2)
-    party, program = Party(shard_of(own, y), terms), train(terms)
+    party, program = Party(shard_of(own, y), terms), train(terms, [])
     query, hessians = next(program), []
     while query:
         total = party.answer(query)
@@ -328,7 +328,7 @@ def turns_of(X, y, parts, **settings):
     """The query of each turn of a training, from a party's answers added up in one place."""
     terms = terms_of(X, len(parts), **settings)
     parties = [Party(shard_of(X, y, rows=rows), terms) for rows in parts]
-    program, asked = train(terms), {}
+    program, asked = train(terms, []), {}
     query = next(program)
     while query:
         asked[len(asked) + 1] = query

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedboost.errors import Refused
+from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.bins import Grid
 from fedboost.protocol.memory import GIB, check_terms, needed, within
@@ -54,7 +54,7 @@ def test_sketches_are_counted_for_every_party():
 def test_a_program_runs_as_before_until_it_asks_too_much():
     closed = []
 
-    def program(given):
+    def program(given, grown):
         try:
             total = yield RowsQuery()
             yield histogram(int(total[0]), 100)
@@ -63,7 +63,7 @@ def test_a_program_runs_as_before_until_it_asks_too_much():
             closed.append(given)
 
     given = terms()
-    running = within(program, 10_000_000)(given)
+    running = within(program, 10_000_000)(given, [])
     assert next(running) == RowsQuery()
     assert running.send(np.array([3])) == histogram(3, 100)
     with pytest.raises(Refused, match="would need"):
@@ -74,7 +74,7 @@ def test_a_program_runs_as_before_until_it_asks_too_much():
 def test_a_program_returns_its_model_and_can_be_ended():
     ended = []
 
-    def program(given):
+    def program(given, grown):
         try:
             yield RowsQuery()
         except GeneratorExit:
@@ -82,12 +82,24 @@ def test_a_program_returns_its_model_and_can_be_ended():
             raise
         return "model"
 
-    running = within(program, GIB)(terms())
+    running = within(program, GIB)(terms(), [])
     next(running)
     with pytest.raises(StopIteration) as end:
         running.send(np.array([1]))
     assert end.value.value == "model"
-    running = within(program, GIB)(terms())
+    running = within(program, GIB)(terms(), [])
     next(running)
     running.close()
     assert len(ended) == 1
+
+
+def test_a_program_hears_that_a_tree_is_cut_short():
+    def program(given, grown):
+        try:
+            yield RowsQuery()
+        except CutShort:
+            yield histogram(3, 100)
+
+    running = within(program, GIB)(terms(), [])
+    next(running)
+    assert running.throw(CutShort("a party was lost")) == histogram(3, 100)

@@ -44,7 +44,7 @@ def train_beside(X, y, weight, parts, **settings):
     terms = terms_of(X, len(parts), weight, **settings)
     parties = [Party(shard_of(X, y, weight, rows), terms) for rows in parts]
     pooled = Party(shard_of(X, y, weight, slice(None)), terms)
-    program, seen = train(terms), Counter()
+    program, seen = train(terms, []), Counter()
     query = next(program)
     while True:
         total = sum(party.answer(query) for party in parties)

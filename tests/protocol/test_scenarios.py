@@ -123,7 +123,7 @@ class Aggregator:
         self._transcript = b""
         self.opening = self._told(self._session.start())
 
-    def _program(self, terms):
+    def _program(self, terms, grown):
         for name in self._script:
             if name in RAISES:
                 raise RAISES[name]

@@ -211,35 +211,35 @@ async def status_of(call):
 # ---- programs an aggregator may offer as sites:NAME -------------------------------------------------
 
 
-def half_as_many(terms):
+def half_as_many(terms, grown):
     """Boosting, half as long."""
-    return (yield from boosting.train(terms.changed(rounds=max(1, terms.rounds // 2))))
+    return (yield from boosting.train(terms.changed(rounds=max(1, terms.rounds // 2)), grown))
 
 
-def fails_later(terms):
+def fails_later(terms, grown):
     """A program with a defect."""
     yield RowsQuery()
     raise ZeroDivisionError("a defect")
 
 
-def asks_nonsense(terms):
+def asks_nonsense(terms, grown):
     """A program that yields what is no query."""
     yield "how old are they?"
 
 
-def asks_beyond_the_wire(terms):
+def asks_beyond_the_wire(terms, grown):
     """A program whose query has no bytes."""
     (count, *_) = yield RowsQuery()
     cut_points = yield from boosting.find_cut_points(terms, int(count))
     yield HistogramQuery(int(count), -5, (), (0,), len(cut_points.cuts), UNIT, UNIT)
 
 
-def no_model(terms):
+def no_model(terms, grown):
     """A program that ends without a model."""
     yield RowsQuery()
 
 
-def no_generator(terms):
+def no_generator(terms, grown):
     """A function that is no program."""
 
 

@@ -94,12 +94,12 @@ def test_a_table_may_be_a_path_a_frame_or_arrays(tmp_path):
 # ---- custom programs --------------------------------------------------------------------------------
 
 
-def half_as_many(terms):
+def half_as_many(terms, grown):
     """Boosting, half as long."""
-    return (yield from train(terms.changed(rounds=max(1, terms.rounds // 2))))
+    return (yield from train(terms.changed(rounds=max(1, terms.rounds // 2)), grown))
 
 
-def no_model(terms):
+def no_model(terms, grown):
     yield RowsQuery()
 
 
@@ -124,15 +124,15 @@ def test_a_program_without_a_model_is_refused():
 
 
 def test_a_program_may_learn_nothing_but_what_the_terms_allow():
-    def greedy(terms):
-        return (yield from train(terms.changed(rounds=terms.rounds + 5)))
+    def greedy(terms, grown):
+        return (yield from train(terms.changed(rounds=terms.rounds + 5), grown))
 
     with pytest.raises(SessionFailed, match="the terms allow 3 rounds"):
         simulate(terms(), shared_out(2), program=greedy)
 
 
 def test_an_error_of_a_program_ends_the_session_with_its_sentence():
-    def fussy(terms):
+    def fussy(terms, grown):
         yield RowsQuery()
         raise ConfigError("this program wants more rows")
 
@@ -141,7 +141,7 @@ def test_an_error_of_a_program_ends_the_session_with_its_sentence():
 
 
 def test_a_program_may_end_without_trees():
-    def constant(terms):
+    def constant(terms, grown):
         yield RowsQuery()
         return Booster(terms.objective, 0.5, terms.columns.features, ())
 

@@ -10,26 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol import journal
-from fedboost.protocol.journal import Begun, Cut, Gathered, Opened
+from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
 from fedboost.protocol.terms import Terms
 from fedboost.shell.store import VERSION_LINE, CannotRecord, Folder, read_journal
 
 TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
+TREE = Tree(
+    [1, -1, -1],
+    [0, 0, 0],
+    [float("inf"), 0.0, 0.0],
+    [True, False, False],
+    [0.1, -0.3, 1e-30],
+    [0.5, 0, 0],
+    [4, 2, 2],
+)
+GREW = Grew(8, TREE, (), (Split(0, 0, 3, True, 1),), 1)
 RECORDS = [
     Begun("session-1", TERMS, "analyst"),
     Gathered(1, ("a", "b", "c")),
-    Opened(b"q" * 32, np.arange(-3, 4)),
-    Cut(),
+    Opened(1, b"q" * 32, np.arange(-3, 4)),
+    GREW,
     Gathered(2, ("a", "b")),
-    Opened(b"r" * 32, np.array([2**62, -(2**62)])),
+    Opened(9, b"r" * 32, np.array([2**62, -(2**62)])),
 ]
 
 
 def same(one, other):
     """Equal records; their arrays by value."""
     if isinstance(one, Opened) and isinstance(other, Opened):
-        return one.query == other.query and np.array_equal(one.total, other.total)
+        return (one.turn, one.query) == (other.turn, other.query) and np.array_equal(one.total, other.total)
     return one == other
 
 
@@ -57,11 +68,11 @@ def test_what_was_recorded_is_found_again(tmp_path):
     (one,) = held.unfinished()
     assert len(one.past) == len(RECORDS)
     assert all(map(same, one.past, RECORDS))
-    one.append(Cut())
+    one.append(GREW)
     one.close()
     held.close()
     past, _ = read_journal(one.path)
-    assert all(map(same, past, [*RECORDS, Cut()]))
+    assert all(map(same, past, [*RECORDS, GREW]))
     one = Folder(tmp_path).unfinished()[0]
     one.delete()
     assert not one.path.exists()
@@ -72,10 +83,11 @@ def test_what_was_recorded_is_found_again(tmp_path):
         st.builds(Gathered, st.integers(0, 2**60), st.lists(st.text(max_size=5), max_size=3).map(tuple)),
         st.builds(
             Opened,
+            st.integers(0, 2**60),
             st.binary(max_size=40),
             st.lists(st.integers(-(2**63), 2**63 - 1), max_size=9).map(lambda v: np.array(v, np.int64)),
         ),
-        st.just(Cut()),
+        st.just(GREW),
         st.builds(Begun, st.text(max_size=9), st.just(TERMS), st.text(max_size=9)),
     )
 )
@@ -136,7 +148,7 @@ def test_another_version_is_refused_by_name(tmp_path, content):
 
 def test_a_record_of_a_kind_that_is_not_known_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "encode", lambda record: b"\0\0\0\x03new")
-    path = written(tmp_path, [Cut()])
+    path = written(tmp_path, [GREW])
     refused(path, "record 1: not a record of a session of this version of fedboost")
 
 
