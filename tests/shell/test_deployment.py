@@ -33,6 +33,7 @@ class Compose:
             ("/config/", f"{self.folder}/{service}/"),
             ("/data", f"{self.folder}/data"),
             ("/keys", f"{self.folder}/keys"),
+            ('"/state"', f'"{self.folder}/state"'),
             ("/audit/", f"{self.folder}/audit/"),
             ("/out/", f"{self.folder}/out/"),
         ):
