@@ -335,6 +335,8 @@ class AggregatorSession:
                 f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
                 f"would show that party's rows"
             )
+        elif isinstance(pending, EndRoundQuery):  # what the others were part of is never asked for again
+            self._record_tree(pending.tree)
         self.roster = left
         return self._gather()
 
