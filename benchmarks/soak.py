@@ -4,8 +4,8 @@ A consortium on loopback with keys, one process a member, trains small models ba
 in turn. Every few seconds the resident memory and the open files of each process are read from /proc (Linux).
 
 The claims: from the second quarter of the time to the last the median of memory grows by GROWTH_AT_MOST at
-most, and that of open files not at all; the same terms give the same model every time. Exit status 1 if one of
-them does not hold. In the first quarter libraries load and kernels compile: it is shown, and not judged.
+most, and that of open files not at all; the same terms give the same model every time. Exit status 1 if one
+of them does not hold. In the first quarter libraries load and kernels compile: it is shown, and not judged.
 """
 
 import os
