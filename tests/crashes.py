@@ -1,15 +1,20 @@
 """Real processes that are killed or stopped in the middle of a training, and started again.
 
-`crashed` trains over gRPC with keys while it kills, at random moments, the aggregator or a party; the model
-must be the one of an undisturbed training.
+`crashed` trains over gRPC with keys while it kills, at random moments, the aggregator or a party; `stopped`
+lets a party sleep. The model must be the one of an undisturbed training.
 """
 
 import dataclasses
+import os
 import random
+import signal
 import threading
 import time
 
 from fedboost.shell.loopback import Loopback
+
+LAST = 3
+"""Nobody is killed on purpose in so many of the last rounds, so that the training goes on after each kill."""
 
 
 def bare(model):
@@ -23,6 +28,8 @@ class Followed(threading.Thread):
     def __init__(self, analyst, terms):
         super().__init__(daemon=True)
         self.rounds, self.model, self.error = 0, None, None
+        self.moments = []
+        """When each round was heard of, and the end."""
         self._training = analyst.train(terms, wait=120)
         self.start()
 
@@ -30,7 +37,9 @@ class Followed(threading.Thread):
         try:
             for row in self._training:
                 self.rounds = int(row["round"]) + 1
+                self.moments.append(time.monotonic())
             self.model = self._training.model
+            self.moments.append(time.monotonic())
         except Exception as error:  # noqa: BLE001 - the thread that waits raises it
             self.error = error
 
@@ -51,23 +60,51 @@ class Followed(threading.Thread):
 
 
 def crashed(folder, files, terms, kills, seed, policy):
-    """The model after so many kills; from four on everybody of three parties is among the victims. `files`:
-    party to its table."""
+    """The model after so many kills, how many there were before the training was over, and the seconds from
+    a restart to what the analyst heard next, where nobody else was killed meanwhile. From four kills on
+    everybody of three parties is among the victims. `files`: party to its table."""
     draw = random.Random(seed)
-    after = sorted(draw.sample(range(terms.rounds), kills))
+    after = sorted(draw.sample(range(terms.rounds - LAST), kills))
     everybody = ["aggregator", *files]
     victims = [*everybody, *draw.choices(everybody, k=kills)][:kills]
     draw.shuffle(victims)
+    restarts = []
     with Loopback(folder, files, policy=policy) as one:
         training = Followed(one.analyst, terms)
         for victim, rounds in zip(victims, after, strict=True):
             training.wait_for(rounds)
-            time.sleep(draw.uniform(0, 0.1))
+            time.sleep(draw.uniform(0, 0.05))
+            if not training.is_alive():
+                break
             process = one.aggregator if victim == "aggregator" else one.parties[victim]
             process.kill()
             process.wait()
+            restarts.append(time.monotonic())
             if victim == "aggregator":
                 one.start_aggregator()
             else:
                 one.start_party(victim)
-        return training.end()
+        model = training.end()
+    assert len(training.moments) == terms.rounds + 1
+    ends = [*restarts[1:], float("inf")]
+    heard = [min((m for m in training.moments if m > restart), default=restart) for restart in restarts]
+    recoveries = [h - r for r, h, end in zip(restarts, heard, ends, strict=True) if h < end]
+    return model, len(restarts), recoveries
+
+
+def stopped(folder, files, terms, seconds, policy):
+    """The model of a training in which a party's process sleeps for so many seconds, and the seconds from its
+    awakening to what the analyst heard next."""
+    with Loopback(folder, files, policy=policy) as one:
+        training = Followed(one.analyst, terms)
+        training.wait_for(terms.rounds // 3)
+        sleeper = one.parties[next(iter(files))].pid
+        os.kill(sleeper, signal.SIGSTOP)
+        try:
+            time.sleep(seconds)
+            assert training.rounds < terms.rounds, "the training went on without a party"
+        finally:
+            os.kill(sleeper, signal.SIGCONT)
+        awake = time.monotonic()
+        model = training.end()
+    return model, min(m for m in training.moments if m > awake) - awake

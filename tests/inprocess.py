@@ -67,7 +67,7 @@ def sites_of(terms, shards):
     if terms.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = identity.in_memory(terms.parties, now)
-        credentials = {name: Credentials(signer, roots, (), now) for name, signer in signers.items()}
+        credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
         name: Site(name, lambda _, own=own: own, os.urandom, credentials.get(name))
         for name, own in shards.items()

@@ -11,7 +11,7 @@ under a key derived from the session digest, and no self mask is given away befo
 """
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -28,12 +28,13 @@ PARTY = "party"
 
 @dataclass(frozen=True)
 class Credentials:
-    """Who a party is and whom it trusts: its signing key, the roots (PEM), denied serials, the time."""
+    """Who a party is and whom it trusts: its signing key, the roots (PEM), denied serials, and a
+    clock: a session may last longer than a certificate."""
 
     signer: Signer
     roots: bytes
     denied: Collection[str]
-    now: datetime
+    clock: Callable[[], datetime]
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _check(credentials: Credentials, terms: Terms, greeting: bytes) -> tuple[str
         party = name.decode()
     except (PeerError, ValueError):
         raise PeerError("a party was introduced without a greeting") from None
-    known = identity.identify(certificate, credentials.roots, credentials.now, credentials.denied)
+    known = identity.identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
     if known.name != party or known.role != PARTY:
         raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
     if len(nonce) != NONCE_BYTES:

@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quot
 from fedboost.protocol import memory
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox, Program
 from fedboost.protocol.journal import Begun
-from fedboost.protocol.messages import FromParty
+from fedboost.protocol.messages import Bye, FromParty, Open
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel, health, limits
 from fedboost.shell.config import AggregatorConfig
@@ -122,10 +122,12 @@ class AggregatorServer:
         self._health.serving = False
         self._stopping = True
         running = self._running
+        waits = running is not None and self._folder is not None
+        self._log.info("stopping", **({"goes_on": "when the aggregator is started again"} if waits else {}))
         if running is not None and self._folder is None:
             running.fail("the aggregator was stopped")
             await asyncio.sleep(0.1)  # lets the goodbyes out
-        elif running is not None and running.session.state in ("asking", "opening") and not self._fatal:
+        elif running is not None and running.in_a_turn and not self._fatal:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._turned.wait(), TURN_SECONDS)
         if self._ticker is not None:
@@ -252,7 +254,7 @@ class AggregatorServer:
             self._log.error("cannot go on", reason=self._fatal)
             self._ended.set()
             return
-        if self._stopping and running.session.turn != turn:
+        if self._stopping and (running.session.turn != turn or not running.in_a_turn):
             self._turned.set()
         if running.over:
             self._running = None
@@ -272,13 +274,21 @@ class AggregatorServer:
         self._guarded(lambda running: running.start(set(self._attending), time.monotonic()))
 
     async def _tick(self) -> None:
+        said = self._bundle is None
         while True:
             await asyncio.sleep(TICK_SECONDS)
+            if self._bundle is not None and not said and datetime.now(UTC) > self._bundle.ends:
+                said = True
+                self._log.error(
+                    "certificate expired: whoever dials from now on is not let in; renew it, and start the "
+                    "aggregator again",
+                    keys=str(self._bundle.folder),
+                )
             self._guarded(lambda running: running.tick(time.monotonic()))
 
     def _send(self, outbox: Outbox) -> None:
-        if self._stopping and self._folder is not None:
-            return  # the turn that was waited for is over: the next process asks the next question
+        if self._stopping and self._folder is not None:  # the next process asks the next question
+            outbox = [(party, message) for party, message in outbox if isinstance(message, Open | Bye)]
         encoded: dict[int, bytes] = {}
         for party, message in outbox:
             if party in self._attending:
@@ -317,7 +327,9 @@ class AggregatorServer:
         if wish is Wish.STOP:
             if running is not None and running is self._running:
                 self._guarded(lambda running: running.fail("the analyst stopped it"))
-            self._finished.pop((analyst, terms.digest), None)
+            if running is not None and running.over:
+                self._finished.pop((analyst, terms.digest), None)
+                running.forget()
             return
         if running is None or (running.failed and wish is not Wish.RETURN):
             self._waiting += 1

@@ -29,6 +29,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.party_session import Release
 from fedboost.protocol.terms import Frozen, Terms
 from fedboost.shell.policy import columns_of
+from fedboost.shell.store import CannotRecord
 
 BEFORE_THE_FIRST = "0" * 64
 """What stands for the hash of the entry before the first."""
@@ -144,7 +145,8 @@ class AuditLog:
         )
 
     def record(self, release: Release) -> None:
-        """This is about to leave. Raises Refused if it cannot be recorded: then it must not."""
+        """This is about to leave. If it cannot be recorded, it must not: raises CannotRecord when the disk
+        does not take it, Refused when somebody else has changed the log."""
         self._append(
             Released(
                 session=release.session,
@@ -164,7 +166,7 @@ class AuditLog:
         try:
             os.fsync(self._file)
         except OSError as error:
-            raise self._refusal(error.strerror) from None
+            raise self._full(error) from None
 
     def _append(self, event: Admitted | Released | Ended) -> None:
         n, previous = (self._last.n + 1, self._last.hash) if self._last else (1, BEFORE_THE_FIRST)
@@ -180,12 +182,18 @@ class AuditLog:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)  # a line is written whole or not at all
-            raise self._refusal(error.strerror) from None
+            raise self._full(error) from None
         self._size += len(line)
         self._last = entry
 
-    def _refusal(self, why: str | None) -> Refused:
+    def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")
+
+    def _full(self, error: OSError) -> CannotRecord:
+        return CannotRecord(
+            f"{self._path}: cannot write this audit log: {error.strerror}; put that right and start this "
+            f"party again: the session goes on with it"
+        )
 
     def _lock(self) -> None:
         try:

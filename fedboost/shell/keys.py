@@ -75,6 +75,12 @@ class Bundle:
         """PEM: the leaf, then its intermediates if it has any."""
         return self.signer.certificate
 
+    @property
+    def ends(self) -> datetime:
+        """Until when it can be used: the end of the first of its certificates that ends."""
+        chain = x509.load_pem_x509_certificates(self.certificate)
+        return min(certificate.not_valid_after_utc for certificate in chain)
+
 
 # ---- bundles --------------------------------------------------------------------------------------------
 
@@ -101,6 +107,17 @@ def read_bundle(folder: Path, role: str) -> Bundle:
     _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
     return Bundle(folder, signer, roots, _to_pem(key, NoEncryption()), denied)
+
+
+def read_again(bundle: Bundle) -> Bundle:
+    """The bundle as it is in its folder now, so that renewed keys need no new process. What cannot be used is
+    as if it were not there yet, while the bundle itself can be; else ConfigError says what is wrong."""
+    try:
+        return read_bundle(bundle.folder, bundle.signer.role)
+    except ConfigError:
+        if datetime.now(UTC) > bundle.ends:
+            raise
+        return bundle
 
 
 def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
@@ -221,7 +238,10 @@ def tls_fault(address: str, bundle: Bundle) -> str | None:
     """
     ours = bundle.folder / CERTIFICATE
     try:
-        identify(bundle.certificate, bundle.roots, datetime.now(UTC), bundle.denied)
+        now = datetime.now(UTC)
+        if now > bundle.ends:
+            return f"{ours}: {_expired(bundle.ends, bundle.signer.role)}"
+        identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return f"{ours}: {error}"
     context = _dialling(bundle)
@@ -299,14 +319,18 @@ def _of_server(error: ssl.SSLCertVerificationError) -> str:
 
 def _check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> None:
     if now > leaf.not_valid_after_utc:
-        raise ConfigError(
-            f"{path}: expired on {day(leaf.not_valid_after_utc)}; have a new bundle issued with "
-            f"`fedboost keys {role}`, where the consortium's root key is, and put it in place of this one"
-        )
+        raise ConfigError(f"{path}: {_expired(leaf.not_valid_after_utc, role)}")
     if now < leaf.not_valid_before_utc:
         raise ConfigError(
             f"{path}: not valid before {day(leaf.not_valid_before_utc)}; check this machine's clock"
         )
+
+
+def _expired(end: datetime, role: str) -> str:
+    return (
+        f"expired on {day(end)}; have a new bundle issued with `fedboost keys {role}`, where the "
+        f"consortium's root key is, and put it in place of this one"
+    )
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:

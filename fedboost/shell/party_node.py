@@ -8,6 +8,7 @@ error ends the process; once it has been let in, it dials again whatever happens
 """
 
 import asyncio
+import contextlib
 import random
 import threading
 from collections.abc import Iterator
@@ -27,8 +28,9 @@ from fedboost.shell import channel
 from fedboost.shell.audit import AuditLog
 from fedboost.shell.config import PartyConfig
 from fedboost.shell.data import read_table, to_shard, undeclared
-from fedboost.shell.keys import Bundle, tls_fault
+from fedboost.shell.keys import Bundle, read_again, tls_fault
 from fedboost.shell.policy import shown, terminal_ask
+from fedboost.shell.store import CannotRecord
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -75,13 +77,20 @@ class PartyNode:
     async def run(self, wait: float, once: bool) -> None:
         """Attend the aggregator until cancelled; with `once` until one session has ended.
 
-        wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over.
+        wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
+        the audit log cannot be written.
         """
         try:
             await self._run(wait, once)
+        except asyncio.CancelledError:
+            self._log.info("stopped", session=self._offered if self._session else None)
+            raise
+        except CannotRecord as error:
+            raise ConfigError(str(error)) from None
         finally:
             self._hung_up.set()
-            self._close_session("this site stopped")
+            with contextlib.suppress(CannotRecord):
+                self._close_session("this site stopped")
             if self._audit:
                 self._audit.close()
 
@@ -89,14 +98,17 @@ class PartyNode:
         address = self._config.aggregator
         waited, pause, said = 0.0, FIRST_RETRY, False
         while not (once and self.ended):
+            if self._bundle is not None:
+                self._bundle = read_again(self._bundle)
             async with channel.dial(address, self._bundle) as opened:
                 try:
                     await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
                 except TimeoutError:
                     waited += pause
-                    if self._bundle is not None and waited >= SAY_SO and not self._attended:
+                    fault = None
+                    if self._bundle is not None and waited >= SAY_SO and not said:
                         fault = await asyncio.to_thread(tls_fault, address, self._bundle)
-                        if fault:
+                        if fault and not self._attended:
                             raise ConfigError(fault) from None
                     if waited >= wait:
                         raise ConfigError(
@@ -104,7 +116,8 @@ class PartyNode:
                             f"this site's file and that the aggregator runs"
                         ) from None
                     if waited >= SAY_SO and not said:
-                        self._log.info("waiting for the aggregator", address=address)
+                        because = {"reason": fault} if fault else {}
+                        self._log.info("waiting for the aggregator", address=address, **because)
                         said = True
                     pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
                     continue
@@ -126,6 +139,10 @@ class PartyNode:
         reader = asyncio.create_task(self._read(call, inbox))
         try:
             while (message := await inbox.get()) is not None:
+                if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
+                    self._log.warning("certificate expired", keys=str(self._bundle.folder))
+                    self._close_session("this site's certificate expired")
+                    return  # what it signs is worth nothing: it dials again, with the next one
                 await self._answer(call, message)
                 if once and self.ended:
                     await call.done_writing()
@@ -135,7 +152,8 @@ class PartyNode:
             away = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
             self._refusals += not away
             # It never let this party in, or no longer does; but an old connection may still be known there.
-            if not away and (not self._attended or self._refusals > MOST_REFUSALS):
+            unfit = error.code() == grpc.StatusCode.INVALID_ARGUMENT  # of another version, say
+            if unfit or (not away and (not self._attended or self._refusals > MOST_REFUSALS)):
                 raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
@@ -219,7 +237,7 @@ class PartyNode:
         credentials = None
         if self._bundle is not None:
             bundle = self._bundle
-            credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, datetime.now(UTC))
+            credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         return Site(self._config.party, self._read_shard, urandom, credentials, permit, record)
 
     def _ask_somebody(self, text: str) -> bool:

@@ -57,6 +57,11 @@ class Running:
         """Whether it ended without a model."""
         return self.over and isinstance(self._events[-1], Failed)
 
+    @property
+    def in_a_turn(self) -> bool:
+        """Whether a question was asked whose sum is not open yet."""
+        return self.session.state in ("asking", "opening")
+
     def start(self, here: set[str], now: float) -> None:
         """Begin, or go on from the journal, with the parties that are at hand."""
         resumed = bool(self._journal and len(self._journal.past) > 1)

@@ -130,7 +130,7 @@ def _sites(terms: Terms, tables: Mapping[str, Shard]) -> dict[str, Site]:
     if terms.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = identity.in_memory(tables, now)
-        credentials = {name: Credentials(signer, roots, (), now) for name, signer in signers.items()}
+        credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
         name: Site(name, _reader(shard), os.urandom, credentials.get(name)) for name, shard in tables.items()
     }

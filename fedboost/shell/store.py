@@ -26,7 +26,7 @@ _HEAD = struct.Struct(">II")
 
 
 class CannotRecord(Exception):
-    """The journal cannot be written: the process must end, and a later one can go on."""
+    """A journal or an audit log cannot be written: the process must end, and a later one can go on."""
 
 
 class Journal:

@@ -55,7 +55,9 @@ def sites(name: str) -> dict[str, Site]:
     if terms.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = identity.in_memory(terms.parties, now)
-        credentials = {party: Credentials(signer, roots, (), now) for party, signer in signers.items()}
+        credentials = {
+            party: Credentials(signer, roots, (), lambda: now) for party, signer in signers.items()
+        }
     return {
         party: Site(party, reader(i, party), os.urandom, credentials.get(party))
         for i, party in enumerate(terms.parties)

@@ -48,7 +48,7 @@ TERMS = terms()
 
 
 def credentials(of, denied=()):
-    return Credentials(of, to_pem(OURS[1]), denied, NOW)
+    return Credentials(of, to_pem(OURS[1]), denied, lambda: NOW)
 
 
 @cache
@@ -310,6 +310,6 @@ def test_no_certificate_at_all(certificate):
 
 def test_ones_own_certificate_is_held_to_the_same():
     """A party whose own certificate ran out during a long wait sees it, not only the others."""
-    said, late = greetings(), replace(credentials(signer("north")), now=NOW + 10.5 * DAY)
+    said, late = greetings(), replace(credentials(signer("north")), clock=lambda: NOW + 10.5 * DAY)
     with pytest.raises(PeerError, match="'north' expired on"):
         meet(late, said["north"], TERMS, tuple(said.values()))

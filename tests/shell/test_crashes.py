@@ -3,17 +3,15 @@
 import asyncio
 import errno
 import os
-import signal
-import time
 
 import pytest
-from crashes import Followed, bare, crashed
+from crashes import bare, crashed, stopped
 from sites import consortium, in_time, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError
 from fedboost.shell.aggregator_server import AggregatorServer
 from fedboost.shell.config import AggregatorConfig
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.loopback import ANYTHING
 from fedboost.shell.simulation import simulate
 
 THREE = ("north", "south", "east")
@@ -31,7 +29,8 @@ def undisturbed(agreement, tables):
 def test_killed_processes_that_come_back_change_nothing(tmp_path, protection):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection=protection)
-    model = crashed(tmp_path, written(tmp_path, tables), agreement, 5, 1, ANYTHING)
+    model, kills, _ = crashed(tmp_path, written(tmp_path, tables), agreement, 5, 1, ANYTHING)
+    assert kills == 5
     assert bare(model) == undisturbed(agreement, tables)
     assert set(model.attestations) == set(THREE)
 
@@ -41,14 +40,7 @@ def test_killed_processes_that_come_back_change_nothing(tmp_path, protection):
 def test_a_party_that_sleeps_beyond_the_deadline_changes_nothing(tmp_path):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection="masked", turn_timeout=1.0)
-    with Loopback(tmp_path, written(tmp_path, tables)) as one:
-        training = Followed(one.analyst, agreement)
-        training.wait_for(3)
-        os.kill(one.parties["south"].pid, signal.SIGSTOP)
-        time.sleep(3)
-        assert training.rounds < ROUNDS
-        os.kill(one.parties["south"].pid, signal.SIGCONT)
-        model = training.end()
+    model, _ = stopped(tmp_path, written(tmp_path, tables), agreement, 3, ANYTHING)
     assert bare(model) == undisturbed(agreement, tables)
 
 

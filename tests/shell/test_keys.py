@@ -476,7 +476,7 @@ def test_parties_of_an_existing_infrastructure_meet(tmp_path):
     folders = [of_a_hospital(tmp_path / name, name, "party", "p256") for name in names]
     terms = Terms.read({"columns": {"label": "y", "numeric": ["age"]}, "parties": list(names)})
     sites = [
-        Credentials(bundle.signer, bundle.roots, bundle.denied, NOW)
+        Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: NOW)
         for bundle in (read_bundle(folder, "party") for folder in folders)
     ]
     said = [
