@@ -100,9 +100,14 @@ class PartySession:
         """Where the session stood when it was asked: the sums up to there were opened."""
         self._said: list[Report] = []
         self._answered = 0
+        self._remembers = False
+        """Whether this party knows where the session stood: not if it lost its memory since it began."""
         self._helped: Ask | None = None
         """The last question whose sum this party helped to open."""
+        self._help: dict[bytes, bytes] = {}
+        """What it was asked for in that turn and attempt, and what it gave."""
         self._attested: Attest | None = None
+        self._signed_once = False
 
     def handle(self, message: ToParty) -> Iterator[FromParty]:
         """The replies to one message, to be sent in order."""
@@ -139,6 +144,7 @@ class PartySession:
             return self._join
         if admit.attempt < self._attempt:
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
+        self._remembers = self._remembers or admit.attempt <= 1
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
         greeting = meeting.greet(
@@ -162,9 +168,12 @@ class PartySession:
             raise PeerError("introduced to the others before admitted, or twice")
         met = meeting.meet(self._site.credentials, self._join.greeting, self._terms, greetings)
         so_far.check(self._terms)
-        if not so_far.continues(self._before):
+        if not self._can_stand_at(so_far, self._terms):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         self._party.go_to(so_far)
+        self._remembers = True
+        if self._asked is None:
+            self._before = so_far
         handshake, self._handshake = self._handshake, None
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
@@ -176,6 +185,15 @@ class PartySession:
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)
         self._sealer = MaskedSealer(self._site.name, group, met.session, keys, self._site.draw)
 
+    def _can_stand_at(self, so_far: ModelSoFar, terms: Terms) -> bool:
+        """Whether the session can have come to stand there, after what this party knows of it."""
+        if not self._remembers:
+            return True
+        if terms.on_loss == "shrink":
+            return so_far.continues(self._before)
+        after = self._before if self._asked is None else self._before.after(self._asked.query)
+        return any(queries.same(so_far, known) for known in (self._before, after))
+
     def _answer(self, ask: Ask) -> Iterator[Report]:
         if self._party is None or self._sealer is None or self._terms is None:
             raise PeerError("asked before admitted and introduced")
@@ -185,7 +203,7 @@ class PartySession:
             yield from self._said
             return
         self._check(ask, self._terms, self._party.so_far)
-        self._asked, self._before, self._said = ask, self._party.so_far, []
+        self._asked, self._before, self._said, self._help = ask, self._party.so_far, [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
         parts, note = self._sealed(ask.query, tag)
@@ -210,6 +228,8 @@ class PartySession:
         strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
         if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
             raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+        if len(roster) < len(terms.parties) and not so_far.may_lack_parties(ask.query):
+            raise PeerError("a sum that lacks parties before the first tree split")
         before = self._asked
         if before is None:
             due = ask.attempt > 1 or ask.turn == 1
@@ -217,8 +237,13 @@ class PartySession:
             due = ask.turn == before.turn + 1
         elif ask.turn == before.turn:
             due = queries.same(so_far, self._before) and _repeats(ask.query, before.query, terms)
-        else:
+        elif self._signed_once:
+            raise PeerError("asked after the model was signed")
+        elif terms.on_loss == "shrink":
             due = ask.turn > before.turn and so_far.continues(self._before.after(before.query))
+        else:  # no sum was opened without this party
+            after = self._before.after(before.query)
+            due = ask.turn == before.turn + 1 and queries.same(so_far, after)
         if not due:
             if before is not None and ask.turn == before.turn:
                 raise PeerError(f"another question in turn {ask.turn}, which was answered")
@@ -231,6 +256,8 @@ class PartySession:
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
         queries.check(ask.query, terms)
+        if isinstance(ask.query, HistogramQuery | EndRoundQuery):
+            queries.check_splits(terms, so_far.splits + ask.query.splits)
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
         """The parts of the sealed answer, and the note that goes with the last."""
@@ -251,10 +278,17 @@ class PartySession:
         asked = self._asked
         if self._sealer is None or asked is None or (turn, attempt) != (asked.turn, asked.attempt):
             raise PeerError(f"help is asked for with turn {turn}, which is not the last")
-        answer = self._sealer.assist(request)
-        self._helped = asked
-        self._record(asked, "help to open the sum", 0, len(answer))
-        return Assist(turn, attempt, answer)
+        if self._attested is not None:
+            raise PeerError("asked for help after the model was signed")
+        if request not in self._help:
+            # One is for the self mask; each other one is for more parties that were lost than the one before.
+            if len(self._help) > len(asked.roster):
+                raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
+            answer = self._sealer.assist(request)
+            self._helped = asked
+            self._record(asked, "help to open the sum", 0, len(answer))
+            self._help[request] = answer
+        return Assist(turn, attempt, self._help[request])
 
     def _attest(self, attempt: int) -> Attest:
         asked, party = self._asked, self._party
@@ -263,12 +297,11 @@ class PartySession:
         if attempt != self._attempt or asked.attempt != attempt:
             raise PeerError("a model before anything was asked since the parties gathered anew")
         if self._attested is None:
-            self._attested = self._signed(attempt, self._terms, party)
+            self._attested, self._signed_once = self._signed(attempt, self._terms, party), True
         return self._attested
 
     def _signed(self, attempt: int, terms: Terms, party: Party) -> Attest:
-        structure = party.so_far.structure() if party.so_far.rounds else b""
-        told = self._answered, self._transcript, structure
+        told = self._answered, self._transcript, party.so_far.structure()
         if self._site.credentials is None:
             return Attest(attempt, *told, b"", b"")
         signer = self._site.credentials.signer
