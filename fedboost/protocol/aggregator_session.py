@@ -14,7 +14,7 @@
     any        Tick past the deadline    gathering, as if who is late were gone
     gathering  Tick past the deadline    who has not joined is as good as gone; not before the first turn
     gathering  Tick, rejoin_timeout      as the terms say: wait, failed, or a smaller roster
-    any        Leave, or a fault         failed (in closing: that signature is missing)
+    any        Leave, or a fault         failed (once there is a model: that signature is missing)
     done, failed                         nothing is answered any more
 
 Promises: one running sum a turn, never a copy per party; the order in which messages of different parties
@@ -342,7 +342,7 @@ class AggregatorSession:
         if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
             self._unsigned.add(party)
             return self._end()
-        if self.terms.on_loss != "shrink" or not self.so_far.rounds:
+        if self.booster is None and (self.terms.on_loss != "shrink" or not self.so_far.rounds):
             return self._fail(f"party {party} {reason}")
         self._barred.add(party)
         self._away[party] = (float("-inf"), reason)
@@ -453,6 +453,8 @@ class AggregatorSession:
         total, self._opener = self._opener.open(), None
         if self._last is not None:
             if not np.array_equal(total, self._last):
+                if self.attestations:  # given before, to the model that there is
+                    return self._finish()
                 return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
             return self._close()
         self._record(journal.Opened(queries.digest(self._pending), total))

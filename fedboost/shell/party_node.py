@@ -8,7 +8,6 @@ error ends the process; once it has been let in, it dials again whatever happens
 """
 
 import asyncio
-import hashlib
 import random
 import threading
 from collections.abc import Iterator
@@ -67,8 +66,6 @@ class PartyNode:
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
         self._offered = ""
-        self._left: set[bytes] = set()
-        """Hashes of the names of sessions that are over for this site, or that it left."""
         self._attended = False
         self._refusals = 0
         self._misfits = 0
@@ -170,12 +167,6 @@ class PartyNode:
         if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
             await call.write(codec.encode_from_party(Leave(quoted(message.public))))
             message = Bye(str(message))
-        if isinstance(message, Admit) and _hash(message.session) in self._left:
-            # Its memory of that session is gone, and with it much that it would refuse.
-            await call.write(
-                codec.encode_from_party(Leave("its part in this session is over", message.session))
-            )
-            return
         session = self._session_for(message)
         if session is None:
             return
@@ -209,10 +200,8 @@ class PartyNode:
         self._close_session(reason)
 
     def _close_session(self, reason: str) -> None:
-        if self._session is not None:
-            self._left.add(_hash(self._offered))
-            if self._audit:
-                self._audit.ended(self._offered, reason)
+        if self._session is not None and self._audit:
+            self._audit.ended(self._offered, reason)
         self._session = None
 
     def _site(self, session: str) -> Site:
@@ -246,10 +235,6 @@ class PartyNode:
             said = "levels the terms do not declare count as missing"
             self._log.warning(said, column=column, level=shown(level), rows=count)
         return shard
-
-
-def _hash(session: str) -> bytes:
-    return hashlib.sha256(session.encode(errors="replace")).digest()
 
 
 def _next(replies: Iterator[FromParty]) -> FromParty | None:

@@ -546,6 +546,30 @@ def test_nobody_keeps_a_finished_model_from_the_others(on_loss, silent):
     assert set(session.attestations) == {"p0", "p1", "p2"}
 
 
+@pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
+@pytest.mark.parametrize("does", ["leaves", "joins twice", "reports other rows"])
+def test_nor_spoils_it_where_the_last_question_is_asked_again(on_loss, does):
+    closed = []
+
+    def change(message):
+        if isinstance(message, Close) and not closed:
+            closed.append(message)
+            return [Gone("its connection closed"), Here()]
+        if not (closed and isinstance(message, Ask)):
+            return None
+        if does == "leaves":
+            return [Leave("it has had enough")]
+        if does == "joins twice":
+            return [Join("s", together.terms.digest, message.attempt, b"other")]
+        (report,) = together.ends["p3"].handle(message)
+        return [dataclasses.replace(report, cells=bytes([report.cells[0] ^ 1]) + report.cells[1:])]
+
+    together = Together(change, protection="plain", on_loss=on_loss)
+    session = together.play()
+    assert session.state == "done", session.error
+    assert set(session.attestations) == {"p0", "p1", "p2"}
+
+
 def trusting(terms):
     """Sites with keys, and whom the aggregator trusts."""
     sites = places(terms)
