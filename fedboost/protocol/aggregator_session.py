@@ -12,18 +12,20 @@
     closing    Gone, not signed          gathering: the last question is asked again, for the signatures
     gathering  Gone                      gathering
     any        Tick past the deadline    gathering, as if who is late were gone
+    gathering  Tick past the deadline    who has not joined is as good as gone; not before the first turn
     gathering  Tick, rejoin_timeout      as the terms say: wait, failed, or a smaller roster
-    any        Leave, or a fault         failed (in closing: that signature is missing)
+    any        Leave, or a fault         failed (once there is a model: that signature is missing)
     done, failed                         nothing is answered any more
 
 Promises: one running sum a turn, never a copy per party; the order in which messages of different parties
 arrive does not matter, and what was said twice, or to an earlier attempt, is not heard; every sum is recorded
 before anything that follows from it is said, and a session that is begun again from its records goes on.
 Refuses: parties the terms do not name (they are not heard), joins under other terms, reports out of turn or
-order (SessionFailed, kept in `error`).
+order (SessionFailed, kept in `error`). A party that left, or was lost again and again, is not taken back.
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -46,9 +48,9 @@ from fedboost.gbdt.model import Booster
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
-from fedboost.protocol import journal, queries
+from fedboost.protocol import journal, meeting, queries
 from fedboost.protocol.journal import Record
-from fedboost.protocol.meeting import session_digest
+from fedboost.protocol.meeting import Trust, session_digest
 from fedboost.protocol.messages import (
     Admit,
     Ask,
@@ -75,6 +77,11 @@ Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
 into it in the place of a sum that will not come; it keeps its trees in the list it is given, and does not ask
 for those that are there already."""
 
+MOST_LOSSES = 5
+"""How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
+wait: else one that always comes back, and never answers, would keep the others from their model."""
+MOST_ATTEMPTS = 1 << 31
+"""Of a session: the messages have 32 bits for their number."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -105,7 +112,8 @@ class Round:
 
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
-    what an earlier process recorded of this session."""
+    what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
+    signatures are checked, where parties sign."""
 
     def __init__(
         self,
@@ -114,6 +122,7 @@ class AggregatorSession:
         program: Program,
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
+        trust: Trust | None = None,
     ) -> None:
         self.name = name
         self.terms = terms
@@ -125,18 +134,18 @@ class AggregatorSession:
         self.attestations: dict[str, Attest] = {}
         self.error: SessionFailed | None = None
         self.digest = b""
-        """What the parties' keys and signatures are bound to, once they have met."""
+        """What the signatures are bound to, once there are any."""
         self.so_far = ModelSoFar()
         """Where the session stands: before the question that is asked now."""
         self._grown: Grown = []
         self._ends: dict[int, journal.Grew] = {}
         """How the trees of an earlier process ended."""
         self._durable = True
-        self._recorded = 0
-        """Trees in the journal."""
+        self._recorded = self._read = 0
+        """Trees in the journal; those of them that were looked at."""
         self._program = program(terms, self._grown)
         self._record = record
-        self._past = tuple(past)
+        self._trust = trust
         self._pending: Query | None = None
         """The question that is asked now; the last one again when signatures are missing."""
         self.turn = 0
@@ -150,17 +159,37 @@ class AggregatorSession:
         self._here: set[str] = set()
         self._away: dict[str, tuple[float, str]] = {}
         """Parties that were lost or are late: since when, and why."""
+        self._losses: Counter[str] = Counter()
+        """How often a party was lost or late in this turn."""
+        self._barred: set[str] = set()
+        """Parties that are not taken back: they left, broke the protocol, or were lost too often."""
         self._met: set[str] = set()
         """Those of the roster that were introduced in this attempt, and have been here since."""
         self._unsigned: set[str] = set()
         self._now = 0.0
         self._deadline = 0.0
         self._greetings: dict[str, bytes] = {}
+        self._met_as = b""
+        """What the parties' keys are bound to in this attempt."""
         self._transcript = b""
+        self._structure = b""
         self._opener: Opener | None = None
         self._parts: dict[str, int] = {}
         self._helping: set[str] = set()
         self._helped_with: dict[str, bytes] = {}
+        self._failure = ""
+        """What the last sum of the records made the program fail with."""
+        records = tuple(past)
+        for one in records:
+            if isinstance(one, journal.Grew):
+                self._grown.append((one.tree, one.last))
+                self._ends[self._recorded] = one
+                self._recorded += 1
+        if records:
+            self._advance(None)
+        for place, one in enumerate(records):
+            self._replay(one, last=place == len(records) - 1)
+        self._helped = bool(records)  # perhaps: it is not known what was opened before the restart
 
     # ---- what happens to it -------------------------------------------------------------------------
 
@@ -168,20 +197,13 @@ class AggregatorSession:
         """Run the program up to where it waits for a sum, and gather the parties that are at hand (all unless
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
+        if self._failure:
+            return self._fail(self._failure)
         try:
-            for record in self._past:
-                if isinstance(record, journal.Grew):
-                    self._grown.append((record.tree, record.last))
-                    self._ends[self._recorded] = record
-                    self._recorded += 1
-            self._advance(None)
-            for record in self._past:
-                self._replay(record)
-            self._helped = bool(self._past)  # perhaps: it is not known what was opened before the restart
+            if self._pending is None:
+                self._advance(None)
         except FedboostError as error:
             return self._fail(str(error))
-        finally:
-            self._past = ()
         return self._gather()
 
     def handle(self, party: str, event: FromParty | Here | Gone) -> Outbox:
@@ -196,6 +218,8 @@ class AggregatorSession:
                     return self._lose(party, f"was lost: {reason}")
                 case Leave(_, session) if session not in ("", self.name):
                     return []  # its last word in the session before this one
+                case Leave() | Join() | Report() | Assist() | Attest() if self._is_out(party):
+                    return []
                 case Leave(reason):
                     said = quoted(reason).removeprefix(f"party {party}: ")
                     return self._part_with(party, f"left: {said}")
@@ -220,9 +244,14 @@ class AggregatorSession:
         try:
             if self.state in ("asking", "opening", "closing") and now >= self._deadline:
                 late = f"did not answer turn {self.turn} within {self.terms.turn_timeout:g} s"
-                self._away |= dict.fromkeys(self.awaited, (now, late))
+                for party in self.awaited:
+                    self._away[party] = (now, late)
+                    self._count_loss(party)
                 return self._gather()
             if self.state == "gathering":
+                if self.attempt > 1 and now >= self._deadline:  # the first time, somebody may have to approve
+                    late = f"did not join again in turn {self.turn}"
+                    self._away = dict.fromkeys(self.awaited, (now, late)) | self._away
                 since = now - self.terms.rejoin_timeout
                 lost = [party for party in self.awaited if self._away.get(party, (now, ""))[0] < since]
                 if lost and (self.terms.on_loss != "wait" or self.booster is not None):
@@ -247,6 +276,10 @@ class AggregatorSession:
             case _:
                 return ()
 
+    def _is_out(self, party: str) -> bool:
+        """Whether nothing that a party says is heard, but that it comes and goes."""
+        return party not in self.roster or party in self._barred
+
     def _is_current(self, attempt: int) -> bool:
         """Whether it was said to this attempt. PeerError for one that has not begun."""
         if attempt > self.attempt:
@@ -260,13 +293,14 @@ class AggregatorSession:
         self.attempt += 1
         self._record(journal.Gathered(self.attempt, self.roster))
         self.state, self._opener, self._greetings, self._met = "gathering", None, {}, set()
-        return [(party, self._admit()) for party in self.roster if party in self._here]
+        self._set_deadline()
+        return [(party, self._admit()) for party in self.roster if party in self._here - self._barred]
 
     def _admit(self) -> Admit:
         return Admit(self.name, self.terms, self.attempt)
 
     def _arrive(self, party: str) -> Outbox:
-        waited_for = self.state == "gathering" and party in self.roster and party not in self._here
+        waited_for = self.state == "gathering" and not self._is_out(party) and party not in self._here
         self._here.add(party)
         return [(party, self._admit())] if waited_for else []
 
@@ -274,16 +308,18 @@ class AggregatorSession:
         known = self._greetings.get(party)
         if known == greeting:
             return []
-        if self.state != "gathering" or known is not None or party not in self.roster:
+        if self.state != "gathering" or known is not None:
             raise PeerError("it joined twice")
+        if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
+            meeting.check_greeting(self._trust, self.terms, party, greeting)
         self._greetings[party] = greeting
         self._away.pop(party, None)
         return [] if self.awaited else self._meet()
 
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
-        self.digest, self._met = session_digest(self.terms, greetings), set(self.roster)
-        self._transcript = first_transcript(self.digest, self.so_far)
+        self._met_as, self._met = session_digest(self.terms, greetings), set(self.roster)
+        self._transcript = first_transcript(self._met_as, self.so_far)
         return self._to_roster(Meet(greetings, self.so_far)) + self._ask()
 
     def _lose(self, party: str, reason: str) -> Outbox:
@@ -292,6 +328,7 @@ class AggregatorSession:
         if party not in self.roster:
             return []
         self._away.setdefault(party, (self._now, reason))
+        self._count_loss(party)
         match self.state:
             case "gathering":
                 self._greetings.pop(party, None)
@@ -305,13 +342,23 @@ class AggregatorSession:
         self._opener.lose(party)
         return [] if self.awaited else self._seek_help()
 
+    def _count_loss(self, party: str) -> None:
+        self._losses[party] += 1
+        waits = self.terms.on_loss == "wait" and self.booster is None
+        if self._losses[party] > MOST_LOSSES and not waits:
+            self._barred.add(party)
+            _, reason = self._away[party]
+            again = f"{reason}, for the {self._losses[party]}th time in turn {self.turn}"
+            self._away[party] = (float("-inf"), again)
+
     def _part_with(self, party: str, reason: str) -> Outbox:
         """A party left, or cannot be gone on with."""
         if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
             self._unsigned.add(party)
             return self._end()
-        if self.terms.on_loss != "shrink" or not self.so_far.rounds:
+        if self.booster is None and (self.terms.on_loss != "shrink" or not self.so_far.rounds):
             return self._fail(f"party {party} {reason}")
+        self._barred.add(party)
         self._away[party] = (float("-inf"), reason)
         return self._lose(party, reason)
 
@@ -322,30 +369,36 @@ class AggregatorSession:
         if self.booster is not None:  # their signatures will be missing
             return self._finish()
         if self.terms.on_loss == "stop":
-            return self._fail(f"{why}; it was not back within {self.terms.rejoin_timeout:g} s")
+            for_good = party in self._barred
+            seconds = f"{self.terms.rejoin_timeout:g} s"
+            return self._fail(why if for_good else f"{why}; it was not back within {seconds}")
         left = tuple(member for member in self.roster if member not in lost)
         if len(left) < self.terms.fewest:
             return self._fail(f"{why}; {len(left)} parties are left, {self.terms.fewest} are needed")
         pending = self._pending
         assert pending is not None
         if isinstance(pending, HistogramQuery) and self.so_far.splits + pending.splits:
-            self._record_tree(self._cut())
-        elif self._helped or not self.so_far.may_change(pending):
+            pending = self._cut()
+        if self._helped or not self.so_far.may_change(pending):
             return self._fail(
                 f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
                 f"would show that party's rows"
             )
-        elif isinstance(pending, EndRoundQuery):  # what the others were part of is never asked for again
+        if isinstance(pending, EndRoundQuery):  # what the others were part of is never asked for again
             self._record_tree(pending.tree)
         self.roster = left
         return self._gather()
 
-    def _cut(self) -> int:
+    def _cut(self) -> EndRoundQuery:
         """The tree that grows ends where it stands; its end is asked in the place of the last question."""
-        self._pending, self._helped = self._program.throw(CutShort("a party was lost")), False
-        if not (isinstance(self._pending, EndRoundQuery) and self.so_far.may_change(self._pending)):
+        try:
+            query = self._program.throw(CutShort("a party was lost"))
+        except (CutShort, StopIteration):
+            query = None
+        if not isinstance(query, EndRoundQuery):
             raise Refused(f"program {self.terms.program!r} does not end a tree that is cut short")
-        return self._pending.tree
+        self._pending, self._helped = query, False
+        return query
 
     def _record_tree(self, number: int) -> None:
         """Once for each tree. A program that keeps its trees to itself does not outlive the process."""
@@ -375,7 +428,7 @@ class AggregatorSession:
         tag = tag_of(ask, self._transcript)
         if self.terms.protection == "plain":
             return PlainOpener(tag)
-        return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self.digest)
+        return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self._met_as)
 
     def _report(self, party: str, report: Report) -> Outbox:
         known = self._parts.get(party, 0)
@@ -384,7 +437,7 @@ class AggregatorSession:
         if self.state != "asking" or self._opener is None or report.turn != self.turn:
             where = f"in turn {self.turn}" if self.state == "asking" else f"while {self.state}"
             raise PeerError(f"a report for turn {report.turn} {where}")
-        if report.part != known or self._reported(party) or party not in self.roster:
+        if report.part != known or self._reported(party):
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.parts:
@@ -424,6 +477,8 @@ class AggregatorSession:
         total, self._opener = self._opener.open(), None
         if self._last is not None:
             if not np.array_equal(total, self._last):
+                if self.attestations:  # given before, to the model that there is
+                    return self._finish()
                 return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
             return self._close()
         if isinstance(self._pending, EndRoundQuery):
@@ -437,7 +492,7 @@ class AggregatorSession:
             return self._fail(f"{where}{error}")
         if self.booster is not None:
             return self._close()
-        back = self._here - set(self.roster)
+        back = self._here - set(self.roster) - self._barred
         if back and isinstance(self._pending, HistogramQuery) and self.so_far.may_change(self._pending):
             self.roster = tuple(p for p in self.terms.parties if p in back or p in self.roster)
             return self._gather()
@@ -466,24 +521,57 @@ class AggregatorSession:
             grew = self._ends.pop(query.tree)
             self.so_far = dataclasses.replace(self.so_far, splits=grew.splits, levels=grew.levels)
             self.turn = grew.turn
+        self._losses.clear()
 
-    def _replay(self, record: Record) -> None:
-        """Take in what was recorded before a restart."""
+    def _replay(self, record: Record, last: bool) -> None:
+        """Take in what was recorded before a restart. ConfigError for what cannot have been."""
+        pending = self._pending
+        assert pending is not None
         match record:
             case journal.Gathered(attempt, roster):
+                members = tuple(party for party in self.terms.parties if party in roster)
+                enough = roster == members and len(roster) >= self.terms.fewest
+                lacking = roster != self.terms.parties and not self.so_far.may_lack_parties(pending)
+                changed = roster != self.roster and not (self.so_far.moved or self.so_far.may_change(pending))
+                if not (self.attempt < attempt <= MOST_ATTEMPTS and enough) or lacking or changed:
+                    raise ConfigError(f"attempt {attempt} of {len(roster)} parties cannot follow here")
                 self.attempt, self.roster = attempt, roster
             case journal.Opened(turn, query, total):
-                if self._last is not None or query != queries.digest(self._pending):
+                if self._last is not None or query != queries.digest(pending) or not self.attempt:
                     raise ConfigError("the journal holds sums that this program does not ask for")
+                if turn < self.turn:
+                    raise ConfigError(f"turn {turn} after turn {self.turn}")
+                if total.size != pending.cells:
+                    raise ConfigError(f"the sum of turn {turn} has another size than was asked for")
                 self.turn = turn
-                self._advance(total)
-            case journal.Begun() | journal.Grew():
-                pass
+                try:
+                    self._advance(total)
+                except FedboostError as error:
+                    if not last:
+                        raise ConfigError(f"its sums cannot be: turn {self.turn}: {error}") from None
+                    self._failure = str(error)
+            case journal.Grew(turn, tree, earlier_last, splits, levels):
+                # The program was given all trees at once: it asks for the end of this one.
+                number = self._read
+                self._read += 1
+                whole = splits + earlier_last
+                try:
+                    queries.check_splits(self.terms, whole)
+                except Refused as error:
+                    raise ConfigError(f"a tree in turn {turn}: {error}") from None
+                fits = len({2 * len(whole) + 1, *map(len, dataclasses.astuple(tree))}) == 1
+                ends = isinstance(pending, EndRoundQuery) and pending.tree == number
+                if not (ends and fits and turn == self.turn and 0 < levels <= self.terms.max_depth):
+                    raise ConfigError(f"a tree in turn {turn} that does not grow there")
+            case journal.Begun():
+                raise ConfigError("the session begins twice")
 
     # ---- the end ------------------------------------------------------------------------------------
 
     def _close(self) -> Outbox:
+        assert self._pending is not None
         self.state, self.attestations, self._unsigned = "closing", {}, set()
+        self.digest, self._structure = self._met_as, self.so_far.after(self._pending).structure()
         self._set_deadline()
         outbox = self._to_roster(Close(self.attempt))
         return outbox + self._end()
@@ -491,12 +579,16 @@ class AggregatorSession:
     def _attest(self, party: str, attest: Attest) -> Outbox:
         if self.attestations.get(party) == attest:
             return []
-        if self.state != "closing" or party in self.attestations or party not in self.roster:
+        if self.state != "closing" or party in self.attestations:
             raise PeerError("an attestation that was not asked for")
         if attest.transcript != self._transcript:
             raise PeerError("it attests other questions than were asked")
+        if attest.structure != self._structure:
+            raise PeerError("it attests other trees than those that were asked for")
         if len(attest.certificate) + len(attest.signature) > LONGEST_SIGNATURE:
             raise PeerError("a signature and certificate of more bytes than can be")
+        if self._trust is not None:
+            meeting.check_attest(self._trust, self.terms, self.digest, party, attest)
         self.attestations[party] = attest
         return self._end()
 

@@ -20,6 +20,7 @@ from fedboost.privacy import fields, identity
 from fedboost.privacy.identity import Signer
 from fedboost.privacy.masked import Group, Handshake
 from fedboost.privacy.shamir import Draw
+from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
 
 NONCE_BYTES = 32
@@ -32,6 +33,15 @@ class Credentials:
     clock: a session may last longer than a certificate."""
 
     signer: Signer
+    roots: bytes
+    denied: Collection[str]
+    clock: Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom an aggregator trusts that signs nothing itself: the roots (PEM), denied serials, the time."""
+
     roots: bytes
     denied: Collection[str]
     clock: Callable[[], datetime]
@@ -84,7 +94,23 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
     return Meeting(session, publics)
 
 
-def _check(credentials: Credentials, terms: Terms, greeting: bytes) -> tuple[str, bytes]:
+def check_greeting(trust: Trust, terms: Terms, party: str, greeting: bytes) -> None:
+    """Raise PeerError unless it is a greeting of this party that the others will accept."""
+    name, _ = _check(trust, terms, greeting)
+    if name != party:
+        raise PeerError(f"it greets as party {quoted(name)}")
+
+
+def check_attest(trust: Trust, terms: Terms, session: bytes, party: str, attest: Attest) -> None:
+    """Raise PeerError unless this party signed what it attests."""
+    signed_by = identity.identify(attest.certificate, trust.roots, trust.clock(), trust.denied)
+    if (signed_by.name, signed_by.role) != (party, PARTY):
+        raise PeerError(f"signed for party {party} by {signed_by.role} {signed_by.name}")
+    told = attest.turns, attest.transcript, attest.structure
+    identity.verify(signed_by, attestation(terms, session, party, *told), attest.signature)
+
+
+def _check(credentials: Credentials | Trust, terms: Terms, greeting: bytes) -> tuple[str, bytes]:
     try:
         name, public, nonce, certificate, signature = fields.unpack(greeting)
         party = name.decode()

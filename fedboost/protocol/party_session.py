@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.gbdt.tree import Split
 from fedboost.privacy import fields
 from fedboost.privacy.masked import Group, Handshake, MaskedSealer
 from fedboost.privacy.plain import PlainSealer
@@ -97,15 +96,20 @@ class PartySession:
         self._transcript = b""
         self._asked: Ask | None = None
         """The last question, of whichever attempt."""
-        self._questions: dict[int, tuple[Query, tuple[tuple[Split, ...], int]]] = {}
-        """What was asked of the tree that grows, by turn, and where in the tree."""
+        self._questions: dict[int, tuple[Query, ModelSoFar]] = {}
+        """What was asked of the tree that grows, by turn, and where the session stood then."""
         self._base = self._reached = NOTHING_YET
         """Where the session stood before that tree, and after the last of these questions."""
         self._said: list[Report] = []
         self._answered = 0
+        self._remembers = False
+        """Whether this party knows where the session stood: not if it lost its memory since it began."""
         self._helped: Ask | None = None
         """The last question whose sum this party helped to open."""
+        self._help: dict[bytes, bytes] = {}
+        """What it was asked for in that turn and attempt, and what it gave."""
         self._attested: Attest | None = None
+        self._signed_once = False
 
     def handle(self, message: ToParty) -> Iterator[FromParty]:
         """The replies to one message, to be sent in order."""
@@ -142,6 +146,7 @@ class PartySession:
             return self._join
         if admit.attempt < self._attempt:
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
+        self._remembers = self._remembers or admit.attempt <= 1
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
         greeting = meeting.greet(
@@ -165,9 +170,12 @@ class PartySession:
             raise PeerError("introduced to the others before admitted, or twice")
         met = meeting.meet(self._site.credentials, self._join.greeting, self._terms, greetings)
         so_far.check(self._terms)
-        if not so_far.continues(self._base):
+        if not self._can_stand_at(so_far, self._terms):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         self._party.go_to(so_far)
+        self._remembers = True
+        if self._asked is None:
+            self._base, self._reached = so_far.before_tree, so_far
         handshake, self._handshake = self._handshake, None
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
@@ -179,6 +187,16 @@ class PartySession:
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)
         self._sealer = MaskedSealer(self._site.name, group, met.session, keys, self._site.draw)
 
+    def _can_stand_at(self, so_far: ModelSoFar, terms: Terms) -> bool:
+        """Whether the session can have come to stand there, after what this party knows of it."""
+        if not self._remembers:
+            return True
+        if terms.on_loss == "shrink":
+            return so_far.continues(self._base)
+        # No sum was opened without this party, but a restarted aggregator begins the tree again.
+        places = (place for _, place in self._questions.values())
+        return any(so_far.same(place) for place in (self._base, self._reached, *places))
+
     def _answer(self, ask: Ask) -> Iterator[Report]:
         if self._party is None or self._sealer is None or self._terms is None:
             raise PeerError("asked before admitted and introduced")
@@ -189,7 +207,7 @@ class PartySession:
             return
         self._check(ask, self._terms, self._party.so_far)
         self._remember(ask, self._party.so_far)
-        self._said = []
+        self._said, self._help = [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
         parts, note = self._sealed(ask.query, tag)
@@ -214,6 +232,8 @@ class PartySession:
         strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
         if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
             raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+        if len(roster) < len(terms.parties) and not so_far.may_lack_parties(ask.query):
+            raise PeerError("a sum that lacks parties before the first tree split")
         if not self._is_due(ask, terms, so_far):
             before = self._asked.turn if self._asked else 0
             if ask.turn in self._questions:
@@ -227,6 +247,8 @@ class PartySession:
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
         queries.check(ask.query, terms)
+        if isinstance(ask.query, HistogramQuery | EndRoundQuery):
+            queries.check_splits(terms, so_far.splits + ask.query.splits)
 
     def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
         """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
@@ -238,10 +260,14 @@ class PartySession:
             return False
         if ask.turn in self._questions:
             query, place = self._questions[ask.turn]
-            return place == (so_far.splits, so_far.levels) and _repeats(ask.query, query, terms)
+            return so_far.same(place) and _repeats(ask.query, query, terms)
+        if self._signed_once:
+            raise PeerError("asked after the model was signed")
         if ask.attempt == before.attempt or ask.turn < min(self._questions):
             return True  # beyond what was asked, or before this process was there
-        return ask.turn > max(self._questions) and so_far.continues(self._reached)
+        if terms.on_loss == "shrink":
+            return ask.turn > max(self._questions) and so_far.continues(self._reached)
+        return ask.turn == max(self._questions) + 1 and so_far.same(self._reached)
 
     def _remember(self, ask: Ask, so_far: ModelSoFar) -> None:
         """What was asked where in the tree that grows."""
@@ -249,7 +275,7 @@ class PartySession:
             self._questions, self._base = {}, so_far.before_tree
         if ask.turn >= max(self._questions, default=0):
             self._reached = so_far.after(ask.query)
-        self._questions[ask.turn] = ask.query, (so_far.splits, so_far.levels)
+        self._questions[ask.turn] = ask.query, so_far
         self._asked = ask
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
@@ -271,10 +297,17 @@ class PartySession:
         asked = self._asked
         if self._sealer is None or asked is None or (turn, attempt) != (asked.turn, asked.attempt):
             raise PeerError(f"help is asked for with turn {turn}, which is not the last")
-        answer = self._sealer.assist(request)
-        self._helped = asked
-        self._record(asked, "help to open the sum", 0, len(answer))
-        return Assist(turn, attempt, answer)
+        if self._attested is not None:
+            raise PeerError("asked for help after the model was signed")
+        if request not in self._help:
+            # One is for the self mask; each other one is for more parties that were lost than the one before.
+            if len(self._help) > len(asked.roster):
+                raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
+            answer = self._sealer.assist(request)
+            self._helped = asked
+            self._record(asked, "help to open the sum", 0, len(answer))
+            self._help[request] = answer
+        return Assist(turn, attempt, self._help[request])
 
     def _attest(self, attempt: int) -> Attest:
         asked, party = self._asked, self._party
@@ -283,12 +316,11 @@ class PartySession:
         if attempt != self._attempt or asked.attempt != attempt:
             raise PeerError("a model before anything was asked since the parties gathered anew")
         if self._attested is None:
-            self._attested = self._signed(attempt, self._terms, party)
+            self._attested, self._signed_once = self._signed(attempt, self._terms, party), True
         return self._attested
 
     def _signed(self, attempt: int, terms: Terms, party: Party) -> Attest:
-        structure = party.so_far.structure() if party.so_far.rounds else b""
-        told = self._answered, self._transcript, structure
+        told = self._answered, self._transcript, party.so_far.structure()
         if self._site.credentials is None:
             return Attest(attempt, *told, b"", b"")
         signer = self._site.credentials.signer

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.errors import Refused
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.bins import MAX_REFINEMENTS, Float32
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import queries
@@ -73,6 +73,10 @@ class ModelSoFar:
         """Where the session stood before the tree that grows."""
         return dataclasses.replace(self, splits=(), levels=0)
 
+    def same(self, other: "ModelSoFar") -> bool:
+        """Whether the two stand at the same place."""
+        return self.continues(other) and other.continues(self)
+
     def continues(self, earlier: "ModelSoFar") -> bool:
         """Whether a session that stood at `earlier` can have come to stand here."""
         finished = len(earlier.rounds)
@@ -93,16 +97,27 @@ class ModelSoFar:
 
         The same sum over two rosters shows the difference between them, which may be a single party. So
         between the two every margin must have moved, by a tree that tells rows apart: the question is the end
-        of a tree that split, or the root of the tree after one.
+        of a tree that split, or the root of the tree after one, and no leaf of that tree is 0 (as reg_alpha
+        makes some).
         """
         if isinstance(query, EndRoundQuery):
-            return query.tree >= 0 and bool(self.splits + query.splits)
-        if isinstance(query, HistogramQuery):
-            return self.levels == 0 and bool(self.rounds and self.rounds[-1].splits)
-        return False
+            return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
+        return isinstance(query, HistogramQuery) and self.levels == 0 and self.moved
+
+    @property
+    def moved(self) -> bool:
+        """Whether the last finished tree tells rows apart and moved the margin of each."""
+        return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
+
+    def may_lack_parties(self, query: Query) -> bool:
+        """Whether the roster may lack a party of the terms by now: not before a tree split. What is asked
+        before is the same in every session, and over two rosters it shows the difference."""
+        return self.may_change(query) or any(done.splits for done in self.rounds)
 
     def check(self, terms: Terms) -> None:
         """Raise Refused if a session under these terms cannot stand here."""
+        if not 0 <= self.grids <= MAX_REFINEMENTS:
+            raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
         if self.start is not None:
             queries.check(self.start, terms)
         elif self.rounds:
@@ -113,14 +128,19 @@ class ModelSoFar:
             )
         for number, done in enumerate(self.rounds):
             queries.check_tree(terms, number - 1, done.splits, done.values)
+            queries.check_splits(terms, done.splits)
+        if self.levels and not self.rounds:
+            raise Refused("histograms before the first tree")
         if self.levels:
             queries.check_tree(terms, self.tree, self.splits, ())
+            queries.check_splits(terms, self.splits)
         elif self.splits:
             raise Refused("splits before the root was asked for")
 
     def structure(self) -> bytes:
-        """`structure` of the model so far."""
-        assert self.start is not None
+        """`structure` of the model so far; nothing before the constant."""
+        if self.start is None or not self.rounds:
+            return b""
         constant, *rounds = self.rounds
         cuts = self.start.cut_points.cuts
         return structure(constant.values[0][1], [_tree_of(done, cuts) for done in rounds])
@@ -163,6 +183,12 @@ def _tree_of(done: Round, cuts: tuple[Float32, ...]) -> Tree:
     for node, value in done.values:
         tree.value[node] = value
     return tree
+
+
+def _moves_all(splits: tuple[Split, ...], values: Values) -> bool:
+    """Whether a tree tells rows apart and moves the margin of each."""
+    moves = {value for _, value in values}
+    return bool(splits) and 0 not in moves and len(moves) > 1
 
 
 def _begins(whole: tuple[Split, ...], beginning: tuple[Split, ...]) -> bool:

@@ -18,7 +18,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import MAX_CODES, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.metrics import MetricScale
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import ROOT, Split
 from fedboost.privacy import fields
 from fedboost.protocol.terms import Terms
 
@@ -260,9 +260,28 @@ def check_tree(
     nodes = 2 << terms.max_depth
     if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
         raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
+    if tree == CONSTANT_TREE and splits:
+        raise Refused("splits of the constant that boosting starts from")
     if len(values) > 1 << terms.max_depth:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
+    if len({node for node, _ in values}) != len(values):
+        raise Refused("a leaf with two values")
     if any(not abs(value) <= LARGEST_VALUE for _, value in values):
         raise Refused("a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")
+
+
+def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
+    """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
+    deeper than the terms allow, and its children numbered next. Other numbers could make a tree of a few
+    splits, which travels in a few bytes, as large as the largest."""
+    depths = {ROOT: 0}
+    for number, split in enumerate(splits):
+        depth = depths.pop(split.node, terms.max_depth) + 1
+        if depth > terms.max_depth or split.left != 2 * number + 1:
+            raise Refused(
+                f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
+                f"{terms.max_depth}"
+            )
+        depths[split.left] = depths[split.left + 1] = depth

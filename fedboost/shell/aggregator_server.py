@@ -22,6 +22,7 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quot
 from fedboost.protocol import memory
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox, Program
 from fedboost.protocol.journal import Begun
+from fedboost.protocol.meeting import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel, health, limits
@@ -327,9 +328,11 @@ class AggregatorServer:
         if wish is Wish.STOP:
             if running is not None and running is self._running:
                 self._guarded(lambda running: running.fail("the analyst stopped it"))
-            if running is not None and running.over:
-                self._finished.pop((analyst, terms.digest), None)
+            elif running is not None:
                 running.forget()
+                if running in self._unfinished:
+                    self._unfinished.remove(running)
+            self._finished.pop((analyst, terms.digest), None)
             return
         if running is None or (running.failed and wish is not Wish.RETURN):
             self._waiting += 1
@@ -338,7 +341,13 @@ class AggregatorServer:
                     yield Waiting(parties)
             finally:
                 self._waiting -= 1
-            running = self._new(terms, program, analyst)
+            try:
+                running = self._new(terms, program, analyst)
+            except (CannotRecord, ConfigError) as error:
+                self._log.error("cannot begin a session", reason=str(error))
+                await refuse(
+                    context, ConfigError("the aggregator cannot write its journal; its log says why")
+                )
             self._begin(running)
         async for event in running.follow():
             yield event
@@ -358,23 +367,38 @@ class AggregatorServer:
     def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
         name = f"session-{secrets.token_hex(4)}"
         if self._folder is None:
-            session = AggregatorSession(name, terms, program)
+            session = AggregatorSession(name, terms, program, trust=self._trust())
             return Running(session, analyst, None, self._send, self._log)
         journal = self._folder.begin(name)
         journal.append(Begun(name, terms, analyst))
-        session = AggregatorSession(name, terms, program, journal.append)
+        session = AggregatorSession(name, terms, program, journal.append, trust=self._trust())
         return Running(session, analyst, journal, self._send, self._log)
+
+    def _trust(self) -> Trust | None:
+        """By what greetings and signatures are checked, where there are any."""
+        bundle = self._bundle
+        return None if bundle is None else Trust(bundle.roots, bundle.denied, _clock)
 
     def _resumed(self, journal: Journal) -> Running:
         """The session of a journal. ConfigError that names the file."""
         begun, *past = journal.past
         try:
             if not isinstance(begun, Begun):
-                raise ConfigError("does not begin with its terms")
+                raise ConfigError("it does not begin with its terms")
             program = self._program(begun.terms)
-            session = AggregatorSession(begun.session, begun.terms, program, journal.append, past)
+            if not begun.terms.parties:
+                raise ConfigError("its terms name no parties")
+            session = AggregatorSession(
+                begun.session, begun.terms, program, journal.append, past, self._trust()
+            )
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None
+        except Exception as error:  # noqa: BLE001 - sums that cannot be may do anything to a program
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise ConfigError(
+                f"{journal.path}: the program fails over these sums: {what}; move the file away to go on "
+                f"without it"
+            ) from None
         return Running(session, begun.analyst, journal, self._send, self._log)
 
     async def _until_ready(self, terms: Terms) -> AsyncIterator[tuple[str, ...]]:
@@ -400,3 +424,7 @@ def _check_version(context: Any, who: str) -> None:
             f"this aggregator speaks wire version {codec.WIRE_VERSION}, the {who} "
             f"{version or 'names none'}; install the same version of fedboost"
         )
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)

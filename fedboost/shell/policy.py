@@ -29,6 +29,7 @@ from fedboost.privacy.masked import SMALLEST_GROUP
 from fedboost.protocol.terms import Frozen, Name, Terms
 
 Protection = Literal["masked", "plain"]
+OnLoss = Literal["wait", "shrink", "stop"]
 
 AGGREGATOR_SEES = {
     "masked": "sums over the parties, never this site's own numbers",
@@ -52,20 +53,23 @@ SHOWN_NAMES, SHOWN_LETTERS = 8, 40
 class Policy(Frozen):
     """Which terms this site takes part under.
 
-    protections: those it accepts; min_parties: the fewest parties; min_rows_per_leaf: the fewest rows, of all
-    parties together, on each side of a split; max_rounds: the most rounds; approval: "auto" (these rules are
-    enough), "ask" (a person at the terminal decides too) or the digests of the terms that were approved;
+    protections: those it accepts; on_loss: what may be done about a lost party where masks hide it ("shrink"
+    gives sums over several rosters, whose differences speak of those who left or came back); min_parties: the
+    fewest parties; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
+    max_rounds: the most rounds; approval: "auto" (these rules are enough), "ask" (a person at the terminal
+    decides too) or the digests of the terms that were approved;
     columns: all columns it lets terms name as feature, label or weight, None for any.
     """
 
     protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
+    on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
     min_rows_per_leaf: int = Field(default=1, ge=1, le=1_000_000_000)
     max_rounds: int = Field(default=100_000, ge=1)
     approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
     columns: tuple[Name, ...] | None = None
 
-    @field_validator("protections", "columns", mode="before")
+    @field_validator("protections", "on_loss", "columns", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
@@ -97,6 +101,9 @@ class Policy(Frozen):
             raise _refusal(
                 party, f"protections = [{accepted}]", f'the terms have protection = "{terms.protection}"'
             )
+        if terms.protection != "plain" and terms.on_loss not in self.on_loss:
+            accepted = ", ".join(f'"{name}"' for name in self.on_loss)
+            raise _refusal(party, f"on_loss = [{accepted}]", f'the terms have on_loss = "{terms.on_loss}"')
         if len(terms.parties) < self.min_parties:
             raise _refusal(party, f"min_parties = {self.min_parties}", f"the terms name {len(terms.parties)}")
         if terms.fewest < self.min_parties:
@@ -184,7 +191,8 @@ def summary(terms: Terms) -> str:
         "terms": terms.digest,
         "protection": terms.protection,
         "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
-        "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}",
+        "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
+        + (f"; if some are lost, {terms.fewest} go on" if terms.on_loss == "shrink" else ""),
         "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "

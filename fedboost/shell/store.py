@@ -36,9 +36,12 @@ class Journal:
         self.path = path
         self.past = past
         """What was recorded before this process."""
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._file, size)  # what a crash left half-written
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot write the journal: {error.strerror}") from None
         self._size = size
-        os.ftruncate(self._file, size)  # what a crash left half-written
         if size == 0:
             self._write(VERSION_LINE)
             _sync_folder(path.parent)
@@ -95,6 +98,8 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
         body = data[place + _HEAD.size : end]
         if end > len(data):
             break
+        if size == 0 and not any(data[place:]):
+            break  # after a power cut the end of a file may be zeros
         if zlib.crc32(body) != crc:
             if end == len(data):
                 break  # the last one, half-written
@@ -133,7 +138,7 @@ class Folder:
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""
         found = []
-        for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime):
+        for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime):
             past, size = read_journal(path)
             if past:
                 found.append(Journal(path, past, size))

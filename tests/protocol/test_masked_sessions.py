@@ -189,10 +189,21 @@ def test_a_sum_over_fewer_parties():
 
 
 def test_different_stories_to_different_parties_open_nothing():
-    """One is told that the session stands elsewhere: its share does not open for the others, and no mask is
-    given away."""
+    """One that has lost its memory is told that the session stands elsewhere: its share does not open for the
+    others, and no mask is given away."""
     other = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
-    assert sums_until_one_leaves(Played(3, other), "not authentic") == []
+    played = Played(3)
+    played.play(after_report(1, "p1"))
+    played._change = other
+    played.back("p1", memory=False)
+    leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
+    assert any("not authentic" in reason for reason in leaving), leaving
+    assert (played.session.state, played.sums) == ("failed", [ROWS])
+
+
+def test_a_party_that_knows_better_is_not_told_where_the_session_stands():
+    elsewhere = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
+    assert sums_until_one_leaves(Played(3, elsewhere), "stand where it cannot") == []
 
 
 def test_a_question_of_another_attempt():

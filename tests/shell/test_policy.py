@@ -83,6 +83,20 @@ def test_protections():
     assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], and')
 
 
+def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
+    """The difference of sums over two rosters is a sum over fewer parties than any of them."""
+    five = ("north", "south", "east", "west", "centre")
+    assert refused(policy(), offered(five, on_loss="shrink")) == (
+        'on_loss = ["wait", "stop"], and the terms have on_loss = "shrink"'
+    )
+    assert accepted(policy(), offered(five, on_loss="stop"))
+    assert accepted(policy(on_loss=["wait", "shrink"]), offered(five, on_loss="shrink"))
+    assert accepted(policy(on_loss="shrink"), offered(five, on_loss="shrink"))
+    assert "on_loss" in refused(policy(on_loss="shrink"), offered(five))
+    # Without masks the aggregator sees each party's own numbers anyway.
+    assert accepted(policy(protections=["plain"]), offered(five, protection="plain", on_loss="shrink"))
+
+
 def test_min_parties():
     assert accepted(policy(min_parties=2), offered(THREE[:2], allow_two_parties=True))
     assert refused(policy(min_parties=4), offered()) == "min_parties = 4, and the terms name 3"

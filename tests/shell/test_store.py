@@ -130,6 +130,30 @@ def test_a_record_that_was_changed_is_refused_by_name(tmp_path):
     refused(path, "record 1 was changed after it was written; move the file away")
 
 
+@pytest.mark.parametrize("zeros", [1, 8, 4096])
+def test_zeros_at_the_end_are_what_a_power_cut_left(tmp_path, zeros):
+    path = written(tmp_path)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes() + bytes(zeros))
+    past, kept = read_journal(path)
+    assert (len(past), kept) == (len(RECORDS), size)
+
+
+def test_zeros_in_the_middle_are_a_change(tmp_path):
+    path = written(tmp_path)
+    path.write_bytes(VERSION_LINE + bytes(8) + path.read_bytes()[len(VERSION_LINE) :])
+    refused(path, "record 1: not a record")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.symlink_to("nowhere")])
+def test_what_is_no_file_is_refused_by_name(tmp_path, make):
+    make(tmp_path / "session-1.journal")
+    held = Folder(tmp_path)
+    with pytest.raises(ConfigError, match=r"session-1\.journal: cannot read the journal"):
+        held.unfinished()
+    held.close()
+
+
 @pytest.mark.parametrize("content", [b"", VERSION_LINE[:5]])
 def test_a_journal_without_a_record_is_none(tmp_path, content):
     held = Folder(tmp_path)
