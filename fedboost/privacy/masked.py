@@ -337,10 +337,9 @@ class MaskedSealer:
         assert self._tag is not None
         if self._shares is None:
             raise PeerError("asked to recover before this party committed")
-        if (
-            not set(lost) <= set(self._shares)
-            or len(self._tag.roster) - len(set(lost)) < self._group.threshold
-        ):
+        left = len(self._tag.roster) - len(lost)
+        twice = len(set(lost)) != len(lost)
+        if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
             raise PeerError(f"asked to recover {len(lost)} of {len(self._tag.roster)} parties")
         answer = []
         for party in lost:

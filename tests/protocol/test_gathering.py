@@ -4,6 +4,7 @@ and what a journal can say of it."""
 import dataclasses
 import random
 from collections import deque
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
+from fedboost.privacy import fields
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.programs import boosting
 from fedboost.protocol import journal, meeting
@@ -359,6 +361,30 @@ def test_help_that_is_asked_for_again_is_given_again_and_recorded_once():
     assert liar.recorded == before
     assert all(one == again[0] for one in again)
     assert before.count(("p0", "help to open the sum")) == 1
+
+
+def test_a_request_for_help_that_names_a_party_again_and_again():
+    """Its answer would be ten times as long."""
+    liar = Liar()
+    liar.gather()
+    liar.ask(RowsQuery())
+    _, ctx, *_ = fields.unpack(liar.requests["p0"])
+    with pytest.raises(Left, match="asked to recover 100000 of 4 parties"):
+        liar.say("p0", Open(1, 1, fields.pack(b"recover", ctx, *[b"p1"] * 100_000)))
+
+
+def test_help_is_not_asked_for_without_end():
+    liar = Liar(parties=5, colluding=0)
+    liar.gather()
+    liar.ask(RowsQuery())
+    _, ctx, *_ = fields.unpack(liar.requests["p0"])
+    lost = list(permutations([b"p1", b"p2", b"p3", b"p4"], 2))
+    requests = [Open(1, 1, fields.pack(b"recover", ctx, *names)) for names in lost]
+    for request in requests[:5]:
+        liar.say("p0", request)
+    with pytest.raises(Left, match="more often than parties can be lost"):
+        liar.say("p0", requests[5])
+    assert liar.recorded.count(("p0", "help to open the sum")) == 6
 
 
 def test_no_help_after_the_model_was_signed():

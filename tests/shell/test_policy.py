@@ -93,6 +93,9 @@ def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
     assert accepted(policy(on_loss=["wait", "shrink"]), offered(five, on_loss="shrink"))
     assert accepted(policy(on_loss="shrink"), offered(five, on_loss="shrink"))
     assert "on_loss" in refused(policy(on_loss="shrink"), offered(five))
+    assert "5: north, south, east, west, centre; if some are lost, 4 may go on" in summary(
+        offered(five, on_loss="shrink")
+    )
     # Without masks the aggregator sees each party's own numbers anyway.
     assert accepted(policy(protections=["plain"]), offered(five, protection="plain", on_loss="shrink"))
 
