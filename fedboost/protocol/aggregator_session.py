@@ -366,8 +366,11 @@ class AggregatorSession:
         """Go on without parties that did not come back, or fail."""
         party = lost[0]
         why = f"party {party} {self._away[party][1]}"
-        if self.booster is not None:  # their signatures will be missing
-            return self._finish()
+        if (
+            self.booster is not None
+        ):  # their signatures will be missing; with too few the model is worth nothing
+            hopeless = self.terms.on_loss != "wait" or bool(self._barred & set(lost))
+            return self._finish() if hopeless or len(self.attestations) >= self.terms.signers else []
         if self.terms.on_loss == "stop":
             for_good = party in self._barred
             seconds = f"{self.terms.rejoin_timeout:g} s"

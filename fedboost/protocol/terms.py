@@ -222,6 +222,12 @@ class Terms(Frozen):
         return max(masked, self.quorum or len(self.parties) // 2 + 1)
 
     @property
+    def signers(self) -> int:
+        """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        masked = self.protection == "masked"
+        return Group.of(self.parties, self.colluding).smallest_roster if masked else 0
+
+    @property
     def loss(self) -> Loss:
         """The objective."""
         return LOSSES[self.objective]

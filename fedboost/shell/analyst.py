@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
-from fedboost.privacy.masked import Group
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import check_address, choose_keys
@@ -157,6 +156,7 @@ def _check(model: Model, terms: Terms, bundle: Bundle | None) -> None:
     if bundle is None:
         return
     signed = model.verify(bundle.roots, datetime.now(UTC), bundle.denied)
-    least = Group.of(terms.parties, terms.colluding).smallest_roster
-    if terms.protection != "plain" and len(signed) < least:
-        raise PeerError(f"the aggregator's model is signed by {len(signed)} parties; {least} are needed")
+    if len(signed) < terms.signers:
+        raise PeerError(
+            f"the aggregator's model is signed by {len(signed)} parties; {terms.signers} are needed"
+        )

@@ -118,6 +118,15 @@ def test_a_party_lost_after_its_report_is_waited_for_after_the_turn(memory):
     assert set(session.attestations) == set(session.terms.parties)
 
 
+def test_too_few_signatures_are_waited_for():
+    played = Played(3)
+    session = played.play(after_report(2, "p1"))
+    session.tick(10 * session.terms.rejoin_timeout)
+    assert (session.state, session.awaited) == ("gathering", ("p1",))
+    assert played.back("p1", memory=False).state == "done"
+    assert set(session.attestations) == set(session.terms.parties)
+
+
 def test_three_of_five_lost_after_their_reports_end_the_turn():
     played = Played(5)
     session = played.play(after_report(2, "p1", "p2", "p3"))
