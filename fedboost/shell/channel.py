@@ -5,7 +5,9 @@ gives them meaning.
 Refuses: an address nobody answers at, a server that is not a fedboost aggregator (ConfigError).
 """
 
+import atexit
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
@@ -92,15 +94,25 @@ def dial(address: str, bundle: Bundle | None) -> Any:
     return grpc.aio.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
 
 
-def _dial_blocking(address: str, bundle: Bundle | None) -> Any:
+@contextmanager
+def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
+    """A channel for a thread that waits. It is closed before the interpreter ends, whoever still has it: gRPC
+    waits for threads of its own then, which are gone by that time."""
     if bundle is None:
-        return grpc.insecure_channel(address, options=CLIENT_OPTIONS)
-    return grpc.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+        opened = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
+    else:
+        opened = grpc.secure_channel(address, channel_credentials(bundle), options=_TLS_OPTIONS)
+    atexit.register(opened.close)
+    try:
+        yield opened
+    finally:
+        atexit.unregister(opened.close)
+        opened.close()
 
 
 def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: float) -> Iterator[bytes]:
     """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator."""
-    with _dial_blocking(address, bundle) as opened:
+    with _dialled(address, bundle) as opened:
         ready, waited = grpc.channel_ready_future(opened), 0.0
         while True:
             pause = min(FIRST_LOOK if waited == 0 else wait, max(wait - waited, 0.05))

@@ -83,7 +83,7 @@ class PartyNode:
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
-            self._log.info("stopped", session=self._offered if self._session else None)
+            self._log.info("stopped", **({"session": self._offered} if self._session else {}))
             raise
         except CannotRecord as error:
             raise ConfigError(str(error)) from None

@@ -84,7 +84,7 @@ class Running:
                 return  # its last words in the session before this one
             case Gone(reason):
                 self._joined.discard(party)
-                self._log.info("party lost", party=party, reason=reason)
+                self._log.info("party lost", party=party, reason=reason, then=self._then)
         self._take(lambda: self.session.handle(party, event))
 
     def tick(self, now: float) -> None:
@@ -134,6 +134,18 @@ class Running:
         """The process ends, and another will go on."""
         if self._journal is not None:
             self._journal.close()
+
+    @property
+    def _then(self) -> str:
+        """What the terms say about a party that is lost."""
+        seconds = f"unless it is back within {self.terms.rejoin_timeout:g} s"
+        match self.terms.on_loss:
+            case "wait":
+                return "the session waits for it"
+            case "shrink":
+                return f"the session goes on without it {seconds}"
+            case "stop":
+                return f"the session ends {seconds}"
 
     def _take(self, step: Callable[[], Outbox]) -> None:
         try:
