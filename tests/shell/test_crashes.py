@@ -149,7 +149,7 @@ def test_a_journal_that_cannot_be_is_refused_by_name_when_the_aggregator_starts(
 
 def test_a_program_that_breaks_over_the_sums_of_a_journal_is_refused_by_name(tmp_path):
     begun = Begun("s", AGREED.changed(program="sites:fails_later"), "")
-    sums = Opened(digest(RowsQuery()), np.ones(COUNTS, np.int64))
+    sums = Opened(1, digest(RowsQuery()), np.ones(COUNTS, np.int64))
     folder = journals(tmp_path / "state", [begun, GATHERED, sums])
 
     async def scenario():

@@ -147,10 +147,10 @@ def test_a_party_of_another_consortium_is_refused(tmp_path, quick):
 
 
 def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refused(tmp_path, quick):
-    odd = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
-    tables = shared_out(3)
+    folder, tables = bundle_from(tmp_path / "odd", "odd", "party"), shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
-    mixed = dataclasses.replace(odd, roots=bundles["north"].roots)
+    (folder / "consortium.pem").write_bytes((tmp_path / "keys" / "north" / "consortium.pem").read_bytes())
+    mixed = read_bundle(folder, "party")
 
     async def scenario():
         async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": mixed}) as one:
