@@ -24,17 +24,14 @@ Refuses: parties the terms do not name (they are not heard), joins under other t
 order (SessionFailed, kept in `error`). A party that left, or was lost again and again, is not taken back.
 """
 
-import dataclasses
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
 from fedboost.errors import (
-    ConfigError,
-    CutShort,
     FedboostError,
     PeerError,
     Refused,
@@ -42,13 +39,12 @@ from fedboost.errors import (
     SessionFailed,
     quoted,
 )
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
-from fedboost.protocol import journal, meeting, queries
+from fedboost.protocol import meeting
+from fedboost.protocol.course import Course, Program, Round
 from fedboost.protocol.journal import Record
 from fedboost.protocol.meeting import Trust, session_digest
 from fedboost.protocol.messages import (
@@ -67,21 +63,13 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party_session import first_transcript, next_transcript, tag_of
-from fedboost.protocol.progress import Grown, ModelSoFar
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, KllQuery, Query
+from fedboost.protocol.queries import KllQuery
 from fedboost.protocol.sketch import SketchOpener
 from fedboost.protocol.terms import Terms
-
-Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
-into it in the place of a sum that will not come; it keeps its trees in the list it is given, and does not ask
-for those that are there already."""
 
 MOST_LOSSES = 5
 """How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
 wait: else one that always comes back, and never answers, would keep the others from their model."""
-MOST_ATTEMPTS = 1 << 31
-"""Of a session: the messages have 32 bits for their number."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -101,15 +89,6 @@ class Gone:
     reason: str
 
 
-@dataclass(frozen=True)
-class Round:
-    """What one round came to: its number from 0, its metrics over the rows of the roster, the roster."""
-
-    round: int
-    metrics: dict[str, float]
-    roster: tuple[str, ...]
-
-
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
@@ -127,35 +106,15 @@ class AggregatorSession:
         self.name = name
         self.terms = terms
         self.state: State = "gathering"
-        self.roster = terms.parties
-        """The parties whose vectors go into the sums now."""
-        self.history: list[Round] = []
-        self.booster: Booster | None = None
         self.attestations: dict[str, Attest] = {}
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the signatures are bound to, once there are any."""
-        self.so_far = ModelSoFar()
-        """Where the session stands: before the question that is asked now."""
-        self._grown: Grown = []
-        self._ends: dict[int, journal.Grew] = {}
-        """How the trees of an earlier process ended."""
-        self._durable = True
-        self._recorded = self._read = 0
-        """Trees in the journal; those of them that were looked at."""
-        self._program = program(terms, self._grown)
-        self._record = record
+        self.course = Course(terms, program, record, past)
+        """What of the session outlives the process."""
         self._trust = trust
-        self._pending: Query | None = None
-        """The question that is asked now; the last one again when signatures are missing."""
-        self.turn = 0
-        """The number of the question that is asked now."""
-        self.attempt = 0
-        """How often the parties have gathered."""
-        self._helped = False
-        """Whether parties were asked to help to open the sum of this turn, in any attempt."""
-        self._last: Int64 | None = None
-        """The sum of the last turn, once the program has ended."""
+        self._helped = bool(self.course.attempt)
+        """Whether parties may have helped to open the sum of this turn, in any attempt or process."""
         self._here: set[str] = set()
         self._away: dict[str, tuple[float, str]] = {}
         """Parties that were lost or are late: since when, and why."""
@@ -177,19 +136,6 @@ class AggregatorSession:
         self._parts: dict[str, int] = {}
         self._helping: set[str] = set()
         self._helped_with: dict[str, bytes] = {}
-        self._failure = ""
-        """What the last sum of the records made the program fail with."""
-        records = tuple(past)
-        for one in records:
-            if isinstance(one, journal.Grew):
-                self._grown.append((one.tree, one.last))
-                self._ends[self._recorded] = one
-                self._recorded += 1
-        if records:
-            self._advance(None)
-        for place, one in enumerate(records):
-            self._replay(one, last=place == len(records) - 1)
-        self._helped = bool(records)  # perhaps: it is not known what was opened before the restart
 
     # ---- what happens to it -------------------------------------------------------------------------
 
@@ -197,11 +143,8 @@ class AggregatorSession:
         """Run the program up to where it waits for a sum, and gather the parties that are at hand (all unless
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
-        if self._failure:
-            return self._fail(self._failure)
         try:
-            if self._pending is None:
-                self._advance(None)
+            self.course.start()
         except FedboostError as error:
             return self._fail(str(error))
         return self._gather()
@@ -261,6 +204,31 @@ class AggregatorSession:
         return []
 
     @property
+    def roster(self) -> tuple[str, ...]:
+        """The parties whose vectors go into the sums now."""
+        return self.course.roster
+
+    @property
+    def turn(self) -> int:
+        """The number of the question that is asked now."""
+        return self.course.turn
+
+    @property
+    def attempt(self) -> int:
+        """How often the parties have gathered."""
+        return self.course.attempt
+
+    @property
+    def history(self) -> list[Round]:
+        """The rounds so far."""
+        return self.course.history
+
+    @property
+    def booster(self) -> Booster | None:
+        """The model, once the program has ended."""
+        return self.course.booster
+
+    @property
     def awaited(self) -> tuple[str, ...]:
         """The parties whose message is due."""
         match self.state:
@@ -290,8 +258,7 @@ class AggregatorSession:
 
     def _gather(self) -> Outbox:
         """Have all parties at hand greet each other, with new keys; then the question is asked."""
-        self.attempt += 1
-        self._record(journal.Gathered(self.attempt, self.roster))
+        self.course.gather()
         self.state, self._opener, self._greetings, self._met = "gathering", None, {}, set()
         self._set_deadline()
         return [(party, self._admit()) for party in self.roster if party in self._here - self._barred]
@@ -319,8 +286,8 @@ class AggregatorSession:
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
         self._met_as, self._met = session_digest(self.terms, greetings), set(self.roster)
-        self._transcript = first_transcript(self._met_as, self.so_far)
-        return self._to_roster(Meet(greetings, self.so_far)) + self._ask()
+        self._transcript = first_transcript(self._met_as, self.course.so_far)
+        return self._to_roster(Meet(greetings, self.course.so_far)) + self._ask()
 
     def _lose(self, party: str, reason: str) -> Outbox:
         self._here.discard(party)
@@ -356,7 +323,7 @@ class AggregatorSession:
         if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
             self._unsigned.add(party)
             return self._end()
-        if self.booster is None and (self.terms.on_loss != "shrink" or not self.so_far.rounds):
+        if self.booster is None and (self.terms.on_loss != "shrink" or not self.course.so_far.rounds):
             return self._fail(f"party {party} {reason}")
         self._barred.add(party)
         self._away[party] = (float("-inf"), reason)
@@ -366,9 +333,7 @@ class AggregatorSession:
         """Go on without parties that did not come back, or fail."""
         party = lost[0]
         why = f"party {party} {self._away[party][1]}"
-        if (
-            self.booster is not None
-        ):  # their signatures will be missing; with too few the model is worth nothing
+        if self.booster is not None:  # they have not signed; with too few signatures it is worth nothing
             hopeless = self.terms.on_loss != "wait" or bool(self._barred & set(lost))
             return self._finish() if hopeless or len(self.attestations) >= self.terms.signers else []
         if self.terms.on_loss == "stop":
@@ -378,46 +343,23 @@ class AggregatorSession:
         left = tuple(member for member in self.roster if member not in lost)
         if len(left) < self.terms.fewest:
             return self._fail(f"{why}; {len(left)} parties are left, {self.terms.fewest} are needed")
-        pending = self._pending
-        assert pending is not None
-        if isinstance(pending, HistogramQuery) and self.so_far.splits + pending.splits:
-            pending = self._cut()
-        if self._helped or not self.so_far.may_change(pending):
+        if self.course.grows_a_tree:
+            self.course.cut()
+            self._helped = False
+        if self._helped or not self.course.may_change:
             return self._fail(
                 f"{why}; the roster cannot change in turn {self.turn}, where the difference of two sums "
                 f"would show that party's rows"
             )
-        if isinstance(pending, EndRoundQuery):  # what the others were part of is never asked for again
-            self._record_tree(pending.tree)
-        self.roster = left
+        self.course.change_roster(left)
         return self._gather()
-
-    def _cut(self) -> EndRoundQuery:
-        """The tree that grows ends where it stands; its end is asked in the place of the last question."""
-        try:
-            query = self._program.throw(CutShort("a party was lost"))
-        except (CutShort, StopIteration):
-            query = None
-        if not isinstance(query, EndRoundQuery):
-            raise Refused(f"program {self.terms.program!r} does not end a tree that is cut short")
-        self._pending, self._helped = query, False
-        return query
-
-    def _record_tree(self, number: int) -> None:
-        """Once for each tree. A program that keeps its trees to itself does not outlive the process."""
-        if number == self._recorded and self._durable:
-            self._durable = len(self._grown) == number + 1
-            if self._durable:
-                tree, last = self._grown[number]
-                self._record(journal.Grew(self.turn, tree, last, self.so_far.splits, self.so_far.levels))
-                self._recorded += 1
 
     # ---- a turn -------------------------------------------------------------------------------------
 
     def _ask(self) -> Outbox:
-        assert self._pending is not None
-        self._transcript = next_transcript(self._transcript, self._pending)
-        ask = Ask(self.turn, self.attempt, self.roster, self._pending)
+        query = self.course.pending
+        self._transcript = next_transcript(self._transcript, query)
+        ask = Ask(self.turn, self.attempt, self.roster, query)
         self._opener = self._opener_of(ask)
         self.state, self._parts, self._helped_with = "asking", dict.fromkeys(self.roster, 0), {}
         self._set_deadline()
@@ -476,105 +418,33 @@ class AggregatorSession:
 
     def _open(self) -> Outbox:
         assert self._opener is not None
-        assert self._pending is not None
         total, self._opener = self._opener.open(), None
-        if self._last is not None:
-            if not np.array_equal(total, self._last):
+        if self.course.last is not None:
+            if not np.array_equal(total, self.course.last):
                 if self.attestations:  # given before, to the model that there is
                     return self._finish()
                 return self._fail(f"turn {self.turn} was asked again, and its sum is another one")
             return self._close()
-        if isinstance(self._pending, EndRoundQuery):
-            self._record_tree(self._pending.tree)
-        if self._durable and not isinstance(self._pending, HistogramQuery):
-            self._record(journal.Opened(self.turn, queries.digest(self._pending), total))
         try:
-            self._advance(total)
+            self.course.take(total)
         except FedboostError as error:  # the sum cannot be, or there is nothing to learn: nobody's fault
             where = f"turn {self.turn}: " if isinstance(error, PeerError) else ""
             return self._fail(f"{where}{error}")
+        self._helped = False
+        self._losses.clear()
         if self.booster is not None:
             return self._close()
         back = self._here - set(self.roster) - self._barred
-        if back and isinstance(self._pending, HistogramQuery) and self.so_far.may_change(self._pending):
-            self.roster = tuple(p for p in self.terms.parties if p in back or p in self.roster)
+        if back and self.course.at_a_root and self.course.may_change:
+            self.course.change_roster(tuple(p for p in self.terms.parties if p in back or p in self.roster))
             return self._gather()
         return self._ask() if set(self.roster) == self._met else self._gather()
-
-    def _advance(self, total: Int64 | None) -> None:
-        """Hand the program a sum: it asks its next question, or ends with its model."""
-        asked = self._pending
-        if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
-            assert total is not None
-            values = metrics.values(asked.metrics, total, asked.scale)
-            self.history.append(Round(asked.tree, values, self.roster))
-        try:
-            query = next(self._program) if total is None else self._program.send(total)
-        except StopIteration as end:
-            if not isinstance(end.value, Booster):
-                raise Refused(f"program {self.terms.program!r} returned no model") from None
-            if asked is None:
-                raise Refused(f"program {self.terms.program!r} asked nothing") from None
-            self.booster, self._last = end.value, total
-            return
-        if asked is not None:
-            self.so_far = self.so_far.after(asked)
-        self._pending, self.turn, self._helped = query, self.turn + 1, False
-        if isinstance(query, EndRoundQuery) and query.tree in self._ends:
-            grew = self._ends.pop(query.tree)
-            self.so_far = dataclasses.replace(self.so_far, splits=grew.splits, levels=grew.levels)
-            self.turn = grew.turn
-        self._losses.clear()
-
-    def _replay(self, record: Record, last: bool) -> None:
-        """Take in what was recorded before a restart. ConfigError for what cannot have been."""
-        pending = self._pending
-        assert pending is not None
-        match record:
-            case journal.Gathered(attempt, roster):
-                members = tuple(party for party in self.terms.parties if party in roster)
-                enough = roster == members and len(roster) >= self.terms.fewest
-                lacking = roster != self.terms.parties and not self.so_far.may_lack_parties(pending)
-                changed = roster != self.roster and not (self.so_far.moved or self.so_far.may_change(pending))
-                if not (self.attempt < attempt <= MOST_ATTEMPTS and enough) or lacking or changed:
-                    raise ConfigError(f"attempt {attempt} of {len(roster)} parties cannot follow here")
-                self.attempt, self.roster = attempt, roster
-            case journal.Opened(turn, query, total):
-                if self._last is not None or query != queries.digest(pending) or not self.attempt:
-                    raise ConfigError("the journal holds sums that this program does not ask for")
-                if turn < self.turn:
-                    raise ConfigError(f"turn {turn} after turn {self.turn}")
-                if total.size != pending.cells:
-                    raise ConfigError(f"the sum of turn {turn} has another size than was asked for")
-                self.turn = turn
-                try:
-                    self._advance(total)
-                except FedboostError as error:
-                    if not last:
-                        raise ConfigError(f"its sums cannot be: turn {self.turn}: {error}") from None
-                    self._failure = str(error)
-            case journal.Grew(turn, tree, earlier_last, splits, levels):
-                # The program was given all trees at once: it asks for the end of this one.
-                number = self._read
-                self._read += 1
-                whole = splits + earlier_last
-                try:
-                    queries.check_splits(self.terms, whole)
-                except Refused as error:
-                    raise ConfigError(f"a tree in turn {turn}: {error}") from None
-                fits = len({2 * len(whole) + 1, *map(len, dataclasses.astuple(tree))}) == 1
-                ends = isinstance(pending, EndRoundQuery) and pending.tree == number
-                if not (ends and fits and turn == self.turn and 0 < levels <= self.terms.max_depth):
-                    raise ConfigError(f"a tree in turn {turn} that does not grow there")
-            case journal.Begun():
-                raise ConfigError("the session begins twice")
 
     # ---- the end ------------------------------------------------------------------------------------
 
     def _close(self) -> Outbox:
-        assert self._pending is not None
         self.state, self.attestations, self._unsigned = "closing", {}, set()
-        self.digest, self._structure = self._met_as, self.so_far.after(self._pending).structure()
+        self.digest, self._structure = self._met_as, self.course.structure
         self._set_deadline()
         outbox = self._to_roster(Close(self.attempt))
         return outbox + self._end()
@@ -609,7 +479,7 @@ class AggregatorSession:
     def _fail(self, reason: str) -> Outbox:
         self.state, self.error = "failed", SessionFailed(reason)
         self._opener = None
-        self._program.close()
+        self.course.close()
         return self._to_here(Bye(reason))
 
     def _set_deadline(self) -> None:

@@ -20,7 +20,8 @@ import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.protocol import memory
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox, Program
+from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.course import Program
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.meeting import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open

@@ -8,7 +8,7 @@ from typing import cast
 
 from fedboost.errors import ConfigError
 from fedboost.programs import boosting
-from fedboost.protocol.aggregator_session import Program
+from fedboost.protocol.course import Program
 
 BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
 

@@ -16,7 +16,8 @@ from typing import Any
 from fedboost.errors import ConfigError
 from fedboost.privacy import identity
 from fedboost.programs import boosting
-from fedboost.protocol.aggregator_session import AggregatorSession, Outbox, Program
+from fedboost.protocol.aggregator_session import AggregatorSession, Outbox
+from fedboost.protocol.course import Program
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import Shard

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from fedboost.protocol.aggregator_session import Round
+from fedboost.protocol.course import Round
 
 AT_HAND = "at hand"
 """What a party logs when it has reached the aggregator."""

@@ -519,7 +519,7 @@ def test_a_party_that_was_left_out_is_not_heard():
 
     def change(message):
         session = together.session
-        if isinstance(message, Ask) and message.query and session.so_far.tree == 1 and not left:
+        if isinstance(message, Ask) and message.query and session.course.so_far.tree == 1 and not left:
             left.append(message)
             return [Leave("it has had enough")]
         return None
@@ -544,7 +544,7 @@ def test_a_party_that_was_left_out_is_not_heard():
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_party_that_always_comes_back_and_never_answers_does_not_keep_the_others(on_loss, silent):
     def change(message):
-        if isinstance(message, Ask) and together.session.so_far.tree >= 1:
+        if isinstance(message, Ask) and together.session.course.so_far.tree >= 1:
             return [] if silent else [Gone("its connection closed"), Here()]
         return None
 
