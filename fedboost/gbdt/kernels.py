@@ -46,6 +46,9 @@ _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer
 _EXPONENT_BIAS = 1023
 _MANTISSA = (1 << 52) - 1
 
+_MANY_SEARCHES = 1 << 15
+"""So many are worth a table of 65,536 entries, which takes as long to make as some thousand of them."""
+
 _elementwise = njit(cache=True, nogil=True, inline="always", error_model="numpy")
 _loop = njit(cache=True, nogil=True, error_model="numpy")
 
@@ -324,6 +327,14 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
 # ---- cut points and bins ----------------------------------------------------------------------------
 
 
+@_elementwise
+def _key(word):
+    """The key of the float32 with these bits, which is a number."""
+    if word == np.uint32(0x80000000):
+        return word
+    return ~word if word >> 31 else word | np.uint32(0x80000000)
+
+
 @_loop
 def float_keys(values):
     """The order-preserving uint32 key of each float32: a < b exactly if key(a) < key(b).
@@ -334,15 +345,31 @@ def float_keys(values):
     out = np.empty(values.size, np.uint32)
     for i in range(values.size):
         word = bits[i]
-        if (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000):
-            out[i] = 0xFFFFFFFF
-        elif word == np.uint32(0x80000000):
-            out[i] = 0x80000000
-        elif word >> 31:
-            out[i] = ~word
-        else:
-            out[i] = word | np.uint32(0x80000000)
+        missing = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[i] = np.uint32(0xFFFFFFFF) if missing else _key(word)
     return out
+
+
+@_loop
+def _heads(keys, searches):
+    """For so many searches in increasing keys: the first key, a table int64 [H + 1], and a number of bits.
+
+    The distance d of a key from the first one has the head d >> bits, below H. Entry h says how many keys
+    have a head below h: a search for a key with head h is over after a step or two between entries h and
+    h + 1. A search through all of them takes ten, each a branch that no processor foresees.
+    """
+    first = np.int64(keys[0]) if keys.size else np.int64(0)
+    span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
+    most = 1 << (16 if searches >= _MANY_SEARCHES else 8)
+    shift = 0
+    while span >> shift >= most:
+        shift += 1
+    table = np.zeros((span >> shift) + 2, np.int64)
+    for i in range(keys.size):
+        table[((np.int64(keys[i]) - first) >> shift) + 1] += 1
+    for head in range(table.size - 1):
+        table[head + 1] += table[head]
+    return first, table, shift
 
 
 @_loop
@@ -356,10 +383,14 @@ def count_cells(keys, starts, widths, subdivisions, out):
     base = np.zeros(cells + 1, np.int64)
     for c in range(cells):
         base[c + 1] = base[c] + (1 << subdivisions[c])
+    first, table, shift = _heads(starts, keys.size)
+    last = np.int64(table.size) - 2
     for i in range(keys.size):
         key = np.int64(keys[i])
-        low, high = 0, cells
-        while low < high:  # first cell that starts beyond the key
+        head = (key - first) >> shift
+        head = min(max(head, 0), last)  # what lies before the first start, or far behind the last
+        low, high = table[head], table[head + 1]
+        while low < high:  # the first cell that starts beyond the key
             middle = (low + high) >> 1
             if np.int64(starts[middle]) <= key:
                 low = middle + 1
@@ -377,15 +408,21 @@ def count_cells(keys, starts, widths, subdivisions, out):
 @_loop
 def bin_column(values, cuts, missing_bin, out):
     """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
+    words = values.view(np.uint32)
+    keys = float_keys(cuts)
+    first, table, shift = _heads(keys, values.size)
+    last = np.int64(table.size) - 2
     for i in range(values.size):
-        value = values[i]
-        if value != value:
+        if values[i] != values[i]:
             out[i] = missing_bin
             continue
-        low, high = 0, cuts.size
+        key = np.int64(_key(words[i]))
+        head = (key - first) >> shift
+        head = min(max(head, 0), last)
+        low, high = table[head], table[head + 1]
         while low < high:
             middle = (low + high) >> 1
-            if cuts[middle] <= value:
+            if np.int64(keys[middle]) <= key:
                 low = middle + 1
             else:
                 high = middle

@@ -358,6 +358,31 @@ def test_bin_column(count):
     assert codes.tolist() == twins.bin_column(values, cuts, 255)
 
 
+@pytest.mark.parametrize("width", [1e-3, 1.0, 1e30])
+@pytest.mark.parametrize("count", [0, 1, 100, 255])
+def test_bin_column_of_many_values(count, width):
+    """So many that the search has a large table; close together, and over all numbers."""
+    rng = np.random.default_rng(count)
+    values = (1 + width * rng.normal(size=1 << 15)).astype(np.float32)
+    cuts = np.unique(rng.choice(values, count))
+    codes = np.zeros(values.size, np.uint8)
+    kernels.bin_column(values, cuts, 255, codes)
+    assert codes.tolist() == np.searchsorted(cuts, values, side="right").tolist()
+
+
+@pytest.mark.parametrize("spread", [2**12, 2**20, 2**31])
+def test_count_cells_of_many_keys(spread):
+    rng = np.random.default_rng(spread)
+    starts = np.unique(rng.integers(2**10, spread, 300)).astype(np.uint32)
+    widths = np.zeros(starts.size, np.int64)
+    keys = np.concatenate([rng.integers(0, 2 * spread, 1 << 15), np.repeat(starts, 3)]).astype(np.uint32)
+    out = np.zeros(starts.size, np.int64)
+    kernels.count_cells(keys, starts, widths, widths, out)
+    found, counts = np.unique(keys[np.isin(keys, starts)], return_counts=True)
+    assert (found == starts).all()
+    assert out.tolist() == counts.tolist()
+
+
 @pytest.mark.parametrize("shape", [(1, 0), (1, 1), (3, 255), (5, 256), (2, 1000)])
 def test_transpose(shape):
     by_feature = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
