@@ -3,15 +3,19 @@
 import asyncio
 import errno
 import os
+import shutil
+import subprocess
+import sys
+import time
 
 import pytest
 from crashes import bare, crashed, stopped
-from sites import consortium, in_time, shared_out, terms, until, written
+from sites import bundles_of, consortium, in_time, shared_out, terms, until, written
 
-from fedboost.errors import ConfigError
-from fedboost.shell.aggregator_server import AggregatorServer
+from fedboost.errors import ConfigError, Refused
+from fedboost.shell.aggregator_server import TURN_SECONDS, AggregatorServer
 from fedboost.shell.config import AggregatorConfig
-from fedboost.shell.loopback import ANYTHING
+from fedboost.shell.loopback import ANALYST, ANYTHING, Loopback
 from fedboost.shell.simulation import simulate
 
 THREE = ("north", "south", "east")
@@ -74,6 +78,67 @@ def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatc
     assert bare(model) == undisturbed(agreement, tables)
     assert len(log.named("session goes on")) == 1
     assert [node["reason"] for node in log.named("cannot go on")]
+
+
+def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_path):
+    tables, state = shared_out(2), tmp_path / "state"
+    agreement = terms(["north", "south"])
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, state=state) as one:
+            shutil.rmtree(state)
+            with pytest.raises(Refused, match="cannot write to its state folder: tell whoever runs it"):
+                await one.train(agreement)
+            state.mkdir()
+            return (await one.train(agreement)).model, one.log
+
+    model, log = in_time(scenario())
+    assert bare(model) == undisturbed(agreement, tables)
+    assert "No such file or directory" in log.named("cannot begin a session")[0]["reason"]
+
+
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection):
+    tables = shared_out(3)
+    agreement = terms(THREE, rounds=ROUNDS, protection=protection)
+    bundles = bundles_of(tmp_path / "keys", THREE)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, (), bundles, state=tmp_path / "state") as one:
+            training = asyncio.create_task(one.train(agreement))
+            await until(lambda: one.server._running and one.server._running.session.turn > 20)
+            before = one.server._running.session.turn
+            began = time.monotonic()
+            await one.server.stop()
+            assert time.monotonic() - began < TURN_SECONDS / 4
+            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+            await one.server.start()
+            assert one.server._running.session.turn <= before + 1
+            return (await training).model
+
+    assert bare(in_time(scenario())) == undisturbed(agreement, tables)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_who_stops_listening_can_end_and_come_back(tmp_path):
+    tables = shared_out(3)
+    files = written(tmp_path, tables)
+    agreement = terms(THREE, rounds=ROUNDS)
+    (tmp_path / "terms.json").write_text(agreement.canonical())
+    script = (
+        "import sys; from pathlib import Path; import fedboost as fb\n"
+        "terms = fb.Terms.from_canonical(Path(sys.argv[2]).read_text())\n"
+        "training = fb.connect(sys.argv[1], sys.argv[3]).train(terms)\n"
+        "print(next(iter(training))['round'])"
+    )
+    with Loopback(tmp_path, files, policy=ANYTHING) as one:
+        words = [sys.executable, "-c", script, one.address, tmp_path / "terms.json", one.keys / ANALYST]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+        assert bare(one.analyst.train(agreement).model) == undisturbed(agreement, tables)
 
 
 def test_a_journal_that_was_changed_is_refused_when_the_aggregator_starts(tmp_path):
