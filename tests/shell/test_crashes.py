@@ -6,16 +6,24 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from crashes import bare, crashed, stopped
-from sites import bundles_of, consortium, in_time, shared_out, terms, until, written
+from pyarrow import parquet
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.privacy import identity
+from fedboost.privacy.identity import to_pem
 from fedboost.shell.aggregator_server import TURN_SECONDS, AggregatorServer
-from fedboost.shell.config import AggregatorConfig
+from fedboost.shell.config import AggregatorConfig, terms_to_toml
+from fedboost.shell.keys import read_bundle, write_bundle
 from fedboost.shell.loopback import ANALYST, ANYTHING, Loopback
+from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
 THREE = ("north", "south", "east")
@@ -152,3 +160,74 @@ def test_a_journal_that_was_changed_is_refused_when_the_aggregator_starts(tmp_pa
 
     with pytest.raises(ConfigError, match=r"session-1\.journal: not a journal of this version of fedboost"):
         in_time(scenario())
+
+
+def short_lived(folder, seconds):
+    """Bundles by name, of which south's ends so soon; and a function that renews it."""
+    folder.mkdir()
+    now = datetime.now(UTC)
+    root_key, root = identity.new_root("test", now - timedelta(days=1), 9)
+
+    def issue(name, role, moment):
+        write_bundle(folder / name, *identity.issue(root_key, root, name, role, moment, 1), to_pem(root))
+        return read_bundle(folder / name, role)
+
+    ending = now - timedelta(days=1) + timedelta(seconds=seconds)
+    bundles = {name: issue(name, "party", ending if name == "south" else now) for name in THREE}
+    bundles |= {role: issue(role, role, now) for role in ("aggregator", "analyst")}
+
+    def renew():
+        (folder / "south").rename(folder / "south-old")
+        issue("south", "party", datetime.now(UTC))
+
+    return bundles, renew
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("renewed_in_time", [True, False])
+def test_a_certificate_that_ends_in_a_session_is_renewed_and_nothing_is_lost(tmp_path, renewed_in_time):
+    tables = shared_out(3)
+    agreement = terms(THREE, rounds=5, protection="masked")
+    bundles, renew = short_lived(tmp_path / "keys", 4)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, (), bundles) as one:
+            await until(lambda: len(one.log.named("at hand")) == 3)
+            if renewed_in_time:
+                renew()
+            await asyncio.sleep(max(0.0, (bundles["south"].ends - datetime.now(UTC)).total_seconds() + 0.1))
+            training = asyncio.create_task(one.train(agreement))
+            if not renewed_in_time:
+                with pytest.raises(ConfigError, match=r"south/certificate.pem: expired on .*; have a new"):
+                    await one.tasks["south"]
+                renew()
+                one.bundles["south"] = read_bundle(tmp_path / "keys" / "south", "party")
+                one.start_party("south", tables["south"])
+            return (await training).model, one.log
+
+    model, log = in_time(scenario())
+    assert bare(model) == undisturbed(agreement, tables)
+    assert set(model.attestations) == set(THREE)
+    assert len(log.named("certificate expired")) == 1
+
+
+def test_a_full_disk_at_the_analyst_does_not_cost_the_model(tmp_path, monkeypatch):
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    parquet.write_table(rows(), tmp_path / "all.parquet")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms()))
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    replace = os.replace
+
+    def full(source, target):
+        if Path(target).parent == tmp_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    out = tmp_path / "model.json"
+    done = fedboost("simulate", tmp_path / "terms.toml", "--data", tmp_path / "all.parquet", "--out", out)
+    (saved,) = spare.glob("*/model.json")
+    assert done.code == 2
+    assert done.err == f"fedboost: {out}: cannot write: No space left on device; the model is in {saved}\n"
+    assert len(Model.load(saved).booster.trees) == 3
