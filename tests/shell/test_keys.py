@@ -616,8 +616,9 @@ def test_nobody_gets_in_with_an_expired_certificate(hub, tmp_path):
     bundle = loaded(made(tmp_path / "north", "north", "party", since=NOW - 20 * DAY))
     unavailable(hub, bundle, CLOSED)
     day = f"{NOW - 10 * DAY:%Y-%m-%d %H:%M} UTC"
-    assert (
-        fault(hub, bundle) == f"{tmp_path}/north/certificate.pem: the certificate of 'north' expired on {day}"
+    assert fault(hub, bundle) == (
+        f"{tmp_path}/north/certificate.pem: expired on {day}; have a new bundle issued with `fedboost keys "
+        f"party`, where the consortium's root key is, and put it in place of this one"
     )
 
 
