@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "shell"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from crashes import bare, crashed, stopped
-from sites import shared_out, terms, written
+from sites import rows, shared_out, terms, written
 
 import fedboost as fb
 from fedboost.shell.channel import KEEPALIVE_MS
 from fedboost.shell.loopback import ANYTHING
 
-ROUNDS, KILLS = 30, 20
+ROWS, ROUNDS, KILLS = 20_000, 30, 20
 PROTECTIONS = ("plain", "masked")
 ASLEEP = 2 * KEEPALIVE_MS / 1000 + 10
 """Seconds: a connection is probed after one keepalive, and given up after another."""
@@ -49,7 +49,7 @@ class Result:
 
 def trainings(seeds: int, first: int) -> Iterator[Result]:
     """Train with each protection and seed, then with a party that sleeps."""
-    tables = shared_out(3)
+    tables = shared_out(3, rows(ROWS))
     for protection in PROTECTIONS:
         agreed = terms(tables, rounds=ROUNDS, protection=protection)
         expected = bare(fb.simulate(agreed, tables).model)
@@ -64,6 +64,7 @@ def trainings(seeds: int, first: int) -> Iterator[Result]:
                     goes_on = [after]
                 else:
                     model, kills, goes_on = crashed(folder, files, agreed, KILLS, seed, ANYTHING)
+                    assert kills == KILLS, "the training was over before all kills: take more rows"
                     what = f"{kills} kills, seed {seed}"
             equal = bare(model) == expected and set(model.attestations) == set(tables)
             yield Result(protection, what, time.monotonic() - began, goes_on, equal)
@@ -78,7 +79,7 @@ def main() -> int:
     for result in trainings(options.seeds, options.first):
         results.append(result)
         print(f"{result.protection}, {result.what}: {'equal' if result.equal else 'NOT EQUAL'}", flush=True)
-    rows = [
+    lines = [
         [
             f"{r.protection}, {r.what}",
             f"{r.seconds:.1f}",
@@ -89,7 +90,7 @@ def main() -> int:
         for r in results
     ]
     headings = ["training", "seconds", "median s to go on", "most", "equal model"]
-    common.show(f"{ROUNDS} rounds, 3 parties", headings, rows)
+    common.show(f"{ROUNDS} rounds, 3 parties, {ROWS:,} rows", headings, lines)
     common.save(options.json, {"trainings": [vars(r) for r in results]})
     return 0 if all(r.equal for r in results) else 1
 

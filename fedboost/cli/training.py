@@ -4,6 +4,7 @@ Promises: the model file appears whole, at the end, or not at all.
 Refuses: an output path that cannot be written, before anything is trained.
 """
 
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -93,9 +94,19 @@ def _say_waiting(parties: tuple[str, ...]) -> None:
     notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")
 
 
+def _save(model: Model, out: Path) -> None:
+    """Save it, if need be elsewhere: the aggregator has it no more."""
+    try:
+        model.save(out)
+    except ConfigError as error:
+        spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
+        model.save(spare)
+        raise ConfigError(f"{error}; the model is in {spare}") from None
+
+
 def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
     if out is not None:
-        model.save(out)
+        _save(model, out)
     last = metrics_of(model.rounds[-1]) if model.rounds else {}
     if as_json:
         print_json(

@@ -252,7 +252,8 @@ class AggregatorServer:
         try:
             step(running)
         except CannotRecord as error:
-            self._fatal = str(error)
+            advice = "put that right and start the aggregator again: the session goes on from its last sum"
+            self._fatal = f"{error}; {advice}"
             self._log.error("cannot go on", reason=self._fatal)
             self._ended.set()
             return
@@ -344,11 +345,8 @@ class AggregatorServer:
                 self._waiting -= 1
             try:
                 running = self._new(terms, program, analyst)
-            except (CannotRecord, ConfigError) as error:
-                self._log.error("cannot begin a session", reason=str(error))
-                await refuse(
-                    context, ConfigError("the aggregator cannot write its journal; its log says why")
-                )
+            except Refused as error:
+                await refuse(context, error)
             self._begin(running)
         async for event in running.follow():
             yield event
@@ -370,8 +368,12 @@ class AggregatorServer:
         if self._folder is None:
             session = AggregatorSession(name, terms, program, trust=self._trust())
             return Running(session, analyst, None, self._send, self._log)
-        journal = self._folder.begin(name)
-        journal.append(Begun(name, terms, analyst))
+        try:
+            journal = self._folder.begin(name)
+            journal.append(Begun(name, terms, analyst))
+        except (CannotRecord, ConfigError) as error:
+            self._log.error("cannot begin a session", reason=str(error))
+            raise Refused("the aggregator cannot write to its state folder: tell whoever runs it") from None
         session = AggregatorSession(name, terms, program, journal.append, trust=self._trust())
         return Running(session, analyst, journal, self._send, self._log)
 

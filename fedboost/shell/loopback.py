@@ -41,7 +41,7 @@ class Loopback:
 
     folder: where config files and logs are written; tables: party name to its table file; programs: custom
     programs the aggregator offers; policy: of the parties' files. `aggregator` is its process, `parties` has
-    that of each party by name.
+    that of each party by name, `keys` is the folder of their bundles.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Loopback:
     @property
     def analyst(self) -> Connection:
         """An analyst's connection to the aggregator."""
-        return connect(self.address, self._keys / ANALYST)
+        return connect(self.address, self.keys / ANALYST)
 
     def log(self, party: str) -> str:
         """What a party has logged so far."""
@@ -93,15 +93,15 @@ class Loopback:
         return self._folder / f"{stem}.log"
 
     def _make_keys(self) -> None:
-        self._keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
-        write_consortium(self._keys, self._stems, days=1)
+        self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        write_consortium(self.keys, self._stems, days=1)
 
     def start_aggregator(self) -> None:
         """Start the aggregator's process; once it has run, at the same address and with the same state."""
         values = {
             "listen": self.address or "127.0.0.1:0",
-            "keys": str(self._keys / AGGREGATOR),
-            "state": str(self._keys / "state"),
+            "keys": str(self.keys / AGGREGATOR),
+            "state": str(self.keys / "state"),
             "programs": self._programs,
         }
         process = self.aggregator = self._spawn(AGGREGATOR, values, "--json")
@@ -115,7 +115,7 @@ class Loopback:
     def start_party(self, name: str) -> None:
         """Start a party's process; it takes a second until it is at hand."""
         stem = self._stems[name]
-        data, keys = str(self._tables[name].resolve()), str(self._keys / stem)
+        data, keys = str(self._tables[name].resolve()), str(self.keys / stem)
         values: dict[str, object] = {"party": name, "aggregator": self.address, "data": data, "keys": keys}
         if self._policy:
             values["policy"] = self._policy

@@ -96,32 +96,32 @@ class PartyNode:
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
-        waited, pause, said = 0.0, FIRST_RETRY, False
+        waited, pause, said = 0.0, FIRST_RETRY, ""
         while not (once and self.ended):
-            if self._bundle is not None:
+            if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
             async with channel.dial(address, self._bundle) as opened:
                 try:
                     await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
                 except TimeoutError:
                     waited += pause
-                    fault = None
-                    if self._bundle is not None and waited >= SAY_SO and not said:
+                    why = "nobody answers there"
+                    if self._bundle is not None and waited >= SAY_SO:
                         fault = await asyncio.to_thread(tls_fault, address, self._bundle)
                         if fault and not self._attended:
                             raise ConfigError(fault) from None
+                        why = fault or why
                     if waited >= wait:
                         raise ConfigError(
                             f"no aggregator answers at {address} (waited {wait:g} s); check `aggregator` in "
                             f"this site's file and that the aggregator runs"
                         ) from None
-                    if waited >= SAY_SO and not said:
-                        because = {"reason": fault} if fault else {}
-                        self._log.info("waiting for the aggregator", address=address, **because)
-                        said = True
+                    if waited >= SAY_SO and said != why:
+                        self._log.info("waiting for the aggregator", address=address, reason=why)
+                        said = why
                     pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
                     continue
-                waited, pause, said = 0.0, FIRST_RETRY, False
+                waited, pause, said = 0.0, FIRST_RETRY, ""
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")

@@ -91,14 +91,20 @@ class Running:
         """Time passes: deadlines, and names of those who are slow."""
         if self.over:
             return
+        attempt, late = self.session.attempt, list(self.session.awaited)
         self._take(lambda: self.session.tick(now))
+        if self.session.attempt != attempt and self.session.state == "gathering":
+            seconds = self.terms.turn_timeout
+            self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
         if awaited != self._awaited:
             self._awaited, self._since = awaited, now
         slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
         if slow != self._named:
             self._named = slow
-            if slow:
+            if not slow:
+                self._log.info("goes on", turn=self.session.turn)
+            else:
                 self._log.info("waiting", parties=list(slow), turn=self.session.turn)
                 self._tell(Waiting(slow))
 

@@ -71,10 +71,7 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise CannotRecord(
-                f"{self.path}: cannot be written: {error.strerror}; put that right and start the aggregator "
-                f"again: the session goes on from its last sum"
-            ) from None
+            raise CannotRecord(f"{self.path}: cannot be written: {error.strerror}") from None
         self._size += len(data)
 
 
@@ -132,8 +129,12 @@ class Folder:
             raise ConfigError(f"{path}: cannot be used: {error.strerror}") from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal."""
-        return Journal(self._path / f"{session}{SUFFIX}")
+        """A new journal. CannotRecord if there cannot be one."""
+        path = self._path / f"{session}{SUFFIX}"
+        try:
+            return Journal(path)
+        except OSError as error:
+            raise CannotRecord(f"{path}: cannot be written: {error.strerror}") from None
 
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""

@@ -3,19 +3,31 @@
 import asyncio
 import errno
 import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
 from crashes import bare, crashed, stopped
-from sites import consortium, in_time, shared_out, terms, until, written
+from pyarrow import parquet
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
+from fedboost.privacy import identity
+from fedboost.privacy.identity import to_pem
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
 from fedboost.protocol.queries import RowsQuery, digest
-from fedboost.shell.aggregator_server import AggregatorServer
-from fedboost.shell.config import AggregatorConfig
-from fedboost.shell.loopback import ANYTHING
+from fedboost.shell.aggregator_server import TURN_SECONDS, AggregatorServer
+from fedboost.shell.config import AggregatorConfig, terms_to_toml
+from fedboost.shell.keys import read_bundle, write_bundle
+from fedboost.shell.loopback import ANALYST, ANYTHING, Loopback
+from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 from fedboost.shell.store import Folder
 
@@ -79,6 +91,67 @@ def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatc
     assert bare(model) == undisturbed(agreement, tables)
     assert len(log.named("session goes on")) == 1
     assert [node["reason"] for node in log.named("cannot go on")]
+
+
+def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_path):
+    tables, state = shared_out(2), tmp_path / "state"
+    agreement = terms(["north", "south"])
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, state=state) as one:
+            shutil.rmtree(state)
+            with pytest.raises(Refused, match="cannot write to its state folder: tell whoever runs it"):
+                await one.train(agreement)
+            state.mkdir()
+            return (await one.train(agreement)).model, one.log
+
+    model, log = in_time(scenario())
+    assert bare(model) == undisturbed(agreement, tables)
+    assert "No such file or directory" in log.named("cannot begin a session")[0]["reason"]
+
+
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection):
+    tables = shared_out(3)
+    agreement = terms(THREE, rounds=ROUNDS, protection=protection)
+    bundles = bundles_of(tmp_path / "keys", THREE)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, (), bundles, state=tmp_path / "state") as one:
+            training = asyncio.create_task(one.train(agreement))
+            await until(lambda: one.server._running and one.server._running.session.turn > 20)
+            before = one.server._running.session.turn
+            began = time.monotonic()
+            await one.server.stop()
+            assert time.monotonic() - began < TURN_SECONDS / 4
+            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+            one.server = AggregatorServer(config, one.log, bundles["aggregator"])
+            await one.server.start()
+            assert one.server._running.session.turn <= before + 1
+            return (await training).model
+
+    assert bare(in_time(scenario())) == undisturbed(agreement, tables)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+def test_who_stops_listening_can_end_and_come_back(tmp_path):
+    tables = shared_out(3)
+    files = written(tmp_path, tables)
+    agreement = terms(THREE, rounds=ROUNDS)
+    (tmp_path / "terms.json").write_text(agreement.canonical())
+    script = (
+        "import sys; from pathlib import Path; import fedboost as fb\n"
+        "terms = fb.Terms.from_canonical(Path(sys.argv[2]).read_text())\n"
+        "training = fb.connect(sys.argv[1], sys.argv[3]).train(terms)\n"
+        "print(next(iter(training))['round'])"
+    )
+    with Loopback(tmp_path, files, policy=ANYTHING) as one:
+        words = [sys.executable, "-c", script, one.address, tmp_path / "terms.json", one.keys / ANALYST]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+        assert bare(one.analyst.train(agreement).model) == undisturbed(agreement, tables)
 
 
 def test_a_journal_that_was_changed_is_refused_when_the_aggregator_starts(tmp_path):
@@ -173,3 +246,74 @@ def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
             return left, [path.name for path in folder.glob("*.journal")]
 
     assert in_time(scenario()) == (["session-0.journal"], [])
+
+
+def short_lived(folder, seconds):
+    """Bundles by name, of which south's ends so soon; and a function that renews it."""
+    folder.mkdir()
+    now = datetime.now(UTC)
+    root_key, root = identity.new_root("test", now - timedelta(days=1), 9)
+
+    def issue(name, role, moment):
+        write_bundle(folder / name, *identity.issue(root_key, root, name, role, moment, 1), to_pem(root))
+        return read_bundle(folder / name, role)
+
+    ending = now - timedelta(days=1) + timedelta(seconds=seconds)
+    bundles = {name: issue(name, "party", ending if name == "south" else now) for name in THREE}
+    bundles |= {role: issue(role, role, now) for role in ("aggregator", "analyst")}
+
+    def renew():
+        (folder / "south").rename(folder / "south-old")
+        issue("south", "party", datetime.now(UTC))
+
+    return bundles, renew
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("renewed_in_time", [True, False])
+def test_a_certificate_that_ends_in_a_session_is_renewed_and_nothing_is_lost(tmp_path, renewed_in_time):
+    tables = shared_out(3)
+    agreement = terms(THREE, rounds=5, protection="masked")
+    bundles, renew = short_lived(tmp_path / "keys", 4)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, (), bundles) as one:
+            await until(lambda: len(one.log.named("at hand")) == 3)
+            if renewed_in_time:
+                renew()
+            await asyncio.sleep(max(0.0, (bundles["south"].ends - datetime.now(UTC)).total_seconds() + 0.1))
+            training = asyncio.create_task(one.train(agreement))
+            if not renewed_in_time:
+                with pytest.raises(ConfigError, match=r"south/certificate.pem: expired on .*; have a new"):
+                    await one.tasks["south"]
+                renew()
+                one.bundles["south"] = read_bundle(tmp_path / "keys" / "south", "party")
+                one.start_party("south", tables["south"])
+            return (await training).model, one.log
+
+    model, log = in_time(scenario())
+    assert bare(model) == undisturbed(agreement, tables)
+    assert set(model.attestations) == set(THREE)
+    assert len(log.named("certificate expired")) == 1
+
+
+def test_a_full_disk_at_the_analyst_does_not_cost_the_model(tmp_path, monkeypatch):
+    spare = tmp_path / "spare"
+    spare.mkdir()
+    parquet.write_table(rows(), tmp_path / "all.parquet")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms()))
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
+    replace = os.replace
+
+    def full(source, target):
+        if Path(target).parent == tmp_path:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    out = tmp_path / "model.json"
+    done = fedboost("simulate", tmp_path / "terms.toml", "--data", tmp_path / "all.parquet", "--out", out)
+    (saved,) = spare.glob("*/model.json")
+    assert done.code == 2
+    assert done.err == f"fedboost: {out}: cannot write: No space left on device; the model is in {saved}\n"
+    assert len(Model.load(saved).booster.trees) == 3
