@@ -252,7 +252,7 @@ class AggregatorServer:
         try:
             step(running)
         except CannotRecord as error:
-            advice = "put that right and start the aggregator again: the session goes on from its last sum"
+            advice = "put that right and start the aggregator again: the session goes on where it was"
             self._fatal = f"{error}; {advice}"
             self._log.error("cannot go on", reason=self._fatal)
             self._ended.set()
