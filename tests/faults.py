@@ -81,6 +81,8 @@ class World:
         parties = self.draw.choice([3, 3, 4, 5])
         protection = self.draw.choice(["plain", "masked"])
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
+        if on_loss == "shrink" and parties == 3:
+            parties = 4  # three masked ones cannot shrink
         self.terms, self.sites = consortium(parties, protection, on_loss)
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1

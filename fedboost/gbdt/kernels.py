@@ -46,6 +46,8 @@ _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer
 _EXPONENT_BIAS = 1023
 _MANTISSA = (1 << 52) - 1
 
+_PREDICTED = 128
+"""Rows that go down a tree together."""
 _MANY_SEARCHES = 1 << 15
 """So many are worth a table of 65,536 entries, which takes as long to make as some thousand of them."""
 
@@ -448,16 +450,45 @@ def predict_margins(features, roots, left, right, feature, threshold, default_le
     """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
 
     The trees stand one after the other in the node columns; `roots` [trees] tells where each begins and
-    child numbers count from there. A leaf has left = -1.
+    child numbers, higher than their parent's, count from there. A leaf has left = -1.
+
+    A block of rows goes down a tree together, level by level: the walks of different rows do not wait for
+    each other, no branch has to be foreseen, and the tree stays in the cache.
     """
-    for i in range(features.shape[0]):
-        total = margin[i]
+    nodes, rows = left.size, features.shape[0]
+    child = np.empty(2 * nodes, np.uint32)  # where to go on: left, right; a leaf stays where it is
+    column = feature.astype(np.uint32)
+    depth = np.zeros(nodes, np.int32)
+    deepest = np.zeros(roots.size, np.int32)
+    for t in range(roots.size):
+        root = roots[t]
+        for node in range(root, roots[t + 1] if t + 1 < roots.size else nodes):
+            child[2 * node] = child[2 * node + 1] = node
+            if left[node] >= 0:
+                child[2 * node], child[2 * node + 1] = root + left[node], root + right[node]
+                depth[root + left[node]] = depth[root + right[node]] = depth[node] + 1
+                deepest[t] = max(deepest[t], depth[node] + 1)
+    at = np.empty(_PREDICTED, np.uint32)
+    for start in range(0, rows, _PREDICTED):
+        block = features[start : start + _PREDICTED]
+        size = block.shape[0]
+        missing = False
+        for i in range(size):
+            for f in range(block.shape[1]):
+                missing |= block[i, f] != block[i, f]
         for t in range(roots.size):
-            root = roots[t]
-            node = root
-            while left[node] >= 0:
-                x = features[i, feature[node]]
-                goes_left = default_left[node] if x != x else x < threshold[node]
-                node = root + (left[node] if goes_left else right[node])
-            total += value[node]
-        margin[i] = total
+            at[:] = roots[t]
+            for _ in range(deepest[t]):
+                if missing:
+                    for i in range(size):
+                        node = at[i]
+                        x = block[i, column[node]]
+                        goes_right = (x >= threshold[node]) | ((x != x) & (not default_left[node]))
+                        at[i] = child[2 * node + np.uint32(goes_right)]
+                else:
+                    for i in range(size):
+                        node = at[i]
+                        goes_right = block[i, column[node]] >= threshold[node]
+                        at[i] = child[2 * node + np.uint32(goes_right)]
+            for i in range(size):
+                margin[start + i] += value[at[i]]

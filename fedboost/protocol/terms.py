@@ -194,6 +194,11 @@ class Terms(Frozen):
                 if self.quorum < self.fewest
                 else f"quorum {self.quorum} is more than the {len(self.parties)} parties"
             )
+        if self.on_loss == "shrink" and self.parties and self.fewest == len(self.parties):
+            raise ValueError(
+                f'on_loss = "shrink": protection {self.protection} with this quorum opens no sum of fewer '
+                f"than {self.fewest} parties, so the roster cannot shrink; add parties, or lower quorum"
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self

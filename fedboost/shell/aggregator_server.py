@@ -350,8 +350,9 @@ class AggregatorServer:
             self._begin(running)
         async for event in running.follow():
             yield event
-        self._finished.pop((analyst, terms.digest), None)
-        running.forget()
+        if running.failed:
+            self._finished.pop((analyst, terms.digest), None)
+            running.forget()  # a model is kept until the analyst says that it has arrived
 
     def _known(self, analyst: str, terms: Terms) -> Running | None:
         """The session of this analyst under these terms, if it runs, waits, or nobody has its model yet."""

@@ -61,7 +61,8 @@ class Training:
         return self._model
 
     def stop(self) -> None:
-        """End the session at the aggregator. Who only stops listening can come back with the same terms."""
+        """End the session at the aggregator, which forgets it. Who only stops listening can come back with
+        the same terms."""
         import grpc
 
         request = codec.encode_train_request(self._terms.canonical(), Wish.STOP)
@@ -112,6 +113,7 @@ class Training:
                     data += part
                     if last:
                         self.traffic = dict(traffic)
+                        self.stop()  # it has arrived: the aggregator need not keep it
                         model = Model.from_bytes(bytes(data), "the aggregator's model")
                         _check(model, self._terms, self._bundle)
                         self._model = model

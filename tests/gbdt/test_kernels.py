@@ -415,7 +415,11 @@ def test_predict_margins(count):
     kinds = (np.int64, np.int64, np.int64, np.float32, np.bool_, np.float64)
     arrays = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     roots = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64)
-    margin = rng.normal(size=200)
-    due = twins.predict_margins(features, trees, margin)
-    kernels.predict_margins(features, roots, *arrays, margin)
-    assert margin.tolist() == due
+    for values in (
+        features,
+        np.nan_to_num(features, nan=1.0),
+    ):  # a block without missing values is another loop
+        margin = rng.normal(size=200)
+        due = twins.predict_margins(values, trees, margin)
+        kernels.predict_margins(values, roots, *arrays, margin)
+        assert margin.tolist() == due

@@ -31,13 +31,13 @@ OTHER = {
     "protection": "plain",
     "colluding": 1,
     "allow_two_parties": True,
-    "on_loss": "shrink",
+    "on_loss": "stop",
     "turn_timeout": 60.0,
     "rejoin_timeout": 60.0,
     "program": "forest",
 }
 NEEDS_PLAIN = {"cut_points": "kll"}
-NEEDS_SHRINK = {"quorum": 3}
+NEEDS_SHRINK = {"quorum": 2}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -73,13 +73,33 @@ def test_the_digest_is_stable():
 
 def test_every_setting_changes_the_digest():
     assert {*OTHER, *NEEDS_PLAIN, *NEEDS_SHRINK} == set(Terms.model_fields)
-    shrinking = terms(on_loss="shrink")
+    shrinking = terms(on_loss="shrink", protection="plain")
     assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
     plain = terms(protection="plain")
     assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
     digests = {terms().digest}
     digests |= {terms(**{key: value}).digest for key, value in OTHER.items()}
     assert len(digests) == 1 + len(OTHER)
+
+
+def refusal_of(**settings):
+    with pytest.raises(ConfigError) as caught:
+        terms(**settings)
+    return str(caught.value)
+
+
+def test_a_roster_that_cannot_shrink_is_refused():
+    assert "opens no sum of fewer than 3 parties" in refusal_of(on_loss="shrink")
+    plain = {"on_loss": "shrink", "protection": "plain"}
+    assert terms(**plain).fewest == 2
+    assert "so the roster cannot shrink" in refusal_of(**plain, quorum=3)
+    assert "quorum 4 is more than the 3 parties" in refusal_of(**plain, quorum=4)
+    assert "quorum needs on_loss" in refusal_of(quorum=2)
+    five = {"on_loss": "shrink", "parties": ["a", "b", "c", "d", "e"]}
+    assert terms(**five).fewest == 4
+    assert "quorum 3 of 5 parties: protection masked opens no sum of fewer than 4" in refusal_of(
+        **five, quorum=3
+    )
 
 
 def test_every_column_changes_the_digest():
