@@ -105,7 +105,7 @@ class PartySession:
         self._remembers = False
         """Whether this party knows where the session stood: not if it lost its memory since it began."""
         self._helped: Ask | None = None
-        """The last question whose sum this party helped to open."""
+        """The furthest question whose sum this party helped to open."""
         self._help: dict[bytes, bytes] = {}
         """What it was asked for in that turn and attempt, and what it gave."""
         self._attested: Attest | None = None
@@ -304,7 +304,8 @@ class PartySession:
             if len(self._help) > len(asked.roster):
                 raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
             answer = self._sealer.assist(request)
-            self._helped = asked
+            if self._helped is None or queries.stage_of(asked.query) >= queries.stage_of(self._helped.query):
+                self._helped = asked  # a tree that is asked for again does not undo what was opened after it
             self._record(asked, "help to open the sum", 0, len(answer))
             self._help[request] = answer
         return Assist(turn, attempt, self._help[request])

@@ -63,7 +63,7 @@ class Liar:
         self.ends = {n: PartySession(site) for n, site in self.sites.items()}
         self.attempt, self.turn = 0, 0
         self.so_far = NOTHING_YET
-        self.asked = None
+        self.asked = self.last_end = None
 
     def say(self, party, message):
         replies = list(self.ends[party].handle(message))
@@ -87,6 +87,7 @@ class Liar:
         self.turn = turn or self.turn + 1
         self.transcript = next_transcript(self.transcript, query)
         self.asked = Ask(self.turn, self.attempt, self.roster, query)
+        self.last_end = query if isinstance(query, EndRoundQuery) else self.last_end
         group = Group.of(self.terms.parties, self.terms.colluding)
         opener = MaskedOpener(tag_of(self.asked, self.transcript), group, self.digest)
         for party in self.roster:
@@ -204,6 +205,27 @@ def test_metrics_of_a_round_are_not_asked_of_two_rosters():
     liar.gather(so_far, liar.terms.parties[:3])
     with pytest.raises(Left, match="the difference of two sums would show a party"):
         liar.ask(end, liar.turn)
+
+
+def test_a_tree_that_is_asked_for_again_does_not_make_a_party_forget_its_end():
+    """After the end of a tree its root is asked for once more, of all: as a restarted aggregator does."""
+    liar = Liar(on_loss="shrink")
+    root = liar.train(never, before=root_of(1))
+    before, turn = liar.so_far, liar.turn + 1
+    liar.ask(root)
+    tree_end = EndRoundQuery(root.rows, 1, (SPLIT,), ((1, -0.5), (2, 0.5)), *ends_with(liar))
+    liar.ask(tree_end)
+    liar.gather(before)
+    liar.ask(root, turn)
+    liar.gather(liar.so_far, liar.terms.parties[:3])
+    with pytest.raises(Left, match="the difference of two sums would show a party"):
+        liar.ask(tree_end, liar.turn + 1)
+
+
+def ends_with(liar):
+    """What every end of a round has, whatever the tree."""
+    scale = liar.last_end.scale
+    return liar.terms.metrics, scale, liar.last_end.exponents
 
 
 def test_children_are_not_asked_of_another_roster_than_their_parent():
