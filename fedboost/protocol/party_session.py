@@ -194,7 +194,8 @@ class PartySession:
         if terms.on_loss == "shrink":
             return so_far.continues(self._base)
         # No sum was opened without this party, but a restarted aggregator begins the tree again.
-        places = (place for _, place in self._questions.values())
+        known = self._questions.values()
+        places = [one for query, place in known for one in (place, place.after(query))]
         return any(so_far.same(place) for place in (self._base, self._reached, *places))
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
@@ -265,6 +266,9 @@ class PartySession:
             raise PeerError("asked after the model was signed")
         if ask.attempt == before.attempt or ask.turn < min(self._questions):
             return True  # beyond what was asked, or before this process was there
+        if ask.turn < max(self._questions):  # the same, but for what it was asked again since
+            earlier = self._questions.get(ask.turn - 1)
+            return earlier is None or so_far.same(earlier[1].after(earlier[0]))
         if terms.on_loss == "shrink":
             return ask.turn > max(self._questions) and so_far.continues(self._reached)
         return ask.turn == max(self._questions) + 1 and so_far.same(self._reached)
