@@ -16,7 +16,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
 from fedboost.protocol import journal, queries
 from fedboost.protocol.journal import Record
-from fedboost.protocol.progress import Grown, ModelSoFar
+from fedboost.protocol.progress import NOTHING_YET, Grown
 from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, Query
 from fedboost.protocol.terms import Terms
 
@@ -51,7 +51,7 @@ class Course:
         """How often the parties have gathered."""
         self.turn = 0
         """The number of the question that is asked now."""
-        self.so_far = ModelSoFar()
+        self.so_far = NOTHING_YET
         """Where the model stands: before that question."""
         self.history: list[Round] = []
         self.booster: Booster | None = None

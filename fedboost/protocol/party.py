@@ -17,7 +17,7 @@ from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, 
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
 from fedboost.protocol import queries
-from fedboost.protocol.progress import ModelSoFar, Values
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
 from fedboost.protocol.queries import (
     EndRoundQuery,
     HistogramQuery,
@@ -48,7 +48,7 @@ class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
     def __init__(self, shard: Shard, terms: Terms) -> None:
-        self.so_far = ModelSoFar()
+        self.so_far = NOTHING_YET
         self._shard = shard
         self._terms = terms
         self._loss = terms.loss
@@ -66,7 +66,7 @@ class Party:
 
     def go_to(self, so_far: ModelSoFar) -> None:
         """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
-        if so_far.digest() == self.so_far.digest():
+        if so_far.same(self.so_far):
             return
         finished = len(self.so_far.rounds)
         if not queries.same(so_far.start, self.so_far.start):

@@ -57,6 +57,8 @@ class AggregatorServer:
         self._config = config
         self._log = log
         self._bundle = bundle
+        self._memory = int(config.memory * memory.GIB)
+        """Bytes that the sums of a session may take."""
         self._attending: dict[str, Outgoing] = {}
         self._changed = asyncio.Event()
         self._waiting = 0
@@ -318,8 +320,7 @@ class AggregatorServer:
             terms, wish = codec.decode_train_request(request)
             if not terms.parties:
                 raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-            allowed = int(self._config.memory * memory.GIB)
-            memory.check_terms(terms, allowed)
+            memory.check_terms(terms, self._memory)
             program = self._program(terms)
             if self._waiting >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
@@ -361,8 +362,7 @@ class AggregatorServer:
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)
 
     def _program(self, terms: Terms) -> Program:
-        allowed = int(self._config.memory * memory.GIB)
-        return memory.within(load_program(terms.program, self._config.programs), allowed)
+        return memory.within(load_program(terms.program, self._config.programs), self._memory)
 
     def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
         name = f"session-{secrets.token_hex(4)}"
