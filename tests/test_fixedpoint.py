@@ -59,12 +59,14 @@ def test_the_unit_scale_counts():
 def test_quantise_packs_what_encode_gives(pairs, exponent, bits):
     gradient, hessian = np.array(pairs, np.float64).reshape(-1, 2).T
     of_gradient, of_hessian = Scale(exponent, bits), Scale(exponent - 2, bits)
-    packed = kernels.quantise(
+    packed = np.empty(len(pairs), np.int64)
+    kernels.quantise(
         np.ascontiguousarray(gradient),
         np.ascontiguousarray(hessian),
         of_gradient.factor,
         of_hessian.factor,
         float(of_gradient.limit),
+        packed,
     )
     due = (of_gradient.encode(gradient) << 32) + of_hessian.encode(hessian)
     assert packed.tolist() == due.tolist()

@@ -10,6 +10,7 @@ from typing import Any
 
 from fedboost.cli.show import print_json
 from fedboost.errors import ConfigError, SessionFailed
+from fedboost.shell.allocator import keep_freed_memory
 from fedboost.shell.config import check_address, choose_keys, read_aggregator, read_party
 from fedboost.shell.telemetry import logger
 
@@ -69,6 +70,7 @@ def run_health(address: str, keys: Path | None, insecure_loopback: bool, wait: f
 
 def _run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
     """Run to the end, or until SIGTERM or SIGINT, which cancel it."""
+    keep_freed_memory()
 
     async def supervised() -> None:
         task = asyncio.ensure_future(work)

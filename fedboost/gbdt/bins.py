@@ -19,6 +19,8 @@ import numpy.typing as npt
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import kernels
+from fedboost.gbdt.kernels import MAX_CODES
+from fedboost.gbdt.threads import ONE, Threads
 
 Float32 = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.uint32]
@@ -31,8 +33,7 @@ MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
-MAX_CODES = 256
-"""uint8 codes: value bins and, where a feature has missing values, the missing bin."""
+CACHE_LINE = 64
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,19 @@ def floats_to_keys(values: Float32) -> Int64:
     return keys.astype(np.int64)
 
 
+def _whole_lines(rows: int, features: int) -> npt.NDArray[np.uint8]:
+    """A table in which no row lies across lines of the cache that it need not, if a third more room does."""
+    width = (
+        1 << (features - 1).bit_length()
+        if features <= CACHE_LINE
+        else -(-features // CACHE_LINE) * CACHE_LINE
+    )
+    width = width if 3 * width <= 4 * features else features
+    room = np.empty(rows * width + CACHE_LINE, np.uint8)
+    start = -room.ctypes.data % CACHE_LINE
+    return room[start : start + rows * width].reshape(rows, width)
+
+
 @dataclass(frozen=True)
 class CutPoints:
     """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` whether a missing bin follows."""
@@ -171,13 +185,17 @@ class CutPoints:
     cuts: tuple[Float32, ...]
     missing: tuple[bool, ...]
 
-    def bin_rows(self, columns: Sequence[Float32]) -> "BinnedRows":
+    def bin_rows(self, columns: Sequence[Float32], threads: Threads = ONE) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
         by_feature = np.empty((len(self.cuts), columns[0].size), np.uint8)
-        for codes, column, cuts, missing in zip(by_feature, columns, self.cuts, self.missing, strict=True):
-            last = cuts.size + missing  # where nobody counted missing values, the last bin takes them
-            kernels.bin_column(np.ascontiguousarray(column), cuts, last, codes)
-        by_row = np.empty(by_feature.shape[::-1], np.uint8)
+
+        def bin_one(feature: int) -> None:
+            cuts = self.cuts[feature]
+            last = cuts.size + self.missing[feature]  # where nobody counted missing values, it takes them
+            kernels.bin_column(np.ascontiguousarray(columns[feature]), cuts, last, by_feature[feature])
+
+        threads.each(bin_one, range(len(self.cuts)))
+        by_row = _whole_lines(*by_feature.shape[::-1])
         kernels.transpose(by_feature, by_row)
         return BinnedRows(by_row, by_feature)
 
@@ -186,7 +204,7 @@ class CutPoints:
 class BinnedRows:
     """The bins of all rows, twice: a histogram reads whole rows, a split reads one feature of many rows.
 
-    by_row: uint8 [rows, features]; by_feature: uint8 [features, rows].
+    by_row: uint8 [rows, features or a few more, see `_whole_lines`]; by_feature: uint8 [features, rows].
     """
 
     by_row: npt.NDArray[np.uint8]

@@ -5,6 +5,7 @@ feature's bins sum to the same node total; `check` holds a sum from outside to t
 Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt.threads import Threads
 
 Rows = npt.NDArray[np.uint32]
 
@@ -50,14 +52,27 @@ class Layout:
         return STATS * self.bins
 
 
-def build(binned: BinnedRows, rows: Rows, pairs: Int64, layout: Layout, limit: int, out: Int64) -> None:
-    """Accumulate the packed pairs of `rows` (`kernels.quantise`) into out, int64 [layout.cells], all zero.
+def build(
+    binned: BinnedRows, nodes: Sequence[Rows], pairs: Int64, layout: Layout, limit: int, threads: Threads
+) -> Int64:
+    """The histograms of nodes, given the rows of each and their packed pairs (`kernels.quantise`).
 
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
+    Returns int64 [nodes, layout.cells].
     """
-    block = (1 << 31) // limit - 1
-    scratch = np.zeros(layout.bins, np.int64)
-    kernels.build_histogram(binned.by_row, rows, pairs, layout.offsets, block, scratch, out)
+    block, features = (1 << 31) // limit - 1, layout.offsets.size
+    together = min(kernels.TOGETHER, -(-features // threads.number))
+    out = np.zeros((len(nodes), layout.cells), np.int64)
+
+    def add(piece: tuple[int, int]) -> None:
+        node, first = piece
+        last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
+        kernels.build_histogram(
+            binned.by_row, nodes[node], pairs, layout.offsets, first, last, block, scratch, out[node]
+        )
+
+    threads.each(add, [(node, first) for node in range(len(nodes)) for first in range(0, features, together)])
+    return out
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

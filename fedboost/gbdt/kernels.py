@@ -4,8 +4,8 @@ Promises: each kernel computes bit for bit what its numpy twin in tests/gbdt/twi
 CPU: no fastmath, no libm, element-wise functions built from + - * / in a fixed order.
 Refuses nothing: callers have validated their arrays.
 
-Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F]; `rows` uint32 row
-numbers; `offsets` uint32 [F], where a feature's bins begin among the T.
+Shapes: N rows, F features, T bins of all features together. `bins` is uint8 [N, F or more]; `rows` uint32
+row numbers; `offsets` uint32 [F], where a feature's bins begin among the T.
 """
 
 import math
@@ -16,7 +16,16 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 _BLOCK = 256  # rows of a block of `transpose`
-_AHEAD = 24  # rows between a prefetch and its use: about one memory latency at 50 features a row
+MAX_CODES = 256
+"""uint8 codes: value bins and, where a feature has missing values, the missing bin."""
+_GATHERED = 256
+"""Pairs that are brought together before they are added."""
+TOGETHER = 64
+"""Features a histogram is built of at a time, so that their sums stay in the cache."""
+STRIDE = 264
+"""Places between the sums of one feature and the next: enough for 256 bins, and a line of the cache more,
+so that the first bins of all features do not compete for the same few lines."""
+SCRATCH = TOGETHER * STRIDE
 
 
 @intrinsic
@@ -34,6 +43,18 @@ def _prefetch(typingctx, array, index):
         return context.get_dummy_value()
 
     return types.void(array, index), codegen
+
+
+@intrinsic
+def _load_word(typingctx, array, index):
+    """The eight bytes from array[index] of a uint8 array as one uint64, the first of them lowest."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        place = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(place, align=1)
+
+    return types.uint64(array, index), codegen
 
 
 # ---- element-wise functions -------------------------------------------------------------------------
@@ -154,9 +175,10 @@ def log_losses(margin, label, weight):
     """w log(1 + e**-z), z the margin signed by the label: float64 [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
+        out[i] = _exp(-abs(margin[i]))
+    for i in range(margin.size):
         z = margin[i] if label[i] > 0.5 else -margin[i]
-        loss = (-z if z < 0.0 else 0.0) + _log(1.0 + _exp(-abs(z)))
-        out[i] = weight[i] * loss
+        out[i] = weight[i] * ((-z if z < 0.0 else 0.0) + _log(1.0 + out[i]))
     return out
 
 
@@ -164,13 +186,12 @@ def log_losses(margin, label, weight):
 
 
 @_loop
-def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
-    """(gradient << 32) + hessian, both fixed-point as `Scale.encode` makes them: int64 [N].
+def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
+    """out = (gradient << 32) + hessian, both fixed-point as `Scale.encode` makes them: int64 [N].
 
     The hessian is never negative, so the low half is a plain sum of hessians as long as fewer than
     2**32 / limit rows are added, and the high half the sum of gradients.
     """
-    out = np.empty(gradient.size, np.int64)
     for i in range(gradient.size):
         g = np.rint(gradient[i] * gradient_factor)
         g = g if g < limit else limit
@@ -178,7 +199,6 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
         h = np.rint(hessian[i] * hessian_factor)
         h = h if h < limit else limit
         out[i] = (np.int64(g) << 32) + np.int64(h)
-    return out
 
 
 @_loop
@@ -197,7 +217,7 @@ def sum_units(values, factor, limit):
 
 
 @_loop
-def _unpack_into(packed, out):
+def _take_apart(packed, out):
     for i in range(packed.size):
         value = packed[i]
         out[2 * i] += value >> 32
@@ -206,28 +226,54 @@ def _unpack_into(packed, out):
 
 
 @_loop
-def build_histogram(bins, rows, pairs, offsets, block, scratch, out):
-    """Add the pairs of `rows` into the bin each feature puts them in: out is int64 [2 T] (g, h, g, h ...).
+def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
+    """scratch[STRIDE * f + the bin of feature first + f] += the pair, for each row and feature."""
+    flat, width = bins.ravel(), np.uint64(bins.shape[1])
+    byte, start_of, wanted = np.uint64(0xFF), np.uint64(first), np.uint64(last - first)
+    gathered = np.empty(_GATHERED, np.int64)
+    for start in range(0, rows.size, _GATHERED):
+        size = min(_GATHERED, rows.size - start)
+        for i in range(start, start + size):  # apart from the rows' bins: fewer places to wait for at once
+            if i + _GATHERED < rows.size:
+                _prefetch(pairs, np.uint64(rows[np.uint64(i + _GATHERED)]))
+            gathered[np.uint64(i - start)] = pairs[np.uint64(rows[np.uint64(i)])]
+        for i in range(start, start + size):
+            if i + ahead < rows.size:
+                soon = np.uint64(rows[np.uint64(i + ahead)]) * width + start_of
+                _prefetch(flat, soon)
+                _prefetch(flat, soon + wanted - np.uint64(1))
+            pair, codes = gathered[np.uint64(i - start)], np.uint64(rows[np.uint64(i)]) * width + start_of
+            f = np.uint64(0)
+            while f + np.uint64(7) < wanted:  # unsigned throughout: numba then looks for no negative index
+                eight, place = _load_word(flat, codes + f), f * np.uint64(STRIDE)
+                scratch[place + (eight & byte)] += pair
+                scratch[place + np.uint64(STRIDE) + (eight >> np.uint64(8) & byte)] += pair
+                scratch[place + np.uint64(2 * STRIDE) + (eight >> np.uint64(16) & byte)] += pair
+                scratch[place + np.uint64(3 * STRIDE) + (eight >> np.uint64(24) & byte)] += pair
+                scratch[place + np.uint64(4 * STRIDE) + (eight >> np.uint64(32) & byte)] += pair
+                scratch[place + np.uint64(5 * STRIDE) + (eight >> np.uint64(40) & byte)] += pair
+                scratch[place + np.uint64(6 * STRIDE) + (eight >> np.uint64(48) & byte)] += pair
+                scratch[place + np.uint64(7 * STRIDE) + (eight >> np.uint64(56))] += pair
+                f += np.uint64(8)
+            while f < wanted:
+                scratch[f * np.uint64(STRIDE) + np.uint64(flat[codes + f])] += pair
+                f += np.uint64(1)
 
-    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow; `scratch` is
-    int64 [T], all zero before and after.
+
+@_loop
+def build_histogram(bins, rows, pairs, offsets, first, last, block, scratch, out):
+    """Add the pairs of `rows` into the bins of the features from `first` to before `last`, at most TOGETHER.
+
+    out: int64 [2 T] (g, h, g, h ...); scratch: int64 [SCRATCH], all zero before and after. Pairs are added
+    packed, `block` rows at a time, so that neither 32-bit half can overflow, and then taken apart.
     """
-    features = offsets.size
-    flat = bins.ravel()
+    ahead = max(8, 512 // offsets.size)
     for start in range(0, rows.size, block):
-        end = min(start + block, rows.size)
-        for i in range(start, end):
-            if i + _AHEAD < rows.size:
-                ahead = np.int64(rows[i + _AHEAD])
-                _prefetch(flat, ahead * features)
-                _prefetch(flat, ahead * features + features - 1)
-                _prefetch(pairs, ahead)
-            row = np.int64(rows[i])
-            pair = pairs[row]
-            base = row * features
-            for f in range(features):
-                scratch[offsets[f] + flat[base + f]] += pair
-        _unpack_into(scratch, out)
+        _add_pairs(bins, rows[start : start + block], pairs, first, last, ahead, scratch)
+        for feature in range(first, last):
+            end = offsets[feature + 1] if feature + 1 < offsets.size else out.size // 2
+            begin, place = offsets[feature], (feature - first) * STRIDE
+            _take_apart(scratch[place : place + end - begin], out[2 * begin : 2 * end])
 
 
 @_loop
@@ -244,22 +290,29 @@ def sum_pairs(pairs):
 
 
 @_loop
+def count_up(rows):
+    """rows = 0, 1, 2, ..."""
+    for i in range(rows.size):
+        rows[i] = i
+
+
+@_loop
 def partition(codes, last_left, missing_bin, missing_left, rows, scratch):
     """Reorder `rows` in place, stably: those that go left first. Returns how many go left.
 
     `codes` is uint8 [N], the bin of each row for the feature that splits. A row goes left if its bin is at
     most `last_left`; the missing bin goes where `missing_left` says.
     """
-    left, right = 0, 0
+    goes_left = np.empty(MAX_CODES, np.uint8)
+    for code in range(MAX_CODES):
+        goes_left[code] = missing_left if code == missing_bin else code <= last_left
+    left = np.uint64(0)
     for i in range(rows.size):
         row = rows[i]
-        code = codes[row]
-        goes_left = missing_left if code == missing_bin else code <= last_left
         rows[left] = row  # never overtakes the reader: left <= i
-        scratch[right] = row
-        left += goes_left
-        right += not goes_left
-    rows[left:] = scratch[:right]
+        scratch[np.uint64(i) - left] = row
+        left += np.uint64(goes_left[codes[row]])
+    rows[left:] = scratch[: np.uint64(rows.size) - left]
     return left
 
 
@@ -273,15 +326,11 @@ def add_value(margin, rows, value):
 # ---- splits -----------------------------------------------------------------------------------------
 
 
-@_loop
+@_elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha):
     """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha."""
-    if gradient > reg_alpha:
-        shrunk = gradient - reg_alpha
-    elif gradient < -reg_alpha:
-        shrunk = gradient + reg_alpha
-    else:
-        shrunk = 0.0
+    above, below = gradient - reg_alpha, gradient + reg_alpha
+    shrunk = above if above > 0.0 else (below if below < 0.0 else 0.0)
     return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
 
 
@@ -295,34 +344,50 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
     Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none.
     """
     reg_lambda, reg_alpha, min_child_weight = penalties
-    root = _score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha)
+    g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
+    root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha)
     best_gain, best_feature, best_bin, best_missing_left = 0.0, -1, -1, False
     best_left_gradient, best_left_hessian = 0, 0
+    gradient, hessian = np.empty(MAX_CODES, np.int64), np.empty(MAX_CODES, np.int64)
+    gain = np.empty(MAX_CODES, np.float64)
     for f in range(offsets.size):
         first, bins = np.int64(offsets[f]), value_bins[f]
-        gradient_missing, hessian_missing = 0, 0
+        cells = histogram[2 * first : 2 * (first + bins)]
+        gradient_below, hessian_below = 0, 0
+        for b in range(bins):
+            gradient_below += cells[2 * b]
+            hessian_below += cells[2 * b + 1]
+            gradient[b], hessian[b] = gradient_below, hessian_below
+        absent_gradient, absent_hessian = 0, 0
         if missing[f]:
-            gradient_missing = histogram[2 * (first + bins)]
-            hessian_missing = histogram[2 * (first + bins) + 1]
-        directions = 2 if hessian_missing != 0 or gradient_missing != 0 else 1
-        gradient, hessian = 0, 0
-        # A cut after the last value bin parts the present from the missing, so it is tried only with both.
-        for b in range(bins if directions == 2 else bins - 1):
-            gradient += histogram[2 * (first + b)]
-            hessian += histogram[2 * (first + b) + 1]
-            for missing_left in range(directions if b < bins - 1 else 1):
-                left_gradient = gradient + gradient_missing * missing_left
-                left_hessian = hessian + hessian_missing * missing_left
-                gl, hl = left_gradient / factors[0], left_hessian / factors[1]
-                gr = (total[0] - left_gradient) / factors[0]
-                hr = (total[1] - left_hessian) / factors[1]
-                if hl < min_child_weight or hr < min_child_weight or hl <= 0.0 or hr <= 0.0:
-                    continue
-                gain = (_score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)) - root
-                if gain > best_gain:
-                    best_gain, best_feature, best_bin = gain, f, b
-                    best_missing_left = missing_left == 1
-                    best_left_gradient, best_left_hessian = left_gradient, left_hessian
+            absent_gradient = histogram[2 * (first + bins)]
+            absent_hessian = histogram[2 * (first + bins) + 1]
+        directions = 2 if absent_gradient != 0 or absent_hessian != 0 else 1
+        for missing_left in range(directions):
+            # A cut after the last value bin parts the present from the missing: tried only with both.
+            cuts = bins if directions == 2 and not missing_left else bins - 1
+            top = 0.0
+            for b in range(cuts):  # no branches: the gains of several bins are computed together
+                left_gradient = gradient[b] + absent_gradient * missing_left
+                left_hessian = hessian[b] + absent_hessian * missing_left
+                gl, hl = left_gradient * g_unit, left_hessian * h_unit
+                gr = (total[0] - left_gradient) * g_unit
+                hr = (total[1] - left_hessian) * h_unit
+                both = _score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)
+                allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
+                gain[b] = both - root if allowed else 0.0
+            for b in range(cuts):
+                top = max(top, gain[b])
+            if top < best_gain or top == 0.0:
+                continue
+            for b in range(cuts):
+                if gain[b] == top:
+                    if top > best_gain or (f == best_feature and b < best_bin):
+                        best_gain, best_feature, best_bin = top, f, b
+                        best_missing_left = missing_left == 1
+                        best_left_gradient = gradient[b] + absent_gradient * missing_left
+                        best_left_hessian = hessian[b] + absent_hessian * missing_left
+                    break
     return best_gain, best_feature, best_bin, best_missing_left, best_left_gradient, best_left_hessian
 
 

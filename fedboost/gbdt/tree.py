@@ -15,6 +15,7 @@ from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import BinnedRows, CutPoints
 from fedboost.gbdt.histogram import Rows
 from fedboost.gbdt.split import BestSplit
+from fedboost.gbdt.threads import ONE, Threads
 
 ROOT = 0
 NO_CHILD = -1
@@ -80,10 +81,16 @@ class Tree:
 class RowsOfNodes:
     """Which rows are in which leaf of the tree that grows: one array of row numbers, a range a leaf."""
 
-    def __init__(self, rows: int) -> None:
-        self._rows: Rows = np.arange(rows, dtype=np.uint32)
+    def __init__(self, rows: int, threads: Threads = ONE) -> None:
+        self._threads = threads
+        self._rows: Rows = np.empty(rows, np.uint32)
         self._scratch: Rows = np.empty(rows, np.uint32)
-        self._ranges: dict[int, tuple[int, int]] = {ROOT: (0, rows)}
+        self.begin()
+
+    def begin(self) -> None:
+        """A new tree: all rows are in the root."""
+        kernels.count_up(self._rows)
+        self._ranges: dict[int, tuple[int, int]] = {ROOT: (0, self._rows.size)}
 
     def of(self, node: int) -> Rows:
         """Row numbers of a leaf, increasing."""
@@ -94,25 +101,44 @@ class RowsOfNodes:
 
     def apply(self, splits: tuple[Split, ...], binned: BinnedRows, cut_points: CutPoints) -> None:
         """Send the rows of each split node to its children."""
+        ready: list[Split] = []
+        touched: set[int] = set()
         for split in splits:
-            rows = self.of(split.node)
-            if split.left in self._ranges or split.left + 1 in self._ranges:
-                raise PeerError(f"split of node {split.node} into {split.left}, which is a leaf already")
-            if not (0 <= split.feature < len(cut_points.cuts)):
-                raise PeerError(f"split of node {split.node} by feature {split.feature}, which is unknown")
+            touches = {split.node, split.left, split.left + 1}
+            if touches & touched:  # such as a child of one that waits
+                self._apply(ready, binned, cut_points)
+                ready, touched = [], set()
+            self._check(split, cut_points)
+            ready.append(split)
+            touched |= touches
+        self._apply(ready, binned, cut_points)
+
+    def _check(self, split: Split, cut_points: CutPoints) -> None:
+        self.of(split.node)
+        if split.left in self._ranges or split.left + 1 in self._ranges:
+            raise PeerError(f"split of node {split.node} into {split.left}, which is a leaf already")
+        if not (0 <= split.feature < len(cut_points.cuts)):
+            raise PeerError(f"split of node {split.node} by feature {split.feature}, which is unknown")
+        value_bins = cut_points.cuts[split.feature].size + 1
+        if not 0 <= split.bin < value_bins:
+            raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
+
+    def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
+        def part(split: Split) -> int:
             value_bins = cut_points.cuts[split.feature].size + 1
-            if not 0 <= split.bin < value_bins:
-                raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
             missing_bin = value_bins if cut_points.missing[split.feature] else -1
-            codes = binned.by_feature[split.feature]
-            left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, self._scratch)
+            codes, (start, end) = binned.by_feature[split.feature], self._ranges[split.node]
+            rows, scratch = self._rows[start:end], self._scratch[start:end]
+            left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, scratch)
+            return int(left)
+
+        for split, left in zip(splits, self._threads.each(part, splits), strict=True):
             start, end = self._ranges.pop(split.node)
-            self._ranges[split.left] = (start, start + int(left))
-            self._ranges[split.left + 1] = (start + int(left), end)
+            self._ranges[split.left] = (start, start + left)
+            self._ranges[split.left + 1] = (start + left, end)
 
     def add_values(self, values: dict[int, float], margin: Float64) -> None:
         """Move the margin of each row by the value of its leaf; every leaf must have one."""
         if set(values) != set(self._ranges):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
-        for node in self._ranges:
-            kernels.add_value(margin, self.of(node), values[node])
+        self._threads.each(lambda node: kernels.add_value(margin, self.of(node), values[node]), values)

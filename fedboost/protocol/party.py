@@ -5,6 +5,7 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -15,6 +16,7 @@ from fedboost.fixedpoint import Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid
 from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
 from fedboost.protocol import queries
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
@@ -47,15 +49,17 @@ class Shard:
 class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
-    def __init__(self, shard: Shard, terms: Terms) -> None:
+    def __init__(self, shard: Shard, terms: Terms, nthread: int = 1) -> None:
         self.so_far = NOTHING_YET
+        self._threads = Threads(nthread)
         self._shard = shard
         self._terms = terms
         self._loss = terms.loss
         self._margin = np.zeros(shard.rows, np.float64)
-        self._nodes = RowsOfNodes(shard.rows)
-        self._pairs: Int64 | None = None
-        """Quantised gradients of the tree that grows, once its first histogram was asked for."""
+        self._nodes = RowsOfNodes(shard.rows, self._threads)
+        self._pairs = np.empty(shard.rows, np.int64)
+        self._quantised = False
+        """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -75,13 +79,13 @@ class Party:
                 self._bin(so_far.start)
         if not finished or self.so_far.rounds != so_far.rounds[:finished]:
             self._margin, finished = np.zeros(self._shard.rows, np.float64), 0
-        self._nodes = RowsOfNodes(self._shard.rows)
+        self._nodes.begin()
         for done in so_far.rounds[finished:]:
             self._end_tree(done.splits, done.values)
         if so_far.splits:
             binned, cut_points, _ = self._started()
             self._nodes.apply(so_far.splits, binned, cut_points)
-        self._pairs = None
+        self._quantised = False
         self.so_far = so_far
 
     def _answer(self, query: Query) -> Int64:
@@ -89,11 +93,11 @@ class Party:
             case RowsQuery():
                 if self._binned is not None:
                     raise PeerError("the count of rows comes before the cut points")
-                return np.concatenate([[self._shard.rows], self._exponents()])
+                return np.concatenate([[self._shard.rows], self._sum(self._exponents)])
             case QuantileQuery(_, grids):
                 self._check_grids(grids)
-                columns = zip(self._shard.columns, grids, strict=True)
-                return np.concatenate([bins.count_cells(column, grid) for column, grid in columns])
+                columns = list(zip(self._shard.columns, grids, strict=True))
+                return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
             case KllQuery():
                 raise PeerError("a sketch is not a vector of integers")
             case StartQuery():
@@ -112,30 +116,38 @@ class Party:
         if self.so_far.grids == 0 and any(grid.shape != Grid.first().shape for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
 
-    def _exponents(self) -> Int64:
-        shard = self._shard
-        unit = np.ones(shard.rows, np.float32)
-        gradient, hessian = self._loss.gradients(self._margin, shard.label, unit)
-        return np.concatenate(
-            [exponent_counts(v) for v in (gradient, hessian, shard.weight.astype(np.float64))]
-        )
+    def _sum(self, of_block: Callable[[slice], Int64]) -> Int64:
+        """The sum of what each block of rows comes to."""
+        total: Int64 = np.sum(self._threads.each(of_block, blocks(self._shard.rows)), axis=0)
+        return total
 
-    def _quantise(self, query: StartQuery | HistogramQuery) -> Int64:
-        """(gradient << 32) + hessian of each row, as fixed-point numbers."""
-        gradient, hessian = self._loss.gradients(self._margin, self._shard.label, self._shard.weight)
+    def _exponents(self, rows: slice) -> Int64:
+        label, weight = self._shard.label[rows], self._shard.weight[rows]
+        gradient, hessian = self._loss.gradients(self._margin[rows], label, np.ones_like(weight))
+        return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
+
+    def _quantise(self, query: StartQuery | HistogramQuery) -> None:
+        """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
         factors = query.gradient.factor, query.hessian.factor
-        pairs: Int64 = kernels.quantise(gradient, hessian, *factors, float(query.gradient.limit))
-        return pairs
+        limit = float(query.gradient.limit)
+
+        def quantise(rows: slice) -> None:
+            label, weight = self._shard.label[rows], self._shard.weight[rows]
+            gradient, hessian = self._loss.gradients(self._margin[rows], label, weight)
+            kernels.quantise(gradient, hessian, *factors, limit, self._pairs[rows])
+
+        self._threads.each(quantise, blocks(self._shard.rows))
 
     def _bin(self, query: StartQuery) -> None:
-        binned = query.cut_points.bin_rows(self._shard.columns)
+        binned = query.cut_points.bin_rows(self._shard.columns, self._threads)
         self._binned = binned, query.cut_points, Layout.of(query.cut_points)
 
     def _start(self, query: StartQuery) -> Int64:
         if self._binned is not None:
             raise PeerError("the cut points were given already")
         self._bin(query)
-        return np.array(kernels.sum_pairs(self._quantise(query)), np.int64)
+        self._quantise(query)
+        return np.array(kernels.sum_pairs(self._pairs), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         binned, cut_points, layout = self._started()
@@ -148,30 +160,32 @@ class Party:
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
         if levels == self._terms.max_depth:
             raise PeerError(f"tree {tree}: more levels than the terms allow")
-        if self._pairs is None:
-            self._pairs = self._quantise(query)
+        if not self._quantised:
+            self._quantise(query)
+            self._quantised = True
         self._nodes.apply(query.splits, binned, cut_points)
-        out = np.zeros((len(query.nodes), layout.cells), np.int64)
-        for node, cells in zip(query.nodes, out, strict=True):
-            rows = self._nodes.of(node)
-            histogram.build(binned, rows, self._pairs, layout, query.gradient.limit, cells)
-        return out.reshape(-1)
+        nodes, limit = [self._nodes.of(node) for node in query.nodes], query.gradient.limit
+        return histogram.build(binned, nodes, self._pairs, layout, limit, self._threads).reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self._started()
         if query.tree != self.so_far.tree:
             raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
         self._end_tree(query.splits, query.values)
-        shard = self._shard
-        sums = metrics.sums(query.metrics, self._margin, shard.label, shard.weight, query.scale)
-        return np.concatenate([sums, self._exponents()]) if query.exponents else sums
+
+        def sums(rows: slice) -> Int64:
+            label, weight = self._shard.label[rows], self._shard.weight[rows]
+            return metrics.sums(query.metrics, self._margin[rows], label, weight, query.scale)
+
+        return np.concatenate([self._sum(sums), *([self._sum(self._exponents)] if query.exponents else [])])
 
     def _end_tree(self, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value."""
         binned, cut_points, _ = self._started()
         self._nodes.apply(splits, binned, cut_points)
         self._nodes.add_values(dict(values), self._margin)
-        self._nodes, self._pairs = RowsOfNodes(self._shard.rows), None
+        self._nodes.begin()
+        self._quantised = False
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

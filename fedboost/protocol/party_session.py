@@ -63,7 +63,8 @@ class Site:
 
     permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
     rows as the terms want them, or Refused; record: called with each release before its bytes are handed
-    out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness.
+    out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness;
+    nthread: how many threads compute.
     """
 
     name: str
@@ -72,6 +73,7 @@ class Site:
     credentials: Credentials | None = None
     permit: Callable[[Terms], None] = lambda terms: None
     record: Callable[[Release], None] = lambda release: None
+    nthread: int = 1
 
 
 class PartySession:
@@ -161,7 +163,7 @@ class PartySession:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
         self._shard = self._site.read_shard(terms)
-        self._party, self._terms = Party(self._shard, terms), terms
+        self._party, self._terms = Party(self._shard, terms, self._site.nthread), terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
         if self._sealer is not None and greetings == self._met:

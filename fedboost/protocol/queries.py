@@ -15,8 +15,9 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BYTES, Scale, cell_bytes
 from fedboost.gbdt import metrics
-from fedboost.gbdt.bins import MAX_CODES, SUBCELLS_PER_BIN, CutPoints, Grid
+from fedboost.gbdt.bins import SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import ROOT, Split
 from fedboost.privacy import fields

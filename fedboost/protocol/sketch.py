@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bins import MAX_CODES, Float32, floats_to_keys
+from fedboost.gbdt.bins import Float32, floats_to_keys
+from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.protocol.queries import KllQuery
 
 SKETCH_ITEMS_PER_BIN = 8

@@ -6,6 +6,7 @@ asked for and stays on this machine.
 """
 
 import ipaddress
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -46,15 +47,21 @@ def check_address(value: str, source: str) -> str:
         raise ConfigError(f"{source}: {error}") from None
 
 
+def _cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class PartyConfig(Frozen):
     """A site's file. `keys` is the folder of its bundle, `audit` its log of what left, beside the file unless
-    named, `policy` what it agrees to."""
+    named, `nthread` how many threads compute (one a core), `policy` what it agrees to."""
 
     party: Name
     aggregator: str
     data: Path
     keys: Path | None = None
     audit: Path | None = None
+    nthread: int = Field(default_factory=_cores, ge=1, le=1024)
     policy: Policy = Policy()
 
     _check = field_validator("aggregator")(_address_to_dial)

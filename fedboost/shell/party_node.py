@@ -238,7 +238,8 @@ class PartyNode:
         if self._bundle is not None:
             bundle = self._bundle
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
-        return Site(self._config.party, self._read_shard, urandom, credentials, permit, record)
+        config = self._config
+        return Site(config.party, self._read_shard, urandom, credentials, permit, record, config.nthread)
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)

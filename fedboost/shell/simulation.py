@@ -23,6 +23,7 @@ from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
+from fedboost.shell.allocator import keep_freed_memory
 from fedboost.shell.data import as_table, to_shard
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Meter, Row
@@ -48,6 +49,7 @@ def simulate(
     program: Program | None = None,
     seed: int = 0,
     on_round: Callable[[Row], None] | None = None,
+    nthread: int = 1,
 ) -> Result:
     """Train in this process.
 
@@ -56,7 +58,11 @@ def simulate(
     program: the algorithm, a generator over queries; boosting unless given.
     seed: of the order in which messages are delivered; it does not change the model.
     on_round: called with each row of the history as it comes.
+    nthread: threads of each party; parties take their turns one after the other.
     """
+    if nthread < 1:
+        raise ConfigError(f"nthread is {nthread}; a party needs at least one")
+    keep_freed_memory()
     if not isinstance(shards, Mapping):
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
@@ -67,7 +73,8 @@ def simulate(
     tables = {name: to_shard(as_table(data), terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     session = AggregatorSession("simulation", terms, program or boosting.train)
-    nodes = {name: _Node(PartySession(site)) for name, site in _sites(terms, tables).items()}
+    sites = _sites(terms, tables, nthread)
+    nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
     busy = list(nodes)
@@ -125,7 +132,7 @@ class _Node:
             self._replies = self.session.handle(codec.decode_to_party(self.inbox.popleft()))
 
 
-def _sites(terms: Terms, tables: Mapping[str, Shard]) -> dict[str, Site]:
+def _sites(terms: Terms, tables: Mapping[str, Shard], nthread: int) -> dict[str, Site]:
     """A place for each party to run at, with keys of a consortium that lives as long as this process."""
     credentials: dict[str, Credentials] = {}
     if terms.protection != "plain":
@@ -133,7 +140,8 @@ def _sites(terms: Terms, tables: Mapping[str, Shard]) -> dict[str, Site]:
         signers, roots = identity.in_memory(tables, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
-        name: Site(name, _reader(shard), os.urandom, credentials.get(name)) for name, shard in tables.items()
+        name: Site(name, _reader(shard), os.urandom, credentials.get(name), nthread=nthread)
+        for name, shard in tables.items()
     }
 
 

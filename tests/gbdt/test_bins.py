@@ -213,3 +213,16 @@ def test_binning_puts_a_value_at_its_cut_right_of_it():
     assert binned.by_feature.dtype == binned.by_row.dtype == np.uint8
     assert binned.by_feature.tolist() == [due, np.isnan(column).tolist()]
     assert binned.by_row.tolist() == binned.by_feature.T.tolist()
+
+
+@pytest.mark.parametrize(
+    ("features", "width"), [(1, 1), (7, 8), (14, 16), (23, 23), (50, 64), (65, 65), (100, 128)]
+)
+def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width):
+    columns = np.random.default_rng(features).normal(size=(features, 33)).astype(np.float32)
+    cuts = CutPoints(tuple(np.sort(column[:9]) for column in columns), (False,) * features)
+    binned = cuts.bin_rows(tuple(columns))
+    assert binned.by_row.shape == (33, width)
+    assert (binned.by_row[:, :features] == binned.by_feature.T).all()
+    if width % 64 == 0 or 64 % width == 0:
+        assert binned.by_row.ctypes.data % 64 == 0

@@ -134,7 +134,9 @@ def test_quantise(bits):
     gradient = np.concatenate([rng.uniform(-1, 1, 500), ties, [0.0, -0.0, 1, -1, 1.5, -1.5, 1e9, -1e9]])
     hessian = np.concatenate([rng.uniform(0, 0.3, 500), np.abs(ties), [0.0, 0.25, 0.26, 1e9, 0, 0, 0, 0]])
     arguments = gradient, hessian, float(limit), 4.0 * limit, float(limit)
-    assert kernels.quantise(*arguments).tolist() == twins.quantise(*arguments).tolist()
+    out = np.empty(gradient.size, np.int64)
+    kernels.quantise(*arguments, out)
+    assert out.tolist() == twins.quantise(*arguments).tolist()
 
 
 @pytest.mark.parametrize("count", [0, 1, 500])
@@ -154,23 +156,37 @@ def binned(rng, rows, sizes):
     return np.ascontiguousarray(codes.reshape(rows, len(sizes))), offsets
 
 
+SIZES = {
+    "few features": [1, 256, 3, 17],
+    "eight": [2, 256, 256, 5, 255, 1, 9, 256],
+    "as many as fit": [256, 3, 255, 7] * 15 + [256, 1, 2, 256],
+}
+
+
 @pytest.mark.parametrize("block", [1, 7, 255, 10_000])
 @pytest.mark.parametrize("count", [0, 1, 60, 600])
-def test_build_histogram(block, count):
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
+def test_build_histogram(block, count, sizes):
     rng = np.random.default_rng(block + count)
-    sizes = [1, 256, 3, 17]
     bins, offsets = binned(rng, 700, sizes)
     limit = 1 << 23
     # Full bounds: with the block of 24-bit gradients (255 rows) a half must not overflow.
     gradient = rng.choice([-limit, limit, 1, -1, 0], 700)
     pairs = (gradient << 32) + rng.choice([0, limit], 700)
     rows = np.sort(rng.choice(700, count, replace=False)).astype(np.uint32)
-    scratch = np.zeros(sum(sizes), np.int64)
-    out = np.full(2 * sum(sizes), 5, np.int64)
-    kernels.build_histogram(bins, rows, pairs, offsets, min(block, 255), scratch, out)
+    scratch = np.zeros(kernels.SCRATCH, np.int64)
     due = 5 + twins.build_histogram(bins, rows, pairs, offsets, sum(sizes))
-    assert out.tolist() == due.tolist()
-    assert not scratch.any()
+    wider = np.full((700, len(sizes) + 3), 255, np.uint8)
+    wider[:, : len(sizes)] = bins
+    for table in (bins, wider):  # what stands behind the bins of a row is no bin
+        for middle in (0, 1, len(sizes) - 1):
+            out = np.full(2 * sum(sizes), 5, np.int64)
+            for first, last in ((0, middle), (middle, len(sizes))):
+                kernels.build_histogram(
+                    table, rows, pairs, offsets, first, last, min(block, 255), scratch, out
+                )
+                assert not scratch.any()
+            assert out.tolist() == due.tolist()
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -180,7 +196,8 @@ def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     out = np.zeros(2, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
-    kernels.build_histogram(bins, everyone, pairs, offsets, 255, np.zeros(1, np.int64), out)
+    scratch = np.zeros(kernels.SCRATCH, np.int64)
+    kernels.build_histogram(bins, everyone, pairs, offsets, 0, 1, 255, scratch, out)
     assert out.tolist() == [sign * limit * rows, limit * rows]
 
 
@@ -209,6 +226,12 @@ def test_partition(count, last_left, missing_bin, missing_left):
         split = kernels.partition(codes, last_left, missing_bin, missing_left, rows, scratch)
         assert (split, rows.tolist()) == (len(left), left + right)
         assert (everyone[:20].tolist(), everyone[20 + count :].tolist()) == around
+
+
+def test_count_up():
+    rows = np.full(5, 9, np.uint32)
+    kernels.count_up(rows)
+    assert rows.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_add_value():

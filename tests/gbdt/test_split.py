@@ -13,6 +13,7 @@ from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.bins import BinnedRows, CutPoints
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
+from fedboost.gbdt.threads import ONE, Threads
 
 UNITS = Scale(15, 16)  # one unit is 1.0
 SIXTEENTHS = Scale(11, 16)
@@ -124,9 +125,8 @@ def test_build_and_the_sibling_by_subtraction():
     pairs = (gradient << 32) + hessian
 
     def built(rows):
-        out = np.zeros(layout.cells, np.int64)
-        histograms.build(bins, np.flatnonzero(rows).astype(np.uint32), pairs, layout, 128, out)
-        return out
+        nodes = [np.flatnonzero(rows).astype(np.uint32)]
+        return histograms.build(bins, nodes, pairs, layout, 128, ONE)[0]
 
     some = rng.random(500) < 0.3
     assert (built(np.ones(500, bool)) - built(some)).tolist() == built(~some).tolist()
@@ -139,11 +139,28 @@ def test_build_and_the_sibling_by_subtraction():
 def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
     limit, rows = 1 << (bits - 1), 1500
     codes = np.zeros((1, rows), np.uint8)
-    out = np.zeros(2, np.int64)
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
-    histograms.build(BinnedRows(codes.T.copy(), codes), everyone, pairs, layout_of(1), limit, out)
-    assert out.tolist() == [sign * limit * rows, limit * rows]
+    out = histograms.build(BinnedRows(codes.T.copy(), codes), [everyone], pairs, layout_of(1), limit, ONE)
+    assert out.tolist() == [[sign * limit * rows, limit * rows]]
+
+
+@pytest.mark.parametrize("features", [1, 2, 63, 64, 65, 200])
+def test_threads_and_blocks_of_features_make_the_same_histograms(features):
+    rng = np.random.default_rng(features)
+    layout = layout_of(*rng.integers(1, 256, features))
+    codes = rng.integers(0, layout.value_bins, (300, features)).astype(np.uint8)
+    bins = BinnedRows(codes, np.ascontiguousarray(codes.T))
+    pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
+    nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
+    due = np.zeros((3, layout.bins, 2), np.int64)
+    for node, rows in enumerate(nodes):
+        for stat, values in enumerate((pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF)):
+            for feature, offset in enumerate(layout.offsets.tolist()):
+                np.add.at(due[node, :, stat], offset + codes[rows, feature].astype(int), values)
+    for number in (1, 2, 3):
+        out = histograms.build(bins, nodes, pairs, layout, 128, Threads(number))
+        assert out.tolist() == due.reshape(3, -1).tolist()
 
 
 def test_features_that_disagree_are_a_peer_error():

@@ -10,6 +10,7 @@ from inprocess import one_party, randomly, shard_of, terms_of
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import threads
 from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
@@ -29,6 +30,11 @@ from fedboost.protocol.queries import (
 ROWS = 300
 
 
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(threads, "BLOCK", 64)
+
+
 def data(objective):
     rng = np.random.default_rng(3)
     X = rng.normal(size=(ROWS, 4)).astype(np.float32)
@@ -40,10 +46,11 @@ def data(objective):
 
 
 def train_beside(X, y, weight, parts, **settings):
-    """A whole training: each query goes to the parties and to one that has all rows. Counts the queries."""
+    """A whole training: each query goes to the parties and to one with all rows, which computes them with two
+    threads. Counts the queries."""
     terms = terms_of(X, len(parts), weight, **settings)
     parties = [Party(shard_of(X, y, weight, rows), terms) for rows in parts]
-    pooled = Party(shard_of(X, y, weight, slice(None)), terms)
+    pooled = Party(shard_of(X, y, weight, slice(None)), terms, nthread=2)
     program, seen = train(terms, []), Counter()
     query = next(program)
     while True:

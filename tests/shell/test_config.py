@@ -226,3 +226,15 @@ def test_an_output_is_no_input(tmp_path, monkeypatch):
     for path in ("rows.csv", "link"):
         with pytest.raises(ConfigError, match=f"{path}: is read by this very command"):
             check_writable(Path(path), tmp_path / "nowhere.csv", tmp_path / "rows.csv")
+
+
+def test_a_site_computes_with_every_core_unless_told_otherwise(tmp_path):
+    path = tmp_path / "north.toml"
+    lines = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
+    path.write_text(lines)
+    assert 1 <= read_party(path).nthread <= os.cpu_count()
+    path.write_text(lines + "nthread = 3\n")
+    assert read_party(path).nthread == 3
+    path.write_text(lines + "nthread = 0\n")
+    with pytest.raises(ConfigError, match="nthread"):
+        read_party(path)

@@ -206,3 +206,10 @@ def test_a_feature_without_any_value_changes_nothing():
     model = simulate(terms(), shared_out(3, empty)).model
     assert "dose" not in model.importance("weight")
     assert len(model.booster.trees) == 3
+
+
+def test_threads_do_not_change_the_model():
+    one, three = (simulate(terms(), shared_out(2), nthread=number).model.to_bytes() for number in (1, 3))
+    assert one == three
+    with pytest.raises(ConfigError, match="nthread is 0; a party needs at least one"):
+        simulate(terms(), shared_out(2), nthread=0)
