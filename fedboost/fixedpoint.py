@@ -6,6 +6,7 @@ Refuses: bounds that no cell of eight bytes can hold.
 (`gbdt.kernels.quantise` is the compiled twin of `Scale.encode`; a test holds them equal.)
 """
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -36,7 +37,7 @@ class Scale:
         """Largest magnitude of an encoded value."""
         return 1 << (self.bits - 1)
 
-    @property
+    @functools.cached_property
     def factor(self) -> float:
         """Units per 1.0: a power of two, so multiplying and dividing by it is exact."""
         return math.ldexp(1.0, self.bits - 1 - self.exponent)

@@ -6,7 +6,6 @@ sum, a public number; it bounds the cells.
 Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 """
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass
 
@@ -20,7 +19,6 @@ from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import ROOT, Split
-from fedboost.privacy import fields
 from fedboost.protocol.terms import Terms
 
 START_BITS = 24
@@ -163,9 +161,9 @@ MAX_CELLS = 1 << 27
 
 def digest(query: object) -> bytes:
     """A hash of everything a query, or what holds queries, says: 32 bytes."""
-    tokens: list[bytes] = []
-    _flatten(query, tokens)
-    return hashlib.sha256(fields.pack(*tokens)).digest()
+    words: list[bytes] = []
+    _spell(query, words)
+    return hashlib.sha256(b"".join(words)).digest()
 
 
 def same(one: object, other: object) -> bool:
@@ -173,29 +171,35 @@ def same(one: object, other: object) -> bool:
     return digest(one) == digest(other)
 
 
-def _flatten(value: object, tokens: list[bytes]) -> None:
-    """Append tokens of which every value has its own sequence."""
+def _spell(value: object, words: list[bytes]) -> None:
+    """Append words of which every value has its own sequence: each ends where it says, or at a semicolon."""
     match value:
-        case Split(node, feature, place, missing_left, left):
-            tokens.append(b"%d %d %d %d %d" % (node, feature, place, missing_left, left))
         case int():
-            tokens.append(b"%d" % value)
+            words.append(b"%d;" % value)
         case None:
-            tokens.append(b"none")
+            words.append(b"none;")
         case float():
-            tokens.append(value.hex().encode())
+            words.append(b"%b;" % value.hex().encode())
         case str():
-            tokens.append(value.encode())
+            text = value.encode()
+            words.append(b"s%d:%b" % (len(text), text))
         case np.ndarray():
-            tokens += [str(value.dtype).encode(), value.tobytes()]
+            words += [b"%b,%d:" % (str(value.dtype).encode(), value.nbytes), value.tobytes()]
         case tuple():
-            tokens.append(b"(%d" % len(value))
+            words.append(b"(%d;" % len(value))
             for item in value:
-                _flatten(item, tokens)
+                if type(item) is Split:  # most of what there is to spell
+                    words.append(_SPLIT % (item.node, item.feature, item.bin, item.missing_left, item.left))
+                else:
+                    _spell(item, words)
         case _:
-            tokens.append(type(value).__name__.encode())
-            for member in dataclasses.fields(value):  # type: ignore[arg-type]
-                _flatten(getattr(value, member.name), tokens)
+            kind = type(value)
+            words.append(b"%b;" % kind.__name__.encode())
+            for member in kind.__dataclass_fields__:  # type: ignore[attr-defined]
+                _spell(getattr(value, member), words)
+
+
+_SPLIT = b"%d,%d,%d,%d,%d;"
 
 
 def tree_of(query: Query) -> int:
