@@ -10,8 +10,9 @@ subcells only what still matters: cells that hold so many rows that a cut inside
 subcells of a feature are shared out by row count, so two to four sums suffice for any distribution.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,8 @@ from fedboost.gbdt.threads import ONE, Threads
 
 Float32 = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.uint32]
+Room = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
+"""Makes the arrays that have a number for each row or value."""
 
 KEY_BITS = 32
 FIRST_BITS = 11
@@ -34,6 +37,13 @@ SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
 CACHE_LINE = 64
+_COUNTED = 1 << 20
+"""Rows that are counted at a time."""
+
+
+def in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Room where numpy finds it."""
+    return np.empty(shape, dtype)
 
 
 @dataclass(frozen=True)
@@ -69,9 +79,10 @@ def count_cells(column: Float32, grid: Grid) -> Int64:
     """Rows of a column in each subcell of a grid: int64 [grid.cells]."""
     out = np.zeros(grid.cells, np.int64)
     if grid.starts.size:
-        keys = kernels.float_keys(np.ascontiguousarray(column))
         widths, subdivisions = grid.widths.astype(np.int64), grid.subdivisions.astype(np.int64)
-        kernels.count_cells(keys, grid.starts, widths, subdivisions, out)
+        for start in range(0, column.size, _COUNTED):
+            keys = kernels.float_keys(np.ascontiguousarray(column[start : start + _COUNTED]))
+            kernels.count_cells(keys, grid.starts, widths, subdivisions, out)
     return out
 
 
@@ -165,7 +176,7 @@ def floats_to_keys(values: Float32) -> Int64:
     return keys.astype(np.int64)
 
 
-def _whole_lines(rows: int, features: int) -> npt.NDArray[np.uint8]:
+def _whole_lines(rows: int, features: int, room: Room) -> npt.NDArray[np.uint8]:
     """A table in which no row lies across lines of the cache that it need not, if a third more room does."""
     width = (
         1 << (features - 1).bit_length()
@@ -173,9 +184,9 @@ def _whole_lines(rows: int, features: int) -> npt.NDArray[np.uint8]:
         else -(-features // CACHE_LINE) * CACHE_LINE
     )
     width = width if 3 * width <= 4 * features else features
-    room = np.empty(rows * width + CACHE_LINE, np.uint8)
-    start = -room.ctypes.data % CACHE_LINE
-    return room[start : start + rows * width].reshape(rows, width)
+    table = room((rows * width + CACHE_LINE,), np.dtype(np.uint8))
+    start = -table.ctypes.data % CACHE_LINE
+    return table[start : start + rows * width].reshape(rows, width)
 
 
 @dataclass(frozen=True)
@@ -185,9 +196,11 @@ class CutPoints:
     cuts: tuple[Float32, ...]
     missing: tuple[bool, ...]
 
-    def bin_rows(self, columns: Sequence[Float32], threads: Threads = ONE) -> "BinnedRows":
+    def bin_rows(
+        self, columns: Sequence[Float32], threads: Threads = ONE, room: Room = in_memory
+    ) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
-        by_feature = np.empty((len(self.cuts), columns[0].size), np.uint8)
+        by_feature = room((len(self.cuts), columns[0].size), np.dtype(np.uint8))
 
         def bin_one(feature: int) -> None:
             cuts = self.cuts[feature]
@@ -195,7 +208,8 @@ class CutPoints:
             kernels.bin_column(np.ascontiguousarray(columns[feature]), cuts, last, by_feature[feature])
 
         threads.each(bin_one, range(len(self.cuts)))
-        by_row = _whole_lines(*by_feature.shape[::-1])
+        features, rows = by_feature.shape
+        by_row = _whole_lines(rows, features, room)
         kernels.transpose(by_feature, by_row)
         return BinnedRows(by_row, by_feature)
 

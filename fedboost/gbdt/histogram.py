@@ -5,7 +5,7 @@ feature's bins sum to the same node total; `check` holds a sum from outside to t
 Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,8 @@ from fedboost.gbdt.threads import Threads
 Rows = npt.NDArray[np.uint32]
 
 STATS = 2
+STRETCH = 1 << 20
+"""Rows of a stretch."""
 Total = tuple[int, int]
 """Gradient and hessian of all rows of a node."""
 
@@ -64,15 +66,25 @@ def build(
     together = min(kernels.TOGETHER, -(-features // threads.number))
     out = np.zeros((len(nodes), layout.cells), np.int64)
 
-    def add(piece: tuple[int, int]) -> None:
-        node, first = piece
+    def add(piece: tuple[Rows, Int64, int]) -> None:
+        rows, cells, first = piece
         last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
         kernels.build_histogram(
-            binned.by_row, nodes[node], pairs, layout.offsets, first, last, block, scratch, out[node]
+            binned.by_row, rows, pairs, layout.offsets, first, last, block, scratch, cells
         )
 
-    threads.each(add, [(node, first) for node in range(len(nodes)) for first in range(0, features, together)])
+    firsts = range(0, features, together)
+    for parts in passes(nodes, pairs.size):
+        pieces = zip(parts, out, strict=True)
+        threads.each(add, [(rows, cells, first) for rows, cells in pieces for first in firsts])
     return out
+
+
+def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
+    """The rows of nodes, a stretch of the table at a time: a table in a file is read once for them all."""
+    for start in range(0, rows, STRETCH):
+        ends = np.array([start, min(start + STRETCH, rows)], np.uint32)
+        yield [node[slice(*np.searchsorted(node, ends))] for node in nodes]
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

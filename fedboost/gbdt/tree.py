@@ -12,8 +12,8 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import BinnedRows, CutPoints
-from fedboost.gbdt.histogram import Rows
+from fedboost.gbdt.bins import BinnedRows, CutPoints, Room, in_memory
+from fedboost.gbdt.histogram import Rows, passes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import ONE, Threads
 
@@ -81,10 +81,10 @@ class Tree:
 class RowsOfNodes:
     """Which rows are in which leaf of the tree that grows: one array of row numbers, a range a leaf."""
 
-    def __init__(self, rows: int, threads: Threads = ONE) -> None:
+    def __init__(self, rows: int, threads: Threads = ONE, room: Room = in_memory) -> None:
         self._threads = threads
-        self._rows: Rows = np.empty(rows, np.uint32)
-        self._scratch: Rows = np.empty(rows, np.uint32)
+        self._rows: Rows = room((rows,), np.dtype(np.uint32))
+        self._scratch: Rows = room((rows,), np.dtype(np.uint32))
         self.begin()
 
     def begin(self) -> None:
@@ -141,4 +141,10 @@ class RowsOfNodes:
         """Move the margin of each row by the value of its leaf; every leaf must have one."""
         if set(values) != set(self._ranges):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
-        self._threads.each(lambda node: kernels.add_value(margin, self.of(node), values[node]), values)
+
+        def add(piece: tuple[Rows, float]) -> None:
+            kernels.add_value(margin, *piece)
+
+        leaves = [self.of(node) for node in values]
+        for parts in passes(leaves, margin.size):
+            self._threads.each(add, zip(parts, values.values(), strict=True))

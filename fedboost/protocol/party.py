@@ -12,9 +12,9 @@ from typing import assert_never
 import numpy as np
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64, exponent_counts
+from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
-from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid
+from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
@@ -34,11 +34,13 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Shard:
-    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight."""
+    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
+    where there is room for what is made of them."""
 
     columns: tuple[Float32, ...]
     label: Float32
     weight: Float32
+    room: Room = in_memory
 
     @property
     def rows(self) -> int:
@@ -55,9 +57,10 @@ class Party:
         self._shard = shard
         self._terms = terms
         self._loss = terms.loss
-        self._margin = np.zeros(shard.rows, np.float64)
-        self._nodes = RowsOfNodes(shard.rows, self._threads)
-        self._pairs = np.empty(shard.rows, np.int64)
+        self._margin: Float64 = shard.room((shard.rows,), np.dtype(np.float64))
+        self._margin[:] = 0.0
+        self._nodes = RowsOfNodes(shard.rows, self._threads, shard.room)
+        self._pairs: Int64 = shard.room((shard.rows,), np.dtype(np.int64))
         self._quantised = False
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
@@ -78,7 +81,7 @@ class Party:
             if so_far.start is not None:
                 self._bin(so_far.start)
         if not finished or self.so_far.rounds != so_far.rounds[:finished]:
-            self._margin, finished = np.zeros(self._shard.rows, np.float64), 0
+            self._margin[:], finished = 0.0, 0
         self._nodes.begin()
         for done in so_far.rounds[finished:]:
             self._end_tree(done.splits, done.values)
@@ -139,7 +142,7 @@ class Party:
         self._threads.each(quantise, blocks(self._shard.rows))
 
     def _bin(self, query: StartQuery) -> None:
-        binned = query.cut_points.bin_rows(self._shard.columns, self._threads)
+        binned = query.cut_points.bin_rows(self._shard.columns, self._threads, self._shard.room)
         self._binned = binned, query.cut_points, Layout.of(query.cut_points)
 
     def _start(self, query: StartQuery) -> Int64:

@@ -54,13 +54,15 @@ def _cores() -> int:
 
 class PartyConfig(Frozen):
     """A site's file. `keys` is the folder of its bundle, `audit` its log of what left, beside the file unless
-    named, `nthread` how many threads compute (one a core), `policy` what it agrees to."""
+    named, `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many
+    threads compute (one a core), `policy` what it agrees to."""
 
     party: Name
     aggregator: str
     data: Path
     keys: Path | None = None
     audit: Path | None = None
+    scratch: Path | None = None
     nthread: int = Field(default_factory=_cores, ge=1, le=1024)
     policy: Policy = Policy()
 
@@ -105,6 +107,7 @@ def read_party(path: Path) -> PartyConfig:
     paths = {
         "data": config.data,
         "keys": config.keys,
+        "scratch": config.scratch,
         "audit": config.audit or Path(f"{path.stem}.audit.jsonl"),
     }
     return config.model_copy(update=_from_folder(path, paths))

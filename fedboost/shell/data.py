@@ -22,10 +22,11 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.bins import Float32, Room, in_memory
 from fedboost.gbdt.loss import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
+from fedboost.shell.stored import StoredTable
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
@@ -42,8 +43,9 @@ _UNKNOWN = -1.0
 """The code of a value that is no declared level."""
 
 
-def read_table(path: Path | str) -> "pa.Table":
-    """The table in a file, by its suffix (`SUFFIXES`). Raises ConfigError with the full path."""
+def read_table(path: Path | str, scratch: Path | None = None) -> "pa.Table | StoredTable":
+    """The table in a file, by its suffix (`SUFFIXES`); with a scratch folder its rows stay in the file, which
+    then must be Parquet. Raises ConfigError with the full path."""
     import pyarrow as pa
 
     path = Path(path).absolute()
@@ -56,6 +58,8 @@ def read_table(path: Path | str) -> "pa.Table":
     try:
         if path.stat().st_size == 0:
             raise ConfigError(f"{path}: the file is empty")
+        if scratch is not None:
+            return _stored(path, scratch, form)
         table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
         return _distinct(table, str(path))
     except FileNotFoundError:
@@ -87,12 +91,12 @@ def as_table(data: object) -> "pa.Table":
     )
 
 
-def to_shard(table: "pa.Table", terms: Terms, site: str) -> Shard:
+def to_shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
     """The label, weight and features the terms name, as float32. A level the terms do not declare counts as
     missing. Raises Refused with one line: for a column that is absent, and Misfit for all that depends on
     what the rows hold (a CSV file's types do, too)."""
     try:
-        _check_columns(table, terms.columns)
+        _check_columns(table.head if isinstance(table, StoredTable) else table, terms.columns)
     except ConfigError as error:
         raise Refused(f"party {site}: {error.public}", error.detail) from None
     try:
@@ -116,14 +120,20 @@ def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
     return out
 
 
-def undeclared(table: "pa.Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
+def undeclared(table: "pa.Table | StoredTable", schema: Schema) -> Iterator[tuple[str, str, int]]:
     """Each categorical column with levels the schema does not declare: its name, one of them, the number of
     rows that have one. Raises ConfigError."""
-    for name, levels in schema.categorical.items():
-        strange = _codes(table, name, levels) == _UNKNOWN
-        if strange.any():
-            codes, found = texts(column_of(table, name), name)
-            yield name, found[codes[np.argmax(strange)]], int(strange.sum())
+    example: dict[str, str] = {}
+    rows: Counter[str] = Counter()
+    for part in _parts(table, tuple(schema.categorical)):
+        for name, levels in schema.categorical.items():
+            strange = _codes(part, name, levels) == _UNKNOWN
+            if strange.any():
+                codes, found = texts(column_of(part, name), name)
+                example.setdefault(name, found[codes[np.argmax(strange)]])
+                rows[name] += int(strange.sum())
+    for name, level in example.items():
+        yield name, level, rows[name]
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
@@ -241,6 +251,14 @@ def _check_header(line: bytes, delimiter: str, path: Path) -> None:
             raise ConfigError(f"{path}: {found} stand between the columns; {needed}")
 
 
+def _stored(path: Path, scratch: Path, form: str) -> StoredTable:
+    if form != "Parquet":
+        raise ConfigError(f"{path}: with a scratch folder the table must be a Parquet file")
+    table = StoredTable(path, scratch)
+    _distinct(table.head, str(path))
+    return table
+
+
 def _read_parquet(path: Path) -> "pa.Table":
     from pyarrow import parquet
 
@@ -265,16 +283,42 @@ def _check_columns(table: "pa.Table", schema: Schema) -> None:
         column_of(table, name)
 
 
-def _shard(table: "pa.Table", terms: Terms) -> Shard:
-    schema = terms.columns
+def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
+    schema, room = terms.columns, table.room if isinstance(table, StoredTable) else in_memory
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
+    outcome = [schema.label, *([schema.weight] if schema.weight else [])]
+    whole = table.whole(outcome) if isinstance(table, StoredTable) else table
     positive = schema.positive
-    label = _label(table, terms) if positive is None else _positive(table, schema.label, positive)
-    weight = _weight(table, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
-    numeric = [_finite(table, name) for name in schema.numeric]
-    categorical = [_declared(table, name, levels) for name, levels in schema.categorical.items()]
-    return Shard((*numeric, *categorical), label, weight)
+    label = _label(whole, terms) if positive is None else _positive(whole, schema.label, positive)
+    weight = _weight(whole, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
+    columns = room((len(schema.features), table.num_rows), np.dtype(np.float32))
+    start = 0
+    for part in _parts(table, schema.features):
+        rows = slice(start, start + part.num_rows)
+        try:
+            for place, name in enumerate(schema.features):
+                levels = schema.categorical.get(name)
+                columns[place, rows] = (
+                    _finite(part, name) if levels is None else _declared(part, name, levels)
+                )
+        except ConfigError as error:
+            after = f", counted from row {start + 1}" if error.detail and start else ""
+            raise ConfigError(error.public, error.detail + after) from None
+        start = rows.stop
+    return Shard(tuple(columns), _kept(label, room), _kept(weight, room), room)
+
+
+def _parts(table: "pa.Table | StoredTable", columns: Sequence[str]) -> Iterator["pa.Table"]:
+    return table.parts(columns) if isinstance(table, StoredTable) else iter([table])
+
+
+def _kept(values: Float32, room: Room) -> Float32:
+    if room is in_memory:
+        return values
+    out = room(values.shape, values.dtype)
+    out[:] = values
+    return out
 
 
 def _refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:

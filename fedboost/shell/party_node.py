@@ -62,7 +62,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = read_table(config.data)
+        self._table = read_table(config.data, config.scratch)
         self._audit = AuditLog(config.audit) if config.audit else None
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""

@@ -1,0 +1,113 @@
+"""Rows that stay in files: the same numbers as in memory, faults in the usual words, nothing left behind."""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+from sites import rows, terms
+
+from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.gbdt import bins, histogram
+from fedboost.programs.boosting import train
+from fedboost.protocol.party import Party
+from fedboost.shell import stored
+from fedboost.shell.config import read_party
+from fedboost.shell.data import read_table, to_shard, undeclared
+
+
+@pytest.fixture(autouse=True)
+def _small_parts(monkeypatch):
+    monkeypatch.setattr(stored, "PART", 7)
+    monkeypatch.setattr(histogram, "STRETCH", 16)
+    monkeypatch.setattr(bins, "_COUNTED", 16)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "scratch").mkdir()
+    return tmp_path
+
+
+def kept(folder, table):
+    """The table in a file, with a scratch folder."""
+    parquet.write_table(table, folder / "north.parquet", row_group_size=11)
+    return read_table(folder / "north.parquet", folder / "scratch")
+
+
+def trained(shard, wanted):
+    party, program = Party(shard, wanted), train(wanted, [])
+    query = next(program)
+    while True:
+        try:
+            query = program.send(party.answer(query))
+        except StopIteration as end:
+            return end.value.to_xgboost()
+
+
+def test_the_rows_and_the_model_are_those_of_a_table_in_memory(folder):
+    wanted = terms().with_parties(["north"])
+    table, one = kept(folder, rows()), to_shard(rows(), wanted, "north")
+    other = to_shard(table, wanted, "north")
+    for mine, its in zip(
+        (*one.columns, one.label, one.weight), (*other.columns, other.label, other.weight), strict=True
+    ):
+        assert mine.dtype == its.dtype
+        assert np.array_equal(mine, its, equal_nan=True)
+    assert one.rows > 3 * histogram.STRETCH
+    assert trained(one, wanted) == trained(other, wanted)
+    assert not list((folder / "scratch").iterdir())
+
+
+def test_faults_are_told_in_the_usual_words(folder):
+    wanted = terms().with_parties(["north"])
+    good = rows()
+    name = wanted.columns.numeric[0]
+    place = good.schema.get_field_index(name)
+    with pytest.raises(Refused, match=f"party north: column {name!r} is missing"):
+        to_shard(kept(folder, good.drop_columns([name])), wanted, "north")
+    values = good.column(name).to_pylist()
+    values[16] = float("inf")
+    bad = good.set_column(place, name, pa.array(values, pa.float64()))
+    with pytest.raises(Misfit) as caught:
+        to_shard(kept(folder, bad), wanted, "north")
+    assert "its rows do not fit the terms" in caught.value.public
+    assert "inf" not in caught.value.public
+    assert f"column {name!r}" in str(caught.value)
+    assert "it is inf in row 3, counted from row 15" in str(caught.value)  # row 17
+    with pytest.raises(Misfit, match="the table has no rows"):
+        to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
+
+
+def test_levels_nobody_declared_are_counted_over_all_parts(folder):
+    wanted = terms()
+    ((name, levels),) = list(wanted.columns.categorical.items())[:1]
+    table = rows()
+    strange = ["strange" if row % 5 == 0 else levels[0] for row in range(table.num_rows)]
+    table = table.set_column(table.schema.get_field_index(name), name, pa.array(strange))
+    due = list(undeclared(table, wanted.columns))
+    assert due[0][:2] == (name, "strange")
+    assert list(undeclared(kept(folder, table), wanted.columns)) == due
+
+
+def test_what_cannot_be_is_said_when_the_party_starts(folder):
+    (folder / "north.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(ConfigError, match="with a scratch folder the table must be a Parquet file"):
+        read_table(folder / "north.csv", folder / "scratch")
+    parquet.write_table(rows(), folder / "north.parquet")
+    with pytest.raises(
+        ConfigError, match=re.escape(f"scratch folder {folder / 'none'}: no room for 1 bytes")
+    ):
+        read_table(folder / "north.parquet", folder / "none")
+    (folder / "broken.parquet").write_bytes(b"PAR1 nonsense")
+    with pytest.raises(ConfigError, match=r"broken\.parquet: cannot be read as Parquet"):
+        read_table(folder / "broken.parquet", folder / "scratch")
+
+
+def test_the_scratch_folder_counts_from_the_file_that_names_it(folder):
+    path = folder / "north.toml"
+    path.write_text(
+        'party = "north"\naggregator = "localhost:7070"\ndata = "north.parquet"\nscratch = "scratch"\n'
+    )
+    assert read_party(path).scratch == folder / "scratch"
