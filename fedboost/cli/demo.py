@@ -195,7 +195,7 @@ def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str
     """Model name to metrics on the held-out rows; empty where a site alone cannot train."""
     held_out = to_shard(sites.held_out, terms, "held-out rows")
     label, weight = held_out.label, held_out.weight
-    features = np.column_stack(held_out.columns)
+    features = np.column_stack([column[:] for column in held_out.columns])
     binary = terms.objective == "binary:logistic"
     names = ("auc", "logloss", "error") if binary else ("rmse",)
 

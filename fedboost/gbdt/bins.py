@@ -12,7 +12,7 @@ subcells of a feature are shared out by row count, so two to four sums suffice f
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -37,8 +37,21 @@ SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
 CACHE_LINE = 64
-_COUNTED = 1 << 20
-"""Rows that are counted at a time."""
+_STRETCH = 1 << 20
+"""Rows of a column that are looked at together."""
+
+
+class Column(Protocol):
+    """A feature's values: an array, or what reads them when they are wanted."""
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> Float32:
+        """The values of some rows."""
+        ...
 
 
 def in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -75,13 +88,13 @@ class Grid:
         return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([FIRST_BITS], byte))
 
 
-def count_cells(column: Float32, grid: Grid) -> Int64:
+def count_cells(column: Column, grid: Grid) -> Int64:
     """Rows of a column in each subcell of a grid: int64 [grid.cells]."""
     out = np.zeros(grid.cells, np.int64)
     if grid.starts.size:
         widths, subdivisions = grid.widths.astype(np.int64), grid.subdivisions.astype(np.int64)
-        for start in range(0, column.size, _COUNTED):
-            keys = kernels.float_keys(np.ascontiguousarray(column[start : start + _COUNTED]))
+        for start in range(0, column.size, _STRETCH):
+            keys = kernels.float_keys(np.ascontiguousarray(column[start : start + _STRETCH]))
             kernels.count_cells(keys, grid.starts, widths, subdivisions, out)
     return out
 
@@ -197,7 +210,7 @@ class CutPoints:
     missing: tuple[bool, ...]
 
     def bin_rows(
-        self, columns: Sequence[Float32], threads: Threads = ONE, room: Room = in_memory
+        self, columns: Sequence[Column], threads: Threads = ONE, room: Room = in_memory
     ) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
         by_feature = room((len(self.cuts), columns[0].size), np.dtype(np.uint8))
@@ -205,7 +218,10 @@ class CutPoints:
         def bin_one(feature: int) -> None:
             cuts = self.cuts[feature]
             last = cuts.size + self.missing[feature]  # where nobody counted missing values, it takes them
-            kernels.bin_column(np.ascontiguousarray(columns[feature]), cuts, last, by_feature[feature])
+            for start in range(0, columns[feature].size, _STRETCH):
+                rows = slice(start, start + _STRETCH)
+                values = np.ascontiguousarray(columns[feature][rows])
+                kernels.bin_column(values, cuts, last, by_feature[feature, rows])
 
         threads.each(bin_one, range(len(self.cuts)))
         features, rows = by_feature.shape

@@ -14,7 +14,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics
-from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, CutPoints, Float32, Grid, Room, in_memory
+from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
@@ -37,7 +37,7 @@ class Shard:
     """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
     where there is room for what is made of them."""
 
-    columns: tuple[Float32, ...]
+    columns: tuple[Column, ...]
     label: Float32
     weight: Float32
     room: Room = in_memory

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bins import Float32, floats_to_keys
+from fedboost.gbdt.bins import Column, floats_to_keys
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.protocol.queries import KllQuery
 
@@ -39,11 +39,12 @@ def _size(max_bin: int) -> int:
     return max(200, SKETCH_ITEMS_PER_BIN * max_bin)
 
 
-def sketch(columns: Sequence[Float32], query: KllQuery) -> Iterator[bytes]:
+def sketch(columns: Sequence[Column], query: KllQuery) -> Iterator[bytes]:
     """One part a feature: the count of missing values, then the kept values and their rows."""
     from datasketches import kll_floats_sketch
 
-    for column in columns:
+    for values in columns:
+        column = values[:]
         present = column[~np.isnan(column)]
         own = kll_floats_sketch(_size(query.max_bin))
         own.update(present)

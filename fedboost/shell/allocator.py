@@ -8,10 +8,10 @@ Refuses nothing: where the C library has no such setting, all stays as it is.
 
 import ctypes
 
-KEPT = 128 << 20
+KEPT = 32 << 20
 """Bytes of freed memory a process keeps at most."""
-LARGEST = 32 << 20
-"""Larger vectors come from the system one by one; more glibc does not take."""
+LARGEST = 8 << 20
+"""Larger vectors come from the system one by one."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 

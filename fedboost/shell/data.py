@@ -13,7 +13,8 @@ text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow ta
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +23,17 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bins import Float32, Room, in_memory
+from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.loss import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
-from fedboost.shell.stored import StoredTable
+from fedboost.shell.stored import StoredColumn, StoredTable
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
 
 Rows = npt.NDArray[np.bool_]
+Reader = Callable[["pa.Table"], Float32]
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
 """What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
 _MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
@@ -125,8 +127,8 @@ def undeclared(table: "pa.Table | StoredTable", schema: Schema) -> Iterator[tupl
     rows that have one. Raises ConfigError."""
     example: dict[str, str] = {}
     rows: Counter[str] = Counter()
-    for part in _parts(table, tuple(schema.categorical)):
-        for name, levels in schema.categorical.items():
+    for name, levels in schema.categorical.items():
+        for part in _parts(table, name):
             strange = _codes(part, name, levels) == _UNKNOWN
             if strange.any():
                 codes, found = texts(column_of(part, name), name)
@@ -284,41 +286,44 @@ def _check_columns(table: "pa.Table", schema: Schema) -> None:
 
 
 def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
-    schema, room = terms.columns, table.room if isinstance(table, StoredTable) else in_memory
+    schema = terms.columns
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    outcome = [schema.label, *([schema.weight] if schema.weight else [])]
-    whole = table.whole(outcome) if isinstance(table, StoredTable) else table
-    positive = schema.positive
-    label = _label(whole, terms) if positive is None else _positive(whole, schema.label, positive)
-    weight = _weight(whole, schema.weight) if schema.weight else np.ones(table.num_rows, np.float32)
-    columns = room((len(schema.features), table.num_rows), np.dtype(np.float32))
-    start = 0
-    for part in _parts(table, schema.features):
-        rows = slice(start, start + part.num_rows)
-        try:
-            for place, name in enumerate(schema.features):
-                levels = schema.categorical.get(name)
-                columns[place, rows] = (
-                    _finite(part, name) if levels is None else _declared(part, name, levels)
-                )
-        except ConfigError as error:
-            after = f", counted from row {start + 1}" if error.detail and start else ""
-            raise ConfigError(error.public, error.detail + after) from None
-        start = rows.stop
-    return Shard(tuple(columns), _kept(label, room), _kept(weight, room), room)
+    label = _label_of(table, terms)
+    weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
+    features: dict[str, Reader] = {name: partial(_finite, name=name) for name in schema.numeric}
+    features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
+    if not isinstance(table, StoredTable):
+        return Shard(tuple(read(table) for read in features.values()), label(table), weight(table))
+    columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
+    labels = StoredColumn(table, schema.label, label).kept()
+    weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
+    for column in columns:
+        column.check()
+    return Shard(columns, labels, weights, table.room)
 
 
-def _parts(table: "pa.Table | StoredTable", columns: Sequence[str]) -> Iterator["pa.Table"]:
-    return table.parts(columns) if isinstance(table, StoredTable) else iter([table])
+def _ones(table: "pa.Table") -> Float32:
+    return np.ones(table.num_rows, np.float32)
 
 
-def _kept(values: Float32, room: Room) -> Float32:
-    if room is in_memory:
-        return values
-    out = room(values.shape, values.dtype)
-    out[:] = values
-    return out
+def _label_of(table: "pa.Table | StoredTable", terms: Terms) -> Reader:
+    """What makes the label of rows of this table."""
+    if terms.columns.positive is None:
+        return partial(_label, terms=terms)
+    found: dict[str, None] = {}
+    for part in _parts(table, terms.columns.label):
+        found |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
+    return partial(_positive, terms=terms, labels=tuple(found))
+
+
+def _parts(table: "pa.Table | StoredTable", column: str) -> Iterator["pa.Table"]:
+    """The table, or a group of rows of this column after the other."""
+    if not isinstance(table, StoredTable):
+        yield table
+        return
+    for group in range(len(table.ends) - 1):
+        yield table.group(group, column)
 
 
 def _refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
@@ -358,14 +363,17 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
     return label
 
 
-def _positive(table: "pa.Table", name: str, positive: str) -> Float32:
+def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
+    """1 where the label is the positive one of those that there are."""
+    name, positive = terms.columns.label, terms.columns.positive
+    assert positive is not None
     codes, found = texts(table.column(name), name)
     _refuse_missing(codes < 0, f"label {name!r}")
-    if len(found) > 2:
-        raise ConfigError(f"label {name!r} has more than two values", listing(found))
+    if len(labels) > 2:
+        raise ConfigError(f"label {name!r} has more than two values", listing(labels))
     wanted = _spelled_as(table.column(name), positive)
-    if wanted not in found and len(found) == 2:
-        raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(found))
+    if wanted not in labels and len(labels) == 2:
+        raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
     code = found.index(wanted) if wanted in found else len(found)
     return np.equal(codes, code).astype(np.float32)
 

@@ -1,15 +1,15 @@
 """Rows that stay in files: a party's table may be larger than its memory.
 
-Promises: a Parquet file is read some rows at a time; all that there is a number of for each row or value then
-stands in files of the scratch folder, which the system brings in and out as they are needed. They have no
-names once they are open, so nothing is left behind however the process ends.
+Promises: a Parquet file is read one column and some rows at a time, whenever values are wanted; what is made
+of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
+have no names once they are open, so nothing is left behind however the process ends.
 Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.bins import Float32
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-PART = 1 << 16
-"""Rows that are read at a time."""
+STRETCH = 1 << 20
+"""Rows of a column that are kept at a time where all are wanted."""
 
 
 class StoredTable:
@@ -33,25 +34,24 @@ class StoredTable:
 
         self._path, self._scratch = path, scratch
         with parquet.ParquetFile(path) as file:
-            self.num_rows: int = file.metadata.num_rows
+            self._metadata = file.metadata
             self.head: pa.Table = file.schema_arrow.empty_table()
+        groups = range(self._metadata.num_row_groups)
+        self.ends = np.cumsum([0, *(self._metadata.row_group(group).num_rows for group in groups)])
+        """Where each group of rows begins, and the last one ends."""
         self.room((1,), np.dtype(np.uint8))  # whether there is any is better known now
 
-    def whole(self, columns: Sequence[str]) -> "pa.Table":
-        """All rows of a few columns, in memory."""
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.ends[-1])
+
+    def group(self, number: int, column: str) -> "pa.Table":
+        """A group of rows of one column."""
         from pyarrow import parquet
 
-        with parquet.ParquetFile(self._path) as file:
-            return file.read(columns=list(columns))
-
-    def parts(self, columns: Sequence[str]) -> Iterator["pa.Table"]:
-        """These columns, `PART` rows at a time."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        with parquet.ParquetFile(self._path) as file:
-            for batch in file.iter_batches(PART, columns=list(columns)):
-                yield pa.Table.from_batches([batch])
+        with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
+            return file.read_row_group(number, [column])
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array in a file without a name. ConfigError if there is no room for it."""
@@ -65,3 +65,52 @@ class StoredTable:
             said = f"scratch folder {self._scratch}: no room for {size:,} bytes: {error.strerror}"
             raise ConfigError(said) from None
         return np.frombuffer(mapped, dtype, count).reshape(shape)
+
+
+class StoredColumn:
+    """A column of a stored table, as float32: `column[first:last]` reads these rows.
+
+    read: makes the numbers of a table of this column alone; its ConfigError counts rows from the first of
+    them, and is raised with where that is.
+    """
+
+    def __init__(self, table: StoredTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
+        self.size = table.num_rows
+        self._table, self._name, self._read = table, name, read
+        self._at_hand: tuple[int, Float32] = (-1, np.empty(0, np.float32))
+        """The group of rows that was read last, if more of it is wanted."""
+
+    def __getitem__(self, rows: slice) -> Float32:
+        first, last, _ = rows.indices(self.size)
+        ends = self._table.ends
+        out = np.empty(last - first, np.float32)
+        groups = np.searchsorted(ends, [first, last - 1], side="right")
+        for group in range(int(groups[0]) - 1, int(groups[1])):
+            values, begin = self._group(group), int(ends[group])
+            low, high = max(first, begin), min(last, begin + values.size)
+            out[low - first : high - first] = values[low - begin : high - begin]
+            self._at_hand = (group, values) if high < begin + values.size else (-1, out[:0])
+        return out
+
+    def _group(self, group: int) -> Float32:
+        held, values = self._at_hand
+        if held == group:
+            return values
+        try:
+            return self._read(self._table.group(group, self._name))
+        except ConfigError as error:
+            after = f", counted from row {self._table.ends[group] + 1}" if error.detail and group else ""
+            raise ConfigError(error.public, error.detail + after) from None
+
+    def kept(self) -> Float32:
+        """All of it, in the scratch folder."""
+        out = self._table.room((self.size,), np.dtype(np.float32))
+        for start in range(0, self.size, STRETCH):
+            rows = slice(start, start + STRETCH)
+            out[rows] = self[rows]
+        return out
+
+    def check(self) -> None:
+        """Read all of it: ConfigError if it cannot be."""
+        for start in range(0, self.size, STRETCH):
+            self[start : start + STRETCH]

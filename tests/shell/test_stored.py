@@ -19,9 +19,9 @@ from fedboost.shell.data import read_table, to_shard, undeclared
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
-    monkeypatch.setattr(stored, "PART", 7)
+    monkeypatch.setattr(stored, "STRETCH", 7)
     monkeypatch.setattr(histogram, "STRETCH", 16)
-    monkeypatch.setattr(bins, "_COUNTED", 16)
+    monkeypatch.setattr(bins, "_STRETCH", 16)
 
 
 @pytest.fixture
@@ -53,8 +53,10 @@ def test_the_rows_and_the_model_are_those_of_a_table_in_memory(folder):
     for mine, its in zip(
         (*one.columns, one.label, one.weight), (*other.columns, other.label, other.weight), strict=True
     ):
-        assert mine.dtype == its.dtype
-        assert np.array_equal(mine, its, equal_nan=True)
+        assert mine.dtype == its[:].dtype
+        assert np.array_equal(mine, its[:], equal_nan=True)
+        assert np.array_equal(mine[9:24], its[9:24], equal_nan=True)
+        assert np.array_equal(mine[24:26], its[24:26], equal_nan=True)
     assert one.rows > 3 * histogram.STRETCH
     assert trained(one, wanted) == trained(other, wanted)
     assert not list((folder / "scratch").iterdir())
@@ -75,7 +77,7 @@ def test_faults_are_told_in_the_usual_words(folder):
     assert "its rows do not fit the terms" in caught.value.public
     assert "inf" not in caught.value.public
     assert f"column {name!r}" in str(caught.value)
-    assert "it is inf in row 3, counted from row 15" in str(caught.value)  # row 17
+    assert "it is inf in row 6, counted from row 12" in str(caught.value)  # row 17
     with pytest.raises(Misfit, match="the table has no rows"):
         to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
 
@@ -111,3 +113,17 @@ def test_the_scratch_folder_counts_from_the_file_that_names_it(folder):
         'party = "north"\naggregator = "localhost:7070"\ndata = "north.parquet"\nscratch = "scratch"\n'
     )
     assert read_party(path).scratch == folder / "scratch"
+
+
+def test_a_label_of_words_is_one_or_zero_whatever_part_it_is_in(folder):
+    table = rows()
+    words = ["yes" if value else "no" for value in sorted(table.column("y").to_pylist())]
+    table = table.set_column(table.schema.get_field_index("y"), "y", pa.array(words))
+    wanted = terms().changed(columns={**terms().columns.model_dump(exclude_none=True), "positive": "yes"})
+    due = [float(word == "yes") for word in words]
+    assert to_shard(kept(folder, table), wanted, "north").label.tolist() == due
+    words[-1] = "perhaps"
+    table = table.set_column(table.schema.get_field_index("y"), "y", pa.array(words))
+    with pytest.raises(Misfit) as caught:
+        to_shard(kept(folder, table), wanted, "north")
+    assert "label 'y' has more than two values: 'no', 'yes', 'perhaps'" in str(caught.value)
