@@ -10,8 +10,8 @@ divided by 20; its CPU seconds are those of all processes of the side together i
 cores of one machine here.
 
 The claims: 200,000 x 50, three processes: `plain` takes at most as long as XGBoost, `masked` at most 1.4
-times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows, `masked`
-at most 1.25 times `plain`.
+times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows,
+`masked` at most 1.25 times `plain`.
 """
 
 # One thread in every process, none that spins, and that must be said before the libraries are imported.
