@@ -6,7 +6,6 @@ Promises: `decode(encode(r))` is the record; a record is written before anything
 Refuses: bytes that are no record (ConfigError: the file is the user's).
 """
 
-import dataclasses
 import json
 from dataclasses import dataclass, field
 
@@ -70,8 +69,8 @@ def encode(record: Record) -> bytes:
         case Opened(turn, query, total):
             return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
         case Grew(turn, tree, last, splits, levels):
-            some = ([dataclasses.astuple(split) for split in part] for part in (last, splits))
-            content = [dataclasses.asdict(tree), *some, levels]
+            some = ([[*vars(split).values()] for split in part] for part in (last, splits))
+            content = [vars(tree), *some, levels]
             return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
 
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import random
 import threading
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any
@@ -50,6 +49,8 @@ and whoever can read the site's log has found by then what does not fit."""
 
 
 Inbox = asyncio.Queue[ToParty | PeerError | None]
+Replies = asyncio.Queue[FromParty | None]
+"""Of one message. A report's parts are kept by the session anyway, so they may all wait here."""
 
 
 class PartyNode:
@@ -175,28 +176,47 @@ class PartyNode:
                     message = error
                 if isinstance(message, Bye):
                     self._hung_up.set()
+                elif isinstance(message, Admit):
+                    self._hung_up.clear()
                 await inbox.put(message)
         finally:
             self._hung_up.set()
             await inbox.put(None)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
-        """Let the session handle one message, and write its replies as they come."""
+        """Let the session handle one message, and write its replies while it computes the next."""
         if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
             await call.write(codec.encode_from_party(Leave(quoted(message.public))))
             message = Bye(str(message))
         session = self._session_for(message)
         if session is None:
             return
-        replies = session.handle(message)
-        while (reply := await asyncio.to_thread(_next, replies)) is not None:
-            try:
-                if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
-                    self._close_session(reply.reason)
-            finally:
-                await call.write(codec.encode_from_party(reply))
+        replies: Replies = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+        computing = loop.run_in_executor(None, self._compute, session, message, replies, loop)
+        try:
+            while (reply := await replies.get()) is not None:
+                try:
+                    if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                        self._close_session(reply.reason)
+                finally:
+                    await call.write(codec.encode_from_party(reply))
+        finally:
+            await computing  # one thread at a time is in the session
         if session.ended is not None:
             self._end(session.ended, message)
+
+    def _compute(
+        self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """In a thread of its own: the replies to one message as they come, then None."""
+        try:
+            for reply in session.handle(message):
+                loop.call_soon_threadsafe(replies.put_nowait, reply)
+                if self._hung_up.is_set():
+                    return  # nobody wants the rest
+        finally:
+            loop.call_soon_threadsafe(replies.put_nowait, None)
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
@@ -254,7 +274,3 @@ class PartyNode:
             said = "levels the terms do not declare count as missing"
             self._log.warning(said, column=column, level=shown(level), rows=count)
         return shard
-
-
-def _next(replies: Iterator[FromParty]) -> FromParty | None:
-    return next(replies, None)

@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 import pyarrow as pa
 import pytest
+import sites
 from inprocess import pack
 from sites import (
     NAMES,
@@ -103,6 +104,25 @@ def test_sessions_follow_one_another_on_the_same_connections(folder):
         assert training.model.to_bytes() == expected(tables, rounds=number)
     assert len(log.named("party here")) == 3
     assert log.named("party gone")[3:] == []  # the three go when the test ends
+
+
+def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monkeypatch):
+    tables, given_up = shared_out(3), []
+
+    def person(text, stopped):
+        given_up.append(stopped())
+        return True
+
+    monkeypatch.setattr(party_node, "terminal_ask", person)
+    monkeypatch.setattr(sites, "ANYTHING", {**ANYTHING, "approval": "ask"})
+
+    async def scenario():
+        async with consortium(folder, tables) as one:
+            for number in (1, 2):
+                await one.train(terms(tables, rounds=number))
+
+    in_time(scenario())
+    assert given_up == [False] * 6  # nobody is told that the session ended: the one before did
 
 
 def test_terms_may_name_some_of_the_parties_that_are_here(folder):
