@@ -294,7 +294,8 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
     features: dict[str, Reader] = {name: partial(_finite, name=name) for name in schema.numeric}
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
     if not isinstance(table, StoredTable):
-        return Shard(tuple(read(table) for read in features.values()), label(table), weight(table))
+        labels, weights = label(table), weight(table)
+        return Shard(tuple(read(table) for read in features.values()), labels, weights)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
