@@ -6,6 +6,7 @@ Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +21,8 @@ Rows = npt.NDArray[np.uint32]
 STATS = 2
 Total = tuple[int, int]
 """Gradient and hessian of all rows of a node."""
+Widths = tuple[int, int]
+"""Bits of a sum of gradients, with the sign, and of a sum of hessians, which has none."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,72 @@ def build(binned: BinnedRows, rows: Rows, pairs: Int64, layout: Layout, limit: i
     block = (1 << 31) // limit - 1
     scratch = np.zeros(layout.bins, np.int64)
     kernels.build_histogram(binned.by_row, rows, pairs, layout.offsets, block, scratch, out)
+
+
+@dataclass(frozen=True)
+class NodeSums:
+    """What is known of a node: its histogram, int64 [layout.cells]; the sums of gradients and hessians over
+    all its rows; and the sum of those gradients that are above 0, which bounds what any bin of its children
+    can hold."""
+
+    histogram: Int64
+    total: Total
+    positive: int
+
+    @classmethod
+    def read(cls, cells: Int64, layout: Layout) -> "NodeSums":
+        """From a node's part of an opened sum: the bins, and a last pair of the sums over all rows, of the
+        gradients above 0 and of the hessians. PeerError if they cannot be."""
+        total = node_total(cells[:-STATS], layout)
+        positive, hessian = (int(cell) for cell in cells[-STATS:])
+        if hessian != total[1] or positive < max(total[0], 0):
+            raise PeerError("the sums over a node's rows are not those of its bins")
+        return cls(cells[:-STATS], total, positive)
+
+    def sibling(self, child: "NodeSums") -> "NodeSums":
+        """Of the other child. PeerError if the gradients above 0 cannot be."""
+        total = self.total[0] - child.total[0], self.total[1] - child.total[1]
+        positive = self.positive - child.positive
+        if positive < max(total[0], 0):
+            raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
+        return NodeSums(self.histogram - child.histogram, total, positive)
+
+    def widths(self, child: Total, sibling: Total) -> Widths:
+        """Bits for the sums of a child's bins, when only the sums over all rows of both children are known.
+
+        All hessians are at least 0, so no bin's sum is beyond the child's. The gradients above 0 sum to at
+        most the parent's, less what the sibling has of them for sure; those below 0 to that less the child's
+        total; and no bin's sum is beyond the larger of the two.
+        """
+        positive = self.positive - max(sibling[0], 0)
+        if min(positive, positive - child[0]) < 0:
+            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
+        return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
+
+
+def sum_positive(rows: Rows, pairs: Int64) -> tuple[int, int]:
+    """The last pair of a node's sums: of the gradients above 0 of its rows, and of the hessians."""
+    positive, hessian = kernels.sum_positive(rows, pairs)
+    return int(positive), int(hessian)
+
+
+def join(sums: Int64, cells: int, bits: int) -> Int64:
+    """Pairs of sums (g, h, g, h ...) as so many cells: g * 2**bits + h, or as they are if there are as many.
+
+    Such cells add like the pairs, as long as every h of the sum is at least 0 and below 2**bits.
+    """
+    return sums if cells == sums.size else cast(Int64, kernels.join_pairs(sums, bits))
+
+
+def fit(sums: Int64, widths: Widths) -> bool:
+    """Whether cells of these widths hold each of the pairs of sums."""
+    gradient, hessian = kernels.largest_of_pairs(sums)
+    return bool(gradient < 1 << (widths[0] - 1) and hessian < 1 << widths[1])
+
+
+def part(cells: Int64, pairs: int, bits: int) -> Int64:
+    """The pairs of sums that `join` made cells of: int64 [2 * pairs]."""
+    return cells if cells.size == STATS * pairs else cast(Int64, kernels.part_pairs(cells, bits))
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

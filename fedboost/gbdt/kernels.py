@@ -240,6 +240,50 @@ def sum_pairs(pairs):
     return gradient, hessian
 
 
+@_loop
+def sum_positive(rows, pairs):
+    """Of the pairs of `rows`: the sum of the gradients that are above 0, and the sum of the hessians."""
+    positive, hessian = 0, 0
+    for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            _prefetch(pairs, np.int64(rows[i + _AHEAD]))
+        pair = pairs[rows[i]]
+        gradient = pair >> 32
+        positive += gradient if gradient > 0 else 0
+        hessian += pair & 0xFFFFFFFF
+    return positive, hessian
+
+
+@_loop
+def largest_of_pairs(sums):
+    """The largest |g| and the largest h of pairs of sums (g, h, g, h ...)."""
+    gradient, hessian = 0, 0
+    for i in range(0, sums.size, 2):
+        gradient = max(gradient, abs(sums[i]))
+        hessian = max(hessian, sums[i + 1])
+    return gradient, hessian
+
+
+@_loop
+def join_pairs(sums, bits):
+    """g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N / 2]."""
+    out = np.empty(sums.size // 2, np.int64)
+    for i in range(out.size):
+        out[i] = (sums[2 * i] << bits) + sums[2 * i + 1]
+    return out
+
+
+@_loop
+def part_pairs(cells, bits):
+    """The pairs (g, h, g, h ...) of such cells, where 0 <= h < 2**bits: int64 [2 N]."""
+    out = np.empty(2 * cells.size, np.int64)
+    mask = (np.int64(1) << bits) - 1
+    for i in range(cells.size):
+        out[2 * i] = cells[i] >> bits
+        out[2 * i + 1] = cells[i] & mask
+    return out
+
+
 # ---- rows of nodes ----------------------------------------------------------------------------------
 
 

@@ -6,16 +6,16 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
-from fedboost.errors import ConfigError, CutShort, PeerError
+from fedboost.errors import ConfigError, CutShort
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
-from fedboost.gbdt.histogram import Layout, Total, node_total
+from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
-from fedboost.gbdt.split import BestSplit, SplitRule
+from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
+from fedboost.programs.frontier import Leaf, Parted, add_children
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
@@ -58,16 +58,6 @@ def end_round(
     return total[metrics.cells(terms.metrics) :]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf that may still split: its number, its sums, its depth, and its histogram."""
-
-    node: int
-    total: Total
-    depth: int
-    histogram: Int64
-
-
 def grow_tree(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: Grown
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
@@ -95,51 +85,34 @@ def _grow(
     )
     layout = Layout.of(cut_points)
 
-    def ask(splits: tuple[Split, ...], nodes: tuple[int, ...]) -> HistogramQuery:
-        return HistogramQuery(rows, number, splits, nodes, layout.bins, rule.gradient, rule.hessian)
+    scale = rule.gradient, rule.hessian
+
+    def ask(splits: tuple[Split, ...], wanted: list[Parted]) -> HistogramQuery:
+        nodes, widths = (tuple(each) for each in zip(*((p.asked, p.widths) for p in wanted), strict=True))
+        return HistogramQuery(rows, number, splits, nodes, layout.bins, *scale, widths)
 
     tree = Tree()
-    histogram = yield ask((), (ROOT,))
-    total = node_total(histogram, layout)
-    tree.add_leaf(rule.leaf_value(total), rule.hessian.decode(total[1]))
-    frontier = [Leaf(ROOT, total, 0, histogram)]
+    root = NodeSums.read((yield HistogramQuery(rows, number, (), (ROOT,), layout.bins, *scale)), layout)
+    tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
+    frontier = [Leaf(ROOT, 0, root)]
     while True:
         splits, pairs = [], []
         for leaf in frontier:
-            best = rule.best_split(leaf.histogram, layout, leaf.total)
+            best = rule.best_split(leaf.sums.histogram, layout, leaf.sums.total)
             if best is not None:
                 splits.append(add_children(tree, leaf, best, cut_points, rule))
                 pairs.append((leaf, best))
         wanted = [
-            (leaf, best, split.left)
+            Parted(leaf, best, split.left)
             for (leaf, best), split in zip(pairs, splits, strict=True)
             if leaf.depth + 1 < terms.max_depth and (rule.may_split(best.left) or rule.may_split(best.right))
         ]
         if not wanted:
             return tree, tuple(splits)
-        smaller = [left if best.left[1] <= best.right[1] else left + 1 for _, best, left in wanted]
         try:
-            sums = yield ask(tuple(splits), tuple(smaller))
+            sums = yield ask(tuple(splits), wanted)
         except CutShort:
             return tree, tuple(splits)
-        frontier = []
-        for (leaf, best, left), asked, cells in zip(
-            wanted, smaller, sums.reshape(len(wanted), -1), strict=True
-        ):
-            due = best.left if asked == left else best.right
-            if node_total(cells, layout) != due:
-                raise PeerError(
-                    f"tree {number}: the sums of node {asked} are not those its parent's split gave"
-                )
-            sibling = leaf.histogram - cells
-            of_left, of_right = (cells, sibling) if asked == left else (sibling, cells)
-            for node, child, histogram in ((left, best.left, of_left), (left + 1, best.right, of_right)):
-                if rule.may_split(child):
-                    frontier.append(Leaf(node, child, leaf.depth + 1, histogram))
-
-
-def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
-    """Split a leaf of the tree; the decision the parties will hear."""
-    left = tree.add_leaf(rule.leaf_value(best.left), rule.hessian.decode(best.left[1]))
-    tree.add_leaf(rule.leaf_value(best.right), rule.hessian.decode(best.right[1]))
-    return tree.split(leaf.node, best, cut_points, left)
+        cells = sums.reshape(len(wanted), -1)
+        children = (parted.children(of_node, layout) for parted, of_node in zip(wanted, cells, strict=True))
+        frontier = [leaf for both in children for leaf in both if rule.may_split(leaf.sums.total)]

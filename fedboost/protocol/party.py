@@ -151,10 +151,12 @@ class Party:
         if self._pairs is None:
             self._pairs = self._quantise(query)
         self._nodes.apply(query.splits, binned, cut_points)
-        out = np.zeros((len(query.nodes), layout.cells), np.int64)
+        out = np.zeros((len(query.nodes), layout.cells + histogram.STATS), np.int64)
         for node, cells in zip(query.nodes, out, strict=True):
             rows = self._nodes.of(node)
-            histogram.build(binned, rows, self._pairs, layout, query.gradient.limit, cells)
+            sums, last = cells[: layout.cells], cells[layout.cells :]
+            histogram.build(binned, rows, self._pairs, layout, query.gradient.limit, sums)
+            last[:] = histogram.sum_positive(rows, self._pairs)
         return out.reshape(-1)
 
     def _end_round(self, query: EndRoundQuery) -> Int64:

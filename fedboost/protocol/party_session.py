@@ -213,7 +213,7 @@ class PartySession:
         tag = tag_of(ask, self._transcript)
         parts, note = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, type(ask.query).__name__, tag.cells, tag.cells * tag.cell_bytes + len(note))
+        self._record(ask, type(ask.query).__name__, ask.query.cells, tag.size + len(note))
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
@@ -293,9 +293,11 @@ class PartySession:
         if plain and not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         values = self._party.answer(query)
-        if values.size != tag.cells:
-            raise PeerError(f"the query asks for {tag.cells} integers and its answer has {values.size}")
-        return self._sealer.seal(values, tag), self._sealer.note()
+        if values.size != query.cells:
+            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+        if plain and not queries.fits(query, values):
+            raise PeerError("cells too narrow for the sums of this site alone")
+        return self._sealer.seal(queries.to_cells(query, values), tag), self._sealer.note()
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked
@@ -354,7 +356,7 @@ def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a question is sealed."""
     query = ask.query
     tree = queries.tree_of(query)
-    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, query.cells, query.cell_bytes)
+    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, queries.runs(query))
 
 
 def _same(one: Ask, other: Ask) -> bool:

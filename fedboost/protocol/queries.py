@@ -1,7 +1,7 @@
 """The closed set of questions. Whatever a program wants to know, it asks with one of these.
 
 Promises: each query says how many integers answer it and how large one row's share of any of them can be,
-so both ends know the width of a cell before anything is computed. `rows` is the number of rows behind the
+so both ends know the bits of a cell before anything is computed. `rows` is the number of rows behind the
 sum, a public number; it bounds the cells.
 Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 """
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.errors import Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BYTES, Scale, cell_bytes
-from fedboost.gbdt import metrics
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.bins import MAX_CODES, SUBCELLS_PER_BIN, CutPoints, Grid
-from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import ROOT, Split
 from fedboost.privacy import fields
+from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import Terms
 
 START_BITS = 24
@@ -41,8 +42,8 @@ class RowsQuery:
         return 1 + EXPONENT_VECTORS * EXPONENT_CELLS
 
     @property
-    def cell_bytes(self) -> int:
-        return MAX_CELL_BYTES  # nobody knows the number of rows yet
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS  # nobody knows the number of rows yet
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,8 @@ class QuantileQuery:
         return sum(grid.cells for grid in self.grids)
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(1, self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ class KllQuery:
         return self.features * (2 + self.max_bin)
 
     @property
-    def cell_bytes(self) -> int:
-        return MAX_CELL_BYTES
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,8 @@ class StartQuery:
         return STATS
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,12 @@ class HistogramQuery:
     """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
 
     Gradients are taken and quantised when a tree's root is asked for. `bins` is the number of bins of all
-    features. Answer: [node, bin, (gradient, hessian)].
+    features. Answer: [node, bin, (gradient, hessian)], and of each node one pair more, behind its bins: the
+    sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
+
+    widths: of each node, what its sums take, where that follows from sums that were opened before: bits of a
+    gradient's sum, with the sign, and of a hessian's, without one. None where nothing is known but the rows.
+    A pair travels as one cell of both widths, if there are so many bits.
     """
 
     rows: int
@@ -114,14 +120,27 @@ class HistogramQuery:
     bins: int
     gradient: Scale
     hessian: Scale
+    widths: tuple[Widths, ...] = ()
 
     @property
     def cells(self) -> int:
-        return len(self.nodes) * self.bins * STATS
+        return len(self.nodes) * (self.bins + 1) * STATS
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+    def node_widths(self) -> tuple[Widths, ...]:
+        """The widths of each node's sums."""
+        gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
+        return self.widths or ((gradient, hessian - 1),) * len(self.nodes)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        pairs = self.bins + 1
+        return tuple(
+            Run(pairs, gradient + hessian)
+            if gradient + hessian <= MAX_CELL_BITS
+            else Run(pairs * STATS, max(gradient, hessian + 1))
+            for gradient, hessian in self.node_widths
+        )
 
 
 @dataclass(frozen=True)
@@ -145,8 +164,8 @@ class EndRoundQuery:
         return metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(metrics.limit(self.metrics, self.scale), self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(metrics.limit(self.metrics, self.scale), self.rows)
 
 
 Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | EndRoundQuery
@@ -158,6 +177,36 @@ LARGEST_VALUE = float(np.finfo(np.float32).max)
 """Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
+
+
+def runs(query: Query) -> tuple[Run, ...]:
+    """The cells in which an answer travels."""
+    return query.runs if isinstance(query, HistogramQuery) else (Run(query.cells, query.cell_bits),)
+
+
+def fits(query: Query, answer: Int64) -> bool:
+    """Whether the cells hold this answer, when no other party adds to it."""
+    if not isinstance(query, HistogramQuery):
+        return True
+    nodes = zip(answer.reshape(len(query.nodes), -1), query.node_widths, strict=True)
+    return all(histogram.fit(sums, widths) for sums, widths in nodes)
+
+
+def to_cells(query: Query, answer: Int64) -> Int64:
+    """An answer as it is sealed: an integer for each cell."""
+    if not isinstance(query, HistogramQuery):
+        return answer
+    nodes = zip(answer.reshape(len(query.nodes), -1), query.runs, query.node_widths, strict=True)
+    return np.concatenate([histogram.join(sums, run.cells, widths[1]) for sums, run, widths in nodes])
+
+
+def from_cells(query: Query, total: Int64) -> Int64:
+    """The sum of answers, from the cells of the sealed ones: [query.cells]."""
+    if not isinstance(query, HistogramQuery):
+        return total
+    ends = np.cumsum([run.cells for run in query.runs])[:-1]
+    nodes = zip(np.split(total, ends), query.node_widths, strict=True)
+    return np.concatenate([histogram.part(cells, query.bins + 1, widths[1]) for cells, widths in nodes])
 
 
 def digest(query: object) -> bytes:
@@ -229,8 +278,15 @@ def check(query: Query, terms: Terms) -> None:
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
-        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian):
+        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths):
             _check_bits(terms.gradient_bits, gradient, hessian)
+            if widths and len(widths) != len(nodes):
+                raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
+            if any(
+                not (1 <= of_gradient <= MAX_CELL_BITS and 1 <= of_hessian < MAX_CELL_BITS)
+                for of_gradient, of_hessian in widths
+            ):
+                raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
             check_tree(terms, tree, splits, ())
             if tree == CONSTANT_TREE:
                 raise Refused("histograms before the first tree")

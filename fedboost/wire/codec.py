@@ -49,7 +49,7 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, MAX_ROUNDS, Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_TO_AGGREGATOR = 4 << 20
 """Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
@@ -213,7 +213,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 rows=rows, features=cuts, gradient=_scale_to_pb(gradient), hessian=_scale_to_pb(hessian)
             )
             return {"start": start}
-        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian):
+        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths):
             histograms = pb.HistogramQuery(
                 rows=rows,
                 tree=tree,
@@ -222,6 +222,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 bins=bins,
                 gradient=_scale_to_pb(gradient),
                 hessian=_scale_to_pb(hessian),
+                widths=bytes(width for of_node in widths for width in of_node),
             )
             return {"histograms": histograms}
         case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents):
@@ -262,6 +263,7 @@ def _query_from_pb(ask: Any) -> Query:
                 q.bins,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
+                _widths_from_pb(q.widths),
             )
         case "end_round":
             q = ask.end_round
@@ -278,6 +280,11 @@ def _query_from_pb(ask: Any) -> Query:
                 q.exponents,
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
+
+
+def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
+    _require(len(widths) % 2 == 0 and len(widths) <= 2 * MAX_NODES, f"{len(widths)} widths")
+    return tuple(zip(widths[::2], widths[1::2], strict=True))
 
 
 def _rows(query: Any) -> int:

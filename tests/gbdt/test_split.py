@@ -11,7 +11,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.bins import BinnedRows, CutPoints
-from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.split import SplitRule
 
 UNITS = Scale(15, 16)  # one unit is 1.0
@@ -160,3 +160,66 @@ def test_features_that_disagree_are_a_peer_error():
 def test_a_negative_hessian_is_a_peer_error():
     with pytest.raises(PeerError, match="negative"):
         histograms.node_total(np.array([1, -2, 3, 8], np.int64), layout_of(2))
+
+
+# ---- what is known of a node ------------------------------------------------------------------------
+
+
+def sums_of(gradient, hessian, codes, layout):
+    """Of rows of one feature: what a party answers, read."""
+    cells = np.zeros(layout.cells + 2, np.int64)
+    np.add.at(cells, 2 * codes, gradient)
+    np.add.at(cells, 2 * codes + 1, hessian)
+    cells[-2:] = gradient[gradient > 0].sum(), hessian.sum()
+    return NodeSums.read(cells, layout)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-50, 50), st.integers(0, 40), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    extra=st.integers(0, 3),
+)
+def test_the_widths_of_a_child_hold_its_sums_and_are_no_wider_than_its_parents(rows, extra):
+    gradient, hessian, codes, left = (np.array(column) for column in zip(*rows, strict=True))
+    layout = layout_of(4)
+    parent = sums_of(gradient, hessian, codes, layout)
+    child = sums_of(gradient[left], hessian[left], codes[left], layout)
+    other = sums_of(gradient[~left], hessian[~left], codes[~left], layout)
+    sibling = parent.sibling(child)
+    assert (sibling.total, sibling.positive) == (other.total, other.positive)
+    assert sibling.histogram.tolist() == other.histogram.tolist()
+    widths = parent.widths(child.total, other.total)
+    last = np.array([child.positive, child.total[1]])
+    assert histograms.fit(np.concatenate([child.histogram, last]), widths)
+    magnitudes = int(np.abs(gradient).sum())
+    assert 1 <= widths[0] <= magnitudes.bit_length() + 1
+    assert 1 <= widths[1] <= max(1, int(hessian.sum()).bit_length())
+
+
+def test_sums_over_rows_that_are_not_those_of_the_bins_are_a_peer_error():
+    layout = layout_of(2)
+    assert NodeSums.read(np.array([5, 1, 1, 3, 6, 4], np.int64), layout).positive == 6
+    for last in ([5, 4], [-1, 4], [6, 5], [6, 3]):
+        with pytest.raises(PeerError, match="not those of its bins"):
+            NodeSums.read(np.array([5, 1, 1, 3, *last], np.int64), layout)
+
+
+def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
+    layout = layout_of(1)
+    parent = NodeSums.read(np.array([0, 8, 10, 8], np.int64), layout)
+    child = NodeSums.read(np.array([-5, 4, 6, 4], np.int64), layout)
+    with pytest.raises(PeerError, match="more than its parent has"):
+        parent.sibling(child)  # the sibling would have 5 in all, and 4 above 0
+    with pytest.raises(PeerError, match="fewer than its children have"):
+        parent.widths((-11, 4), (11, 4))
+
+
+@pytest.mark.parametrize(
+    ("sums", "fits"),
+    [([7, 15], True), ([-7, 15], True), ([8, 15], False), ([-8, 0], False), ([0, 16], False), ([], True)],
+)
+def test_what_fits_cells_of_4_and_4_bits(sums, fits):
+    assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits

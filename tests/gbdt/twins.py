@@ -89,6 +89,20 @@ def sum_pairs(pairs):
     return sum(g for g, _ in apart), sum(h for _, h in apart)
 
 
+def sum_positive(rows, pairs):
+    apart = [unpack(int(pairs[row])) for row in rows]
+    return sum(g for g, _ in apart if g > 0), sum(h for _, h in apart)
+
+
+def largest_of_pairs(sums):
+    return max((abs(int(g)) for g in sums[::2]), default=0), max((int(h) for h in sums[1::2]), default=0)
+
+
+def join_pairs(sums, bits):
+    cells = [int(g) * 2**bits + int(h) for g, h in zip(sums[::2], sums[1::2], strict=True)]
+    return [(cell + 2**63) % 2**64 - 2**63 for cell in cells]
+
+
 def partition(codes, last_left, missing_bin, missing_left, rows):
     """The rows that go left, and those that go right, each in the old order."""
 

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from fedboost.programs.boosting import train
 from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
-from fedboost.protocol.queries import HistogramQuery
+from fedboost.protocol.queries import HistogramQuery, runs
 
 ROWS = 400
 SMALL = {"rounds": 4, "max_depth": 4}
@@ -311,15 +311,16 @@ def test_parties_are_asked_for_the_smaller_child():
 # ---- reports that cannot be -------------------------------------------------------------------------
 
 
-def spoiling(turn, width, cell, by=1):
-    """Change one integer, in cells of `width` bytes, of what party p1 reports in one turn."""
+def spoiling(turn, query, cell, by=1):
+    """Change one cell of what party p1 reports in one turn, in which this is asked."""
+    of_query = [(run.cells, run.bits) for run in runs(query)]
 
     def spoil(party, message):
         if party != "p1" or not isinstance(message, Report) or message.turn != turn:
             return message
-        values = unpack(message.cells, width)
+        values = unpack(message.cells, *of_query)
         values[cell] += by
-        return dataclasses.replace(message, cells=pack(values, width))
+        return dataclasses.replace(message, cells=pack(values, *of_query))
 
     return spoil
 
@@ -353,10 +354,12 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         "a child": kinds["HistogramQuery"][1],
     }
     for what, turn in spoilt.items():
-        session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell=3), **SMALL)
-        assert session.state == "failed", what
-        assert session.booster is None
-        assert f"turn {turn}:" in str(session.error), what
+        last = sum(run.cells for run in runs(asked[turn])) - 1
+        for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
+            session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
+            assert session.state == "failed", (what, cell, by)
+            assert session.booster is None
+            assert f"turn {turn}:" in str(session.error), what
 
 
 @pytest.mark.parametrize(
@@ -365,7 +368,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         ("RowsQuery", 0, -(10**6), "the parties count"),
         ("RowsQuery", 0, 1 << 62, "the parties count"),
         ("RowsQuery", 1, -(10**6), "the parties count"),
-        ("StartQuery", 0, 1 << 33, "make the mean label"),
+        ("StartQuery", 0, 1 << 31, "make the mean label"),
         ("EndRoundQuery", 0, -(10**8), "metric sums that cannot be"),
         ("EndRoundQuery", 1, -(1 << 36), "metric sums that cannot be"),
     ],
@@ -375,9 +378,35 @@ def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, 
     parts = PARTITIONS["3 at random"]
     asked = turns_of(X, y, parts, **SMALL)
     turn = max(turn for turn, query in asked.items() if type(query).__name__ == kind)
-    session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell, by), **SMALL)
+    session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
     assert session.state == "failed"
     assert str(session.error).startswith(f"turn {turn}: ")
+    assert says in str(session.error)
+
+
+@pytest.mark.parametrize("fewer", [(6, 0), (0, 6), (6, 6)])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_cells_that_are_too_narrow_never_give_a_model(protection, fewer):
+    """Parties see that their own sums do not fit where the aggregator may know it, and all is masked else:
+    then the total of the bins shows it."""
+
+    def narrow(terms, grown):
+        program = train(terms, grown)
+        query = next(program)
+        while True:
+            if isinstance(query, HistogramQuery):
+                widths = tuple((g - fewer[0], h - fewer[1]) for g, h in query.widths)
+                query = dataclasses.replace(query, widths=widths)
+            try:
+                query = program.send((yield query))
+            except StopIteration as end:
+                return end.value
+
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], program=narrow, protection=protection, **SMALL)
+    assert session.state == "failed"
+    assert session.booster is None
+    says = "too narrow for the sums" if protection == "plain" else "sum to the same total"
     assert says in str(session.error)
 
 

@@ -107,6 +107,7 @@ def grids(draw):
     return Grid(np.array(starts, np.uint32), np.array(widths, np.uint8), np.array(subdivisions, np.uint8))
 
 
+byte = st.integers(0, 255)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
 cut_points = st.lists(st.tuples(cuts, st.booleans()), max_size=4).map(
@@ -118,7 +119,17 @@ queries = st.one_of(
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
     st.builds(KllQuery, rows, u32, u32),
     st.builds(StartQuery, rows, cut_points, scales, scales),
-    st.builds(HistogramQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, scales, scales),
+    st.builds(
+        HistogramQuery,
+        rows,
+        u32,
+        splits,
+        st.lists(u32, max_size=5).map(tuple),
+        u32,
+        scales,
+        scales,
+        st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
+    ),
     st.builds(
         EndRoundQuery,
         rows,
@@ -290,6 +301,7 @@ any_query = st.one_of(
         bins=u32,
         gradient=any_scale,
         hessian=any_scale,
+        widths=st.binary(max_size=7),
     ),
     st.builds(
         lambda **q: pb.Ask(end_round=pb.EndRoundQuery(**q)),

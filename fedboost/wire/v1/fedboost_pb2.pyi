@@ -245,7 +245,7 @@ class Scale(_message.Message):
     def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian")
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +253,7 @@ class HistogramQuery(_message.Message):
     BINS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    WIDTHS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: _containers.RepeatedCompositeFieldContainer[Split]
@@ -260,7 +261,8 @@ class HistogramQuery(_message.Message):
     bins: int
     gradient: Scale
     hessian: Scale
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+    widths: bytes
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("node", "feature", "bin", "missing_left", "left")
