@@ -30,22 +30,43 @@ class Layout:
     """Where each feature's bins stand in a histogram.
 
     offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], whether one bin more follows,
-    for missing values; bins: all bins of all features.
+    for missing values; bins: all bins of all features; features: the numbers of these features, increasing.
     """
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
     missing: npt.NDArray[np.bool_]
     bins: int
+    features: tuple[int, ...]
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
         """The layout these cut points give."""
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
         missing = np.array(cut_points.missing, np.bool_)
+        return cls._made(value_bins, missing, tuple(range(value_bins.size)))
+
+    @classmethod
+    def _made(cls, value_bins: Int64, missing: npt.NDArray[np.bool_], features: tuple[int, ...]) -> "Layout":
         ends = np.cumsum(value_bins + missing)
-        offsets = np.concatenate([[0], ends[:-1]]).astype(np.uint32)
-        return cls(offsets, value_bins, missing, int(ends[-1]))
+        offsets = np.concatenate([[0], ends])[:-1].astype(np.uint32)
+        return cls(offsets, value_bins, missing, int(ends[-1]) if ends.size else 0, features)
+
+    def only(self, features: tuple[int, ...]) -> "Layout":
+        """The layout of some of these features, increasing."""
+        if features == self.features:
+            return self
+        places = [self.features.index(feature) for feature in features]
+        return self._made(self.value_bins[places], self.missing[places], features)
+
+    def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
+        """The part of a histogram that is of some of these features, increasing."""
+        if features == self.features:
+            return histogram
+        ends = (*self.offsets.tolist(), self.bins)
+        places = [self.features.index(feature) for feature in features]
+        slices = [histogram[STATS * ends[place] : STATS * ends[place + 1]] for place in places]
+        return np.concatenate([np.zeros(0, np.int64), *slices])
 
     @property
     def cells(self) -> int:
@@ -65,10 +86,11 @@ def build(binned: BinnedRows, rows: Rows, pairs: Int64, layout: Layout, limit: i
 
 @dataclass(frozen=True)
 class NodeSums:
-    """What is known of a node: its histogram, int64 [layout.cells]; the sums of gradients and hessians over
-    all its rows; and the sum of those gradients that are above 0, which bounds what any bin of its children
-    can hold."""
+    """What is known of a node: the histogram, int64 [layout.cells], of the features of the layout; the sums
+    of gradients and hessians over all its rows; and the sum of those gradients that are above 0, which bounds
+    what any bin of its children can hold."""
 
+    layout: Layout
     histogram: Int64
     total: Total
     positive: int
@@ -81,15 +103,29 @@ class NodeSums:
         positive, hessian = (int(cell) for cell in cells[-STATS:])
         if hessian != total[1] or positive < max(total[0], 0):
             raise PeerError("the sums over a node's rows are not those of its bins")
-        return cls(cells[:-STATS], total, positive)
+        return cls(layout, cells[:-STATS], total, positive)
 
     def sibling(self, child: "NodeSums") -> "NodeSums":
-        """Of the other child. PeerError if the gradients above 0 cannot be."""
+        """Of the other child, for features known of both. PeerError if the gradients above 0 cannot be."""
         total = self.total[0] - child.total[0], self.total[1] - child.total[1]
         positive = self.positive - child.positive
         if positive < max(total[0], 0):
             raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
-        return NodeSums(self.histogram - child.histogram, total, positive)
+        both = tuple(feature for feature in child.layout.features if feature in self.layout.features)
+        mine, its = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
+        return NodeSums(self.layout.only(both), mine - its, total, positive)
+
+    def joined(self, other: "NodeSums", layout: Layout) -> "NodeSums":
+        """The same node with the features of both, all of the layout. PeerError if they are of two nodes."""
+        if (other.total, other.positive) != (self.total, self.positive):
+            raise PeerError("the sums of a node are not its parent's less its sibling's")
+        knows = set(self.layout.features)
+        parts = [(self if f in knows else other).of_feature(f) for f in layout.features]
+        return NodeSums(layout, np.concatenate(parts), self.total, self.positive)
+
+    def of_feature(self, feature: int) -> Int64:
+        """The bins of one feature."""
+        return self.layout.pick(self.histogram, (feature,))
 
     def widths(self, child: Total, sibling: Total) -> Widths:
         """Bits for the sums of a child's bins, when only the sums over all rows of both children are known.

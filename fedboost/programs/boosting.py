@@ -13,12 +13,18 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
-from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
-from fedboost.programs.frontier import Leaf, Parted, add_children
+from fedboost.programs.frontier import Leaf, Level, Parted, add_children, elect
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
-from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    Query,
+    RowsQuery,
+    VoteQuery,
+)
 from fedboost.protocol.terms import Terms
 
 
@@ -74,45 +80,35 @@ def grow_tree(
 def _grow(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    rule = SplitRule(
-        terms.reg_lambda,
-        terms.reg_alpha,
-        terms.gamma,
-        terms.min_child_weight,
-        terms.learning_rate,
-        scales.gradient,
-        scales.hessian,
-    )
+    rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
     scale = rule.gradient, rule.hessian
-
-    def ask(splits: tuple[Split, ...], wanted: list[Parted]) -> HistogramQuery:
-        nodes, widths = (tuple(each) for each in zip(*((p.asked, p.widths) for p in wanted), strict=True))
-        return HistogramQuery(rows, number, splits, nodes, layout.bins, *scale, widths)
-
     tree = Tree()
     root = NodeSums.read((yield HistogramQuery(rows, number, (), (ROOT,), layout.bins, *scale)), layout)
     tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
     frontier = [Leaf(ROOT, 0, root)]
     while True:
-        splits, pairs = [], []
+        splits, wanted = [], []
         for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, layout, leaf.sums.total)
+            best = rule.best_split(leaf.sums.histogram, leaf.sums.layout, leaf.sums.total)
             if best is not None:
                 splits.append(add_children(tree, leaf, best, cut_points, rule))
-                pairs.append((leaf, best))
-        wanted = [
-            Parted(leaf, best, split.left)
-            for (leaf, best), split in zip(pairs, splits, strict=True)
-            if leaf.depth + 1 < terms.max_depth and (rule.may_split(best.left) or rule.may_split(best.right))
-        ]
+                parted = Parted(leaf, best, splits[-1].left, rule)
+                if leaf.depth + 1 < terms.max_depth and parted.open:
+                    wanted.append(parted)
+        news = tuple(splits)
         if not wanted:
-            return tree, tuple(splits)
+            return tree, news
         try:
-            sums = yield ask(tuple(splits), wanted)
+            elected = [layout] * len(wanted)
+            if terms.vote_top_k:
+                voters = tuple(node for parted in wanted for node in parted.open)
+                features = len(layout.features), len(terms.parties)
+                votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
+                news, elected = (), elect(wanted, votes, layout, terms.vote_top_k)
+            level = Level(wanted, elected)
+            query = level.query(terms, rows, number, news, layout)
+            frontier = level.leaves(query.by_node((yield query)))
         except CutShort:
-            return tree, tuple(splits)
-        cells = sums.reshape(len(wanted), -1)
-        children = (parted.children(of_node, layout) for parted, of_node in zip(wanted, cells, strict=True))
-        frontier = [leaf for both in children for leaf in both if rule.may_split(leaf.sums.total)]
+            return tree, news

@@ -19,6 +19,7 @@ from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
 from fedboost.protocol import queries
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
 from fedboost.protocol.queries import (
+    Elected,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -26,8 +27,11 @@ from fedboost.protocol.queries import (
     Query,
     RowsQuery,
     StartQuery,
+    TreeQuery,
+    VoteQuery,
 )
 from fedboost.protocol.terms import Terms
+from fedboost.protocol.voting import OwnHistograms, vote
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Party:
         self._nodes = RowsOfNodes(shard.rows)
         self._pairs: Int64 | None = None
         """Quantised gradients of the tree that grows, once its first histogram was asked for."""
+        self._own: OwnHistograms | None = None
+        """Where features are voted for: this party's own histograms of that tree."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -81,7 +87,7 @@ class Party:
         if so_far.splits:
             binned, cut_points, _ = self._started()
             self._nodes.apply(so_far.splits, binned, cut_points)
-        self._pairs = None
+        self._pairs = self._own = None
         self.so_far = so_far
 
     def _answer(self, query: Query) -> Int64:
@@ -100,6 +106,8 @@ class Party:
                 return self._start(query)
             case HistogramQuery():
                 return self._histograms(query)
+            case VoteQuery():
+                return self._votes(query)
             case EndRoundQuery():
                 return self._end_round(query)
             case _:
@@ -120,7 +128,7 @@ class Party:
             [exponent_counts(v) for v in (gradient, hessian, shard.weight.astype(np.float64))]
         )
 
-    def _quantise(self, query: StartQuery | HistogramQuery) -> Int64:
+    def _quantise(self, query: StartQuery | TreeQuery) -> Int64:
         """(gradient << 32) + hessian of each row, as fixed-point numbers."""
         gradient, hessian = self._loss.gradients(self._margin, self._shard.label, self._shard.weight)
         factors = query.gradient.factor, query.hessian.factor
@@ -138,26 +146,64 @@ class Party:
         return np.array(kernels.sum_pairs(self._quantise(query)), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
-        binned, cut_points, layout = self._started()
-        tree, levels = self.so_far.tree, self.so_far.levels
+        binned, _, layout = self._started()
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
-        if query.tree != tree:
-            raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
-        if (levels == 0) != (query.nodes == (ROOT,)):
-            raise PeerError(f"tree {tree}: the root must be asked for once, and first")
-        if levels == self._terms.max_depth:
-            raise PeerError(f"tree {tree}: more levels than the terms allow")
-        if self._pairs is None:
-            self._pairs = self._quantise(query)
-        self._nodes.apply(query.splits, binned, cut_points)
+        if self._terms.vote_top_k:
+            return self._elected(query)
+        pairs = self._grow(query)
         out = np.zeros((len(query.nodes), layout.cells + histogram.STATS), np.int64)
         for node, cells in zip(query.nodes, out, strict=True):
             rows = self._nodes.of(node)
             sums, last = cells[: layout.cells], cells[layout.cells :]
-            histogram.build(binned, rows, self._pairs, layout, query.gradient.limit, sums)
-            last[:] = histogram.sum_positive(rows, self._pairs)
+            histogram.build(binned, rows, pairs, layout, query.gradient.limit, sums)
+            last[:] = histogram.sum_positive(rows, pairs)
         return out.reshape(-1)
+
+    def _grow(self, query: TreeQuery) -> Int64:
+        """Apply the splits of a question about the tree that grows; the pairs of its rows."""
+        binned, cut_points, _ = self._started()
+        tree, levels = self.so_far.tree, self.so_far.levels
+        if query.tree != tree:
+            raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
+        if (levels == 0) != (query.nodes == (ROOT,)):
+            raise PeerError(f"tree {tree}: the root must be asked for once, and first")
+        if levels == self._terms.levels:
+            raise PeerError(f"tree {tree}: more levels than the terms allow")
+        if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
+            raise PeerError(f"tree {tree}: votes and histograms take turns")
+        if self._pairs is None:
+            self._pairs = self._quantise(query)
+        self._nodes.apply(query.splits, binned, cut_points)
+        return self._pairs
+
+    def _votes(self, query: VoteQuery) -> Int64:
+        own, (_, _, layout) = self._own_of(query, self._grow(query)), self._started()
+        own.descend(query.splits, query.nodes, queries.MAX_CELLS)
+        share = min(self._shard.rows / query.rows, 1.0)
+        rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
+        most = self._terms.vote_top_k
+        return np.concatenate([vote(own.of(node), layout, rule, most) for node in query.nodes])
+
+    def _elected(self, query: HistogramQuery) -> Int64:
+        """The bins of some features of each node; of all at the root."""
+        pairs = self._grow(query)
+        own, (_, _, layout) = self._own_of(query, pairs), self._started()
+        out = []
+        everything = Elected(layout.features, layout.bins)
+        for node, elected in zip(query.nodes, query.elected or (everything,), strict=True):
+            picked = layout.pick(own.of(node), elected.features)
+            if picked.size != histogram.STATS * elected.bins:
+                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
+            out += [picked, np.array(histogram.sum_positive(self._nodes.of(node), pairs), np.int64)]
+        return np.concatenate(out)
+
+    def _own_of(self, query: TreeQuery, pairs: Int64) -> OwnHistograms:
+        """This party's own histograms of the tree that grows."""
+        if self._own is None:
+            binned, _, layout = self._started()
+            self._own = OwnHistograms(binned, layout, self._nodes, pairs, query.gradient.limit)
+        return self._own
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self._started()
@@ -173,7 +219,7 @@ class Party:
         binned, cut_points, _ = self._started()
         self._nodes.apply(splits, binned, cut_points)
         self._nodes.add_values(dict(values), self._margin)
-        self._nodes, self._pairs = RowsOfNodes(self._shard.rows), None
+        self._nodes, self._pairs, self._own = RowsOfNodes(self._shard.rows), None, None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

@@ -101,6 +101,14 @@ class StartQuery:
 
 
 @dataclass(frozen=True)
+class Elected:
+    """The features of a node whose bins are asked for, increasing, and how many bins they have together."""
+
+    features: tuple[int, ...]
+    bins: int
+
+
+@dataclass(frozen=True)
 class HistogramQuery:
     """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
 
@@ -111,6 +119,9 @@ class HistogramQuery:
     widths: of each node, what its sums take, where that follows from sums that were opened before: bits of a
     gradient's sum, with the sign, and of a hessian's, without one. None where nothing is known but the rows.
     A pair travels as one cell of both widths, if there are so many bits.
+
+    elected: of each node the features that are asked for, increasing, and how many bins they have. All
+    features of all nodes where there are none.
     """
 
     rows: int
@@ -121,10 +132,22 @@ class HistogramQuery:
     gradient: Scale
     hessian: Scale
     widths: tuple[Widths, ...] = ()
+    elected: tuple[Elected, ...] = ()
 
     @property
     def cells(self) -> int:
-        return len(self.nodes) * (self.bins + 1) * STATS
+        return sum(self.node_pairs) * STATS
+
+    @property
+    def node_pairs(self) -> tuple[int, ...]:
+        """Pairs of sums of each node."""
+        bins = (one.bins for one in self.elected) if self.elected else (self.bins for _ in self.nodes)
+        return tuple(of_node + 1 for of_node in bins)
+
+    def by_node(self, answer: Int64) -> list[Int64]:
+        """An answer, or the sum of answers, node by node."""
+        ends: Int64 = np.cumsum(self.node_pairs) * STATS
+        return np.split(answer, ends[:-1])
 
     @property
     def node_widths(self) -> tuple[Widths, ...]:
@@ -134,13 +157,39 @@ class HistogramQuery:
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        pairs = self.bins + 1
         return tuple(
             Run(pairs, gradient + hessian)
             if gradient + hessian <= MAX_CELL_BITS
             else Run(pairs * STATS, max(gradient, hessian + 1))
-            for gradient, hessian in self.node_widths
+            for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class VoteQuery:
+    """Apply these splits to the tree that grows. By which features would you split each of these nodes?
+
+    Asked before the histograms of each level but the root's, where the terms have features elected. `parties`
+    is how many answer. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
+    own rows (fewer if fewer gain), 0 for others.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    features: int
+    parties: int
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * self.features
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.parties)
 
 
 @dataclass(frozen=True)
@@ -168,7 +217,9 @@ class EndRoundQuery:
         return cell_bits(metrics.limit(self.metrics, self.scale), self.rows)
 
 
-Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | EndRoundQuery
+Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | VoteQuery | EndRoundQuery
+TreeQuery = HistogramQuery | VoteQuery
+"""What is asked while a tree grows."""
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -188,7 +239,7 @@ def fits(query: Query, answer: Int64) -> bool:
     """Whether the cells hold this answer, when no other party adds to it."""
     if not isinstance(query, HistogramQuery):
         return True
-    nodes = zip(answer.reshape(len(query.nodes), -1), query.node_widths, strict=True)
+    nodes = zip(query.by_node(answer), query.node_widths, strict=True)
     return all(histogram.fit(sums, widths) for sums, widths in nodes)
 
 
@@ -196,7 +247,7 @@ def to_cells(query: Query, answer: Int64) -> Int64:
     """An answer as it is sealed: an integer for each cell."""
     if not isinstance(query, HistogramQuery):
         return answer
-    nodes = zip(answer.reshape(len(query.nodes), -1), query.runs, query.node_widths, strict=True)
+    nodes = zip(query.by_node(answer), query.runs, query.node_widths, strict=True)
     return np.concatenate([histogram.join(sums, run.cells, widths[1]) for sums, run, widths in nodes])
 
 
@@ -205,8 +256,8 @@ def from_cells(query: Query, total: Int64) -> Int64:
     if not isinstance(query, HistogramQuery):
         return total
     ends = np.cumsum([run.cells for run in query.runs])[:-1]
-    nodes = zip(np.split(total, ends), query.node_widths, strict=True)
-    return np.concatenate([histogram.part(cells, query.bins + 1, widths[1]) for cells, widths in nodes])
+    nodes = zip(np.split(total, ends), query.node_pairs, query.node_widths, strict=True)
+    return np.concatenate([histogram.part(cells, pairs, widths[1]) for cells, pairs, widths in nodes])
 
 
 def digest(query: object) -> bytes:
@@ -248,7 +299,7 @@ def _flatten(value: object, tokens: list[bytes]) -> None:
 
 def tree_of(query: Query) -> int:
     """The tree a query belongs to; what comes before the first tree belongs to the constant."""
-    return query.tree if isinstance(query, HistogramQuery | EndRoundQuery) else CONSTANT_TREE
+    return query.tree if isinstance(query, TreeQuery | EndRoundQuery) else CONSTANT_TREE
 
 
 def stage_of(query: Query) -> int:
@@ -278,8 +329,9 @@ def check(query: Query, terms: Terms) -> None:
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
-        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths):
+        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected):
             _check_bits(terms.gradient_bits, gradient, hessian)
+            _check_nodes(terms, tree, splits, nodes)
             if widths and len(widths) != len(nodes):
                 raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
             if any(
@@ -287,13 +339,19 @@ def check(query: Query, terms: Terms) -> None:
                 for of_gradient, of_hessian in widths
             ):
                 raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
-            check_tree(terms, tree, splits, ())
-            if tree == CONSTANT_TREE:
-                raise Refused("histograms before the first tree")
-            if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
-                raise Refused(
-                    f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
-                )
+            if bool(elected) != bool(terms.vote_top_k and nodes != (ROOT,)):
+                raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
+            if elected and len(elected) != len(nodes):
+                raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
+            for chosen, _ in map(dataclasses.astuple, elected):
+                known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
+                if not known or len(chosen) > terms.vote_top_k or sorted(set(chosen)) != [*chosen]:
+                    raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
+        case VoteQuery(_, tree, splits, nodes, of, parties, gradient, hessian):
+            _check_bits(terms.gradient_bits, gradient, hessian)
+            _check_nodes(terms, tree, splits, nodes)
+            if not terms.vote_top_k or of != features or not 1 <= parties <= len(terms.parties):
+                raise Refused(f"votes of {parties} parties on {of} features, the terms say otherwise")
         case EndRoundQuery(_, tree, splits, values, names, _, exponents):
             check_tree(terms, tree, splits, values)
             if exponents and not terms.asks_for_exponents:
@@ -302,6 +360,16 @@ def check(query: Query, terms: Terms) -> None:
                 raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
         case RowsQuery():
             pass
+
+
+def _check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
+    check_tree(terms, tree, splits, ())
+    if tree == CONSTANT_TREE:
+        raise Refused("histograms before the first tree")
+    if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
+        raise Refused(
+            f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
+        )
 
 
 def _check_bits(bits: int, *scales: Scale) -> None:

@@ -21,12 +21,14 @@ from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
+    Elected,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
     QuantileQuery,
     RowsQuery,
     StartQuery,
+    VoteQuery,
 )
 from fedboost.protocol.terms import Terms
 from fedboost.wire import codec
@@ -129,7 +131,9 @@ queries = st.one_of(
         scales,
         scales,
         st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
+        st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
     ),
+    st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
     st.builds(
         EndRoundQuery,
         rows,
@@ -302,6 +306,19 @@ any_query = st.one_of(
         gradient=any_scale,
         hessian=any_scale,
         widths=st.binary(max_size=7),
+        elected=st.lists(
+            st.builds(lambda **e: pb.Elected(**e), features=st.lists(u32, max_size=3), bins=u32), max_size=3
+        ),
+    ),
+    st.builds(
+        lambda **q: pb.Ask(votes=pb.VoteQuery(**q)),
+        rows=u64,
+        tree=u32,
+        nodes=st.lists(u32, max_size=3),
+        features=u32,
+        parties=u32,
+        gradient=any_scale,
+        hessian=any_scale,
     ),
     st.builds(
         lambda **q: pb.Ask(end_round=pb.EndRoundQuery(**q)),
