@@ -31,7 +31,7 @@ def unpack(packed, *runs):
     runs = tuple(Run(*run) for run in runs)
     (part,) = parts_of(runs)
     words = np.zeros(part.cells, np.uint64)
-    part.add(words, packed)
+    part.add_sparsely(words, packed)
     return signed(words, runs)
 
 

@@ -21,7 +21,9 @@ from fedboost.privacy import kernels
 
 PART_CELLS = 1 << 16
 """Integers in one part of a vector: at 8 bytes half a megabyte, far below any message limit."""
-WORD_BITS = 64
+WORD_BITS, WORD_BYTES = 64, 8
+SPARSE = 0.9
+"""A vector that has more cells than this that are not 0 is not worth a bitmap."""
 
 Words = npt.NDArray[np.uint64]
 Packed = bytes | bytearray | memoryview
@@ -40,11 +42,11 @@ class Part:
 
     def __init__(self, start: int, pieces: list[tuple[int, int]]) -> None:
         """pieces: cells and bits of each run of it."""
-        self.start = start
-        self.cells = sum(cells for cells, _ in pieces)
-        self.words = sum(-(-cells * bits // WORD_BITS) for cells, bits in pieces)
-        self.size = self.words * WORD_BITS // 8
         self._pieces: Int64 = np.array(pieces, np.int64).reshape(-1, 2)
+        self.start = start
+        self.cells = int(self._pieces[:, 0].sum())
+        self._words = words_of(self._pieces)
+        self.size = self._words * WORD_BYTES
 
     def of(self, vector: Words) -> Words:
         """Its cells of a whole vector; a view."""
@@ -60,18 +62,62 @@ class Part:
 
     def packed(self, total: Words) -> bytes:
         """The cells of this part as they travel, from its words."""
-        out = np.empty(self.words, np.uint64)
+        out = np.empty(self._words, np.uint64)
         kernels.pack(total, out, self._pieces)
         return out.tobytes()
+
+    def packed_sparsely(self, total: Words) -> bytes:
+        """The cells that are not 0, behind a bitmap of where they are; or all, where that is no shorter."""
+        if np.count_nonzero(total) > SPARSE * self.cells:
+            return self.packed(total)
+        bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells, np.uint64)
+        counts = np.empty_like(self._pieces)
+        kernels.choose(total, self._pieces, bitmap, chosen, counts)
+        out = np.empty(words_of(counts), np.uint64)
+        if bitmap.size + out.size >= self._words:
+            return self.packed(total)
+        kernels.pack(chosen, out, counts)
+        return bitmap.tobytes() + out.tobytes()
+
+    def add_sparsely(self, total: Words, packed: Packed) -> None:
+        """Add what `packed_sparsely` made: it is sparse if it is shorter than all cells are."""
+        if len(packed) >= self.size:
+            return self.add(total, packed)
+        start = self._bitmap * WORD_BYTES
+        if len(packed) < start or len(packed) % WORD_BYTES:
+            raise PeerError(f"{len(packed)} bytes of cells where {start} of a bitmap begin, or half a word")
+        bitmap, counts = self._words_in(packed[:start]), np.empty_like(self._pieces)
+        if self.cells % WORD_BITS and bitmap[-1] >> np.uint64(self.cells % WORD_BITS):
+            raise PeerError("a bitmap with more bits than there are cells")
+        chosen = np.zeros(kernels.count_chosen(bitmap, self._pieces, counts), np.uint64)
+        if len(packed) - start != words_of(counts) * WORD_BYTES:
+            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {chosen.size} cells")
+        kernels.add(chosen, self._words_in(packed[start:]), counts)
+        kernels.add_chosen(total, bitmap, chosen)
+        return None
+
+    @property
+    def _bitmap(self) -> int:
+        """Words of a bit a cell."""
+        return -(-self.cells // WORD_BITS)
 
     def _read(self, packed: Packed) -> Words:
         if len(packed) != self.size:
             raise PeerError(f"{len(packed)} bytes of cells where {self.size} were due")
+        return self._words_in(packed)
+
+    @staticmethod
+    def _words_in(packed: Packed) -> Words:
         words: Words = np.frombuffer(packed, np.uint64)
         if not words.flags.aligned:
             words = words.copy()
         words.flags.writeable = False  # one type of array for numba, whoever owns the bytes
         return words
+
+
+def words_of(pieces: Int64) -> int:
+    """Words that pieces take: int64 [P, 2], cells and bits."""
+    return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
 
 
 def parts_of(runs: tuple[Run, ...]) -> tuple[Part, ...]:

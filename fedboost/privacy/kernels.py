@@ -106,3 +106,43 @@ def pack(total, packed, pieces):
         _pack_rows(total[cell:], packed[word:], 64, lanes, bits)
         _pack_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
         cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+
+
+@_loop
+def choose(total, pieces, bitmap, chosen, counts):
+    """The cells that are not 0: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
+    order, `counts` (int64 [P, 2]) says how many of each piece, and their bits. Returns how many there are."""
+    cell, found = 0, 0
+    for piece in range(pieces.shape[0]):
+        before = found
+        for i in range(cell, cell + pieces[piece, 0]):
+            if total[i] != 0:
+                bitmap[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
+                chosen[found] = total[i]
+                found += 1
+        cell += pieces[piece, 0]
+        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
+    return found
+
+
+@_loop
+def count_chosen(bitmap, pieces, counts):
+    """`counts` as `choose` makes them, from its bitmap. Returns how many cells are chosen."""
+    cell, found = 0, 0
+    for piece in range(pieces.shape[0]):
+        before = found
+        for i in range(cell, cell + pieces[piece, 0]):
+            found += np.int64((bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
+        cell += pieces[piece, 0]
+        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
+    return found
+
+
+@_loop
+def add_chosen(total, bitmap, chosen):
+    """Add the chosen cells in their places."""
+    found = 0
+    for i in range(total.size):
+        if (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
+            total[i] += chosen[found]
+            found += 1

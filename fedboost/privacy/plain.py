@@ -1,6 +1,7 @@
 """Protection `plain`: no hiding. The aggregator sees every party's vector before it adds it.
 
-For benchmarks, tests and parties that trust the aggregator; an ordinary data-parallel allreduce.
+For benchmarks, tests and parties that trust the aggregator; an ordinary data-parallel allreduce. Where few
+bins of a node have rows, only their cells travel.
 Refuses: notes and help, which `plain` has no use for (PeerError).
 """
 
@@ -26,7 +27,7 @@ class PlainSealer:
             raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
         self._last = tag.turn, tag.attempt
         words = np.ascontiguousarray(values).view(np.uint64)
-        return (part.packed(part.of(words)) for part in tag.parts)
+        return (part.packed_sparsely(part.of(words)) for part in tag.parts)
 
     def note(self) -> bytes:
         """Nothing."""
@@ -48,7 +49,7 @@ class PlainOpener:
     def add(self, party: str, part: int, cells: bytes) -> None:
         """Add one part."""
         place = self._tag.part(part)
-        place.add(place.of(self._sum), cells)
+        place.add_sparsely(place.of(self._sum), cells)
 
     def note(self, party: str, note: bytes) -> None:
         """There must be none."""

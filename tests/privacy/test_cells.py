@@ -137,6 +137,68 @@ def test_bytes_of_another_length_are_a_peer_error(operation, bits):
     assert not total.any()
 
 
+# ---- few cells that are not 0 -----------------------------------------------------------------------
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 64)), max_size=4),
+    share=st.sampled_from([0.0, 0.02, 0.3, 0.85, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_sparse_or_not_it_is_the_same_sum_and_never_longer(runs, share, seed):
+    part = whole(*runs)
+    there = np.random.default_rng(seed).random(part.cells) < share
+    values = words([value for cells, bits in runs for value in some(bits, cells, seed)]) * there
+    sparse = part.packed_sparsely(values)
+    assert len(sparse) <= part.size
+    totals = np.full((2, part.cells), 5, np.uint64)
+    part.add_sparsely(totals[0], sparse)
+    part.add(totals[1], part.packed(values))
+    of = tuple(Run(*run) for run in runs)
+    assert signed(totals[0], of).tolist() == signed(totals[1], of).tolist()
+
+
+def test_a_bitmap_and_the_cells_behind_it():
+    part = whole((100, 40), (100, 10))
+    values = words([0] * 200)
+    values[[3, 64, 199]] = 7, 8, 9
+    sparse = np.frombuffer(part.packed_sparsely(values), np.uint64).tolist()
+    assert sparse == [1 << 3, 1, 0, 1 << 7, 7 | 8 << 40 & (1 << 64) - 1, 8 >> 24, 9]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:-8],
+        lambda data: data + bytes(8),
+        lambda data: data[:16],
+        lambda data: b"",
+        lambda data: b"\xff" + data[1:],
+        lambda data: data[:31] + b"\x80" + data[32:],
+        lambda data: b"\xff" * len(data),
+    ],
+)
+def test_a_malformed_bitmap_is_a_peer_error_and_adds_nothing(spoil):
+    part = whole((100, 40), (100, 10))
+    values = words([0] * 200)
+    values[[3, 64, 199]] = 7, 8, 9
+    total = np.zeros(200, np.uint64)
+    with pytest.raises(PeerError, match=r"bytes of cells|bitmap"):
+        part.add_sparsely(total, spoil(part.packed_sparsely(values)))
+    assert not total.any()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_added_or_a_peer_error(data):
+    total = np.zeros(130, np.uint64)
+    part = whole((100, 5), (30, 7))
+    try:
+        part.add_sparsely(total, data)
+    except PeerError:
+        assert not total.any()
+
+
 # ---- parts ------------------------------------------------------------------------------------------
 
 

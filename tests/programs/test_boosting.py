@@ -466,4 +466,4 @@ def test_a_party_of_too_few_bytes_is_named():
         )
 
     session = run(X, y, one_party(ROWS), spoil=cut, **SMALL)
-    assert str(session.error).startswith("party p0 broke the protocol: 3079 bytes")
+    assert str(session.error).startswith("party p0 broke the protocol: 87 bytes")
