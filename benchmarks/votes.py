@@ -60,9 +60,7 @@ def main() -> None:
         table = common.load(options.data, dataset)
         for learning_rate in LEARNING_RATES:
             print(f"{dataset.name}, learning rate {learning_rate} ...", file=sys.stderr)
-            terms = fb.Terms.draft(
-                table, dataset.label, rounds=options.rounds, learning_rate=learning_rate, protection="plain"
-            )
+            terms = fb.Terms.draft(table, dataset.label, rounds=options.rounds, learning_rate=learning_rate)
             voted = terms.changed(vote_top_k=options.vote_top_k)
             scores = [[score(of, table, seed) for seed in range(options.seeds)] for of in (terms, voted)]
             auc, sent = transposed(scores)

@@ -223,3 +223,64 @@ def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
 )
 def test_what_fits_cells_of_4_and_4_bits(sums, fits):
     assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits
+
+
+# ---- some features ----------------------------------------------------------------------------------
+
+
+def test_a_layout_of_some_features_and_their_part_of_a_histogram():
+    layout = layout_of(3, 1, 2, missing=[0, 2])
+    histogram = np.arange(layout.cells)
+    assert layout.only((0, 1, 2)) is layout
+    assert layout.pick(histogram, (0, 1, 2)) is histogram
+    some = layout.only((0, 2))
+    assert (some.features, some.offsets.tolist(), some.bins) == ((0, 2), [0, 4], 7)
+    assert (some.value_bins.tolist(), some.missing.tolist()) == ([3, 2], [True, True])
+    assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
+    assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
+    assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
+
+
+def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_others():
+    rng = np.random.default_rng(1)
+    layout = layout_of(4, 3, 2)
+    codes = np.stack([rng.integers(0, size, 200) for size in (4, 3, 2)])
+    gradient, hessian, left = rng.integers(-9, 9, 200), rng.integers(0, 9, 200), rng.random(200) < 0.4
+
+    def of(rows, features):
+        parts = [np.zeros(2 * size, np.int64) for size in (4, 3, 2)]
+        for part, column in zip(parts, codes, strict=True):
+            np.add.at(part, 2 * column[rows], gradient[rows])
+            np.add.at(part, 2 * column[rows] + 1, hessian[rows])
+        last = np.array([gradient[rows & (gradient > 0)].sum(), hessian[rows].sum()])
+        return NodeSums.read(np.concatenate([*(parts[f] for f in features), last]), layout.only(features))
+
+    every = np.ones(200, bool)
+    sibling = of(every, (0, 1)).sibling(of(left, (1, 2)))
+    assert sibling.layout.features == (1,)
+    due = of(~left, (1, 2))
+    joined = sibling.joined(of(~left, (2,)), layout.only((1, 2)))
+    assert joined.histogram.tolist() == due.histogram.tolist()
+    assert (joined.total, joined.positive) == (due.total, due.positive)
+    with pytest.raises(PeerError, match="its parent's less its sibling's"):
+        sibling.joined(of(left, (2,)), layout.only((1, 2)))
+
+
+def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():
+    layout, of = layout_of(2, 2, 2, missing=[1]), rule(reg_lambda=0.5)
+    histogram = np.array([-16, 2, 16, 2, 0, 2, -8, 1, 8, 1, 0, 4, 0, 0], np.int64)
+    gains = of.gains(histogram, layout, (0, 4))
+    for feature in range(3):
+        alone = of.best_split(layout.pick(histogram, (feature,)), layout.only((feature,)), (0, 4))
+        assert gains[feature] == (alone.gain if alone else 0.0)
+        assert alone is None or alone.feature == feature
+    assert gains[0] > gains[1] > gains[2] == 0
+
+
+def test_a_rule_for_a_share_of_rows_that_are_alike_gains_that_share():
+    layout = layout_of(3)
+    whole, half = np.array([-32, 8, 16, 4, 16, 4], np.int64), np.array([-16, 4, 8, 2, 8, 2], np.int64)
+    of = rule(reg_lambda=2.0, reg_alpha=1.0, min_child_weight=4.0)
+    gains = of.gains(whole, layout, (0, 16)), of.scaled(0.5).gains(half, layout, (0, 8))
+    assert gains[1].tolist() == (gains[0] / 2).tolist()
+    assert gains[0][0] > 0
