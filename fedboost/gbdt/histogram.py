@@ -6,7 +6,6 @@ Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -111,7 +110,9 @@ class NodeSums:
         positive = self.positive - child.positive
         if positive < max(total[0], 0):
             raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
-        both = tuple(feature for feature in child.layout.features if feature in self.layout.features)
+        both = self.layout.features
+        if child.layout is not self.layout:
+            both = tuple(sorted({*self.layout.features} & {*child.layout.features}))
         mine, its = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
         return NodeSums(self.layout.only(both), mine - its, total, positive)
 
@@ -146,23 +147,29 @@ def sum_positive(rows: Rows, pairs: Int64) -> tuple[int, int]:
     return int(positive), int(hessian)
 
 
-def join(sums: Int64, cells: int, bits: int) -> Int64:
-    """Pairs of sums (g, h, g, h ...) as so many cells: g * 2**bits + h, or as they are if there are as many.
+def join(sums: Int64, bits: int, out: Int64) -> None:
+    """Pairs of sums (g, h, g, h ...) as cells: g * 2**bits + h, or as they are if there are as many.
 
     Such cells add like the pairs, as long as every h of the sum is at least 0 and below 2**bits.
     """
-    return sums if cells == sums.size else cast(Int64, kernels.join_pairs(sums, bits))
+    if out.size == sums.size:
+        out[:] = sums
+    else:
+        kernels.join_pairs(sums, bits, out)
+
+
+def part(cells: Int64, bits: int, out: Int64) -> None:
+    """The pairs of sums that `join` made cells of."""
+    if out.size == cells.size:
+        out[:] = cells
+    else:
+        kernels.part_pairs(cells, bits, out)
 
 
 def fit(sums: Int64, widths: Widths) -> bool:
     """Whether cells of these widths hold each of the pairs of sums."""
-    gradient, hessian = kernels.largest_of_pairs(sums)
-    return bool(gradient < 1 << (widths[0] - 1) and hessian < 1 << widths[1])
-
-
-def part(cells: Int64, pairs: int, bits: int) -> Int64:
-    """The pairs of sums that `join` made cells of: int64 [2 * pairs]."""
-    return cells if cells.size == STATS * pairs else cast(Int64, kernels.part_pairs(cells, bits))
+    gradient, hessian = kernels.bits_of_pairs(sums)
+    return bool(gradient < 1 << (widths[0] - 1) and 0 <= hessian < 1 << widths[1])
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

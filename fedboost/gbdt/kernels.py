@@ -255,33 +255,31 @@ def sum_positive(rows, pairs):
 
 
 @_loop
-def largest_of_pairs(sums):
-    """The largest |g| and the largest h of pairs of sums (g, h, g, h ...)."""
-    gradient, hessian = 0, 0
-    for i in range(0, sums.size, 2):
-        gradient = max(gradient, abs(sums[i]))
-        hessian = max(hessian, sums[i + 1])
+def bits_of_pairs(sums):
+    """Of pairs of sums (g, h, g, h ...): every bit that is set in a g, or in -1 - g where it is negative; and
+    every bit that is set in an h. Cells of w bits with a sign hold all g if the first is below 2**(w - 1).
+    """
+    gradient, hessian = np.int64(0), np.int64(0)
+    for i in range(sums.size // 2):
+        gradient |= sums[2 * i] ^ (sums[2 * i] >> 63)
+        hessian |= sums[2 * i + 1]
     return gradient, hessian
 
 
 @_loop
-def join_pairs(sums, bits):
-    """g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N / 2]."""
-    out = np.empty(sums.size // 2, np.int64)
+def join_pairs(sums, bits, out):
+    """out = g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N / 2]."""
     for i in range(out.size):
         out[i] = (sums[2 * i] << bits) + sums[2 * i + 1]
-    return out
 
 
 @_loop
-def part_pairs(cells, bits):
-    """The pairs (g, h, g, h ...) of such cells, where 0 <= h < 2**bits: int64 [2 N]."""
-    out = np.empty(2 * cells.size, np.int64)
+def part_pairs(cells, bits, out):
+    """out = the pairs (g, h, g, h ...) of such cells, where 0 <= h < 2**bits: int64 [2 N]."""
     mask = (np.int64(1) << bits) - 1
     for i in range(cells.size):
         out[2 * i] = cells[i] >> bits
         out[2 * i + 1] = cells[i] & mask
-    return out
 
 
 # ---- rows of nodes ----------------------------------------------------------------------------------

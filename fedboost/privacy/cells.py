@@ -22,8 +22,8 @@ from fedboost.privacy import kernels
 PART_CELLS = 1 << 16
 """Integers in one part of a vector: at 8 bytes half a megabyte, far below any message limit."""
 WORD_BITS, WORD_BYTES = 64, 8
-SPARSE = 0.9
-"""A vector that has more cells than this that are not 0 is not worth a bitmap."""
+SPARSE = 0.5
+"""The share of cells that are not 0 up to which a bitmap is worth the time it takes."""
 
 Words = npt.NDArray[np.uint64]
 Packed = bytes | bytearray | memoryview
@@ -70,7 +70,7 @@ class Part:
         """The cells that are not 0, behind a bitmap of where they are; or all, where that is no shorter."""
         if np.count_nonzero(total) > SPARSE * self.cells:
             return self.packed(total)
-        bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells, np.uint64)
+        bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells + 1, np.uint64)
         counts = np.empty_like(self._pieces)
         kernels.choose(total, self._pieces, bitmap, chosen, counts)
         out = np.empty(words_of(counts), np.uint64)
@@ -89,9 +89,9 @@ class Part:
         bitmap, counts = self._words_in(packed[:start]), np.empty_like(self._pieces)
         if self.cells % WORD_BITS and bitmap[-1] >> np.uint64(self.cells % WORD_BITS):
             raise PeerError("a bitmap with more bits than there are cells")
-        chosen = np.zeros(kernels.count_chosen(bitmap, self._pieces, counts), np.uint64)
+        chosen = np.zeros(kernels.count_chosen(bitmap, self._pieces, counts) + 1, np.uint64)
         if len(packed) - start != words_of(counts) * WORD_BYTES:
-            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {chosen.size} cells")
+            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {chosen.size - 1} cells")
         kernels.add(chosen, self._words_in(packed[start:]), counts)
         kernels.add_chosen(total, bitmap, chosen)
         return None

@@ -111,18 +111,17 @@ def pack(total, packed, pieces):
 @_loop
 def choose(total, pieces, bitmap, chosen, counts):
     """The cells that are not 0: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
-    order, `counts` (int64 [P, 2]) says how many of each piece, and their bits. Returns how many there are."""
+    order and room for one more, `counts` (int64 [P, 2]) says how many of each piece, and their bits."""
     cell, found = 0, 0
     for piece in range(pieces.shape[0]):
         before = found
         for i in range(cell, cell + pieces[piece, 0]):
-            if total[i] != 0:
-                bitmap[i >> 6] |= np.uint64(1) << np.uint64(i & 63)
-                chosen[found] = total[i]
-                found += 1
+            there = np.int64(total[i] != 0)
+            bitmap[i >> 6] |= np.uint64(there) << np.uint64(i & 63)
+            chosen[found] = total[i]  # without a branch, which no processor would foresee
+            found += there
         cell += pieces[piece, 0]
         counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
-    return found
 
 
 @_loop
@@ -140,9 +139,9 @@ def count_chosen(bitmap, pieces, counts):
 
 @_loop
 def add_chosen(total, bitmap, chosen):
-    """Add the chosen cells in their places."""
+    """Add the chosen cells in their places; `chosen` has one more behind them, of any value."""
     found = 0
     for i in range(total.size):
-        if (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1):
-            total[i] += chosen[found]
-            found += 1
+        there = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
+        total[i] += chosen[found] * there
+        found += np.int64(there)

@@ -60,7 +60,8 @@ class Parted:
     def asks(self, elected: Layout) -> list[tuple[int, Layout]]:
         """The children that are asked for, and of which features, so that those elected are known of all that
         may split."""
-        unknown = tuple(f for f in elected.features if f not in self.leaf.sums.layout.features)
+        known = self.leaf.sums.layout
+        unknown = () if elected is known else tuple(sorted({*elected.features} - {*known.features}))
         if not unknown:
             return [(self.smaller, elected)]
         if len(self.open) == 1:

@@ -9,7 +9,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -211,9 +211,9 @@ class PartySession:
         self._said, self._help = [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
-        parts, note = self._sealed(ask.query, tag)
+        parts, size, note = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, type(ask.query).__name__, ask.query.cells, tag.size + len(note))
+        self._record(ask, type(ask.query).__name__, ask.query.cells, size + len(note))
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
@@ -282,13 +282,13 @@ class PartySession:
         self._questions[ask.turn] = ask.query, so_far
         self._asked = ask
 
-    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
-        """The parts of the sealed answer, and the note that goes with the last."""
+    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes]:
+        """The parts of the sealed answer, their bytes, and the note that goes with the last."""
         assert self._party is not None
         assert self._sealer is not None
         assert self._shard is not None
         if isinstance(query, KllQuery):
-            return sketch(self._shard.columns, query), b""
+            return sketch(self._shard.columns, query), tag.size, b""
         plain = self._terms is not None and self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
@@ -297,7 +297,11 @@ class PartySession:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
         if plain and not queries.fits(query, values):
             raise PeerError("cells too narrow for the sums of this site alone")
-        return self._sealer.seal(queries.to_cells(query, values), tag), self._sealer.note()
+        parts = self._sealer.seal(queries.to_cells(query, values), tag)
+        if plain:  # may be shorter than its cells
+            sealed = list(parts)
+            return sealed, sum(map(len, sealed)), b""
+        return parts, tag.size, self._sealer.note()
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked

@@ -149,6 +149,10 @@ class HistogramQuery:
         ends: Int64 = np.cumsum(self.node_pairs) * STATS
         return np.split(answer, ends[:-1])
 
+    def by_run(self, cells: Int64) -> list[Int64]:
+        """The cells of an answer, node by node."""
+        return np.split(cells, np.cumsum([run.cells for run in self.runs])[:-1])
+
     @property
     def node_widths(self) -> tuple[Widths, ...]:
         """The widths of each node's sums."""
@@ -247,17 +251,22 @@ def to_cells(query: Query, answer: Int64) -> Int64:
     """An answer as it is sealed: an integer for each cell."""
     if not isinstance(query, HistogramQuery):
         return answer
-    nodes = zip(query.by_node(answer), query.runs, query.node_widths, strict=True)
-    return np.concatenate([histogram.join(sums, run.cells, widths[1]) for sums, run, widths in nodes])
+    out = np.empty(sum(run.cells for run in query.runs), np.int64)
+    nodes = zip(query.by_node(answer), query.by_run(out), query.node_widths, strict=True)
+    for sums, cells, widths in nodes:
+        histogram.join(sums, widths[1], cells)
+    return out
 
 
 def from_cells(query: Query, total: Int64) -> Int64:
     """The sum of answers, from the cells of the sealed ones: [query.cells]."""
     if not isinstance(query, HistogramQuery):
         return total
-    ends = np.cumsum([run.cells for run in query.runs])[:-1]
-    nodes = zip(np.split(total, ends), query.node_pairs, query.node_widths, strict=True)
-    return np.concatenate([histogram.part(cells, pairs, widths[1]) for cells, pairs, widths in nodes])
+    out = np.empty(query.cells, np.int64)
+    nodes = zip(query.by_run(total), query.by_node(out), query.node_widths, strict=True)
+    for cells, sums, widths in nodes:
+        histogram.part(cells, widths[1], sums)
+    return out
 
 
 def digest(query: object) -> bytes:

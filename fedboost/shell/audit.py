@@ -52,8 +52,7 @@ class Admitted(Frozen):
 
 
 class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes (with `plain`, at most), added to those
-    of the roster."""
+    """Something leaves this site: so many integers in so many bytes, added to those of the roster."""
 
     kind: Literal["released"] = "released"
     session: str

@@ -205,10 +205,12 @@ def test_pairs_as_one_cell(size, bits):
     rng = np.random.default_rng([size, bits])
     gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
     sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
-    cells = kernels.join_pairs(sums, bits)
+    cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
+    kernels.join_pairs(sums, bits, cells)
     assert cells.tolist() == twins.join_pairs(sums, bits)
-    assert kernels.part_pairs(cells, bits).tolist() == sums.tolist()
-    assert tuple(kernels.largest_of_pairs(sums)) == twins.largest_of_pairs(sums)
+    kernels.part_pairs(cells, bits, again)
+    assert again.tolist() == sums.tolist()
+    assert tuple(kernels.bits_of_pairs(sums)) == twins.bits_of_pairs(sums)
 
 
 # ---- rows of nodes ----------------------------------------------------------------------------------

@@ -219,7 +219,15 @@ def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
 
 @pytest.mark.parametrize(
     ("sums", "fits"),
-    [([7, 15], True), ([-7, 15], True), ([8, 15], False), ([-8, 0], False), ([0, 16], False), ([], True)],
+    [
+        ([7, 15], True),
+        ([-7, 15], True),
+        ([8, 15], False),
+        ([-8, 0], True),
+        ([-9, 0], False),
+        ([0, 16], False),
+        ([], True),
+    ],
 )
 def test_what_fits_cells_of_4_and_4_bits(sums, fits):
     assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits

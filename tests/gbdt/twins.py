@@ -94,8 +94,12 @@ def sum_positive(rows, pairs):
     return sum(g for g, _ in apart if g > 0), sum(h for _, h in apart)
 
 
-def largest_of_pairs(sums):
-    return max((abs(int(g)) for g in sums[::2]), default=0), max((int(h) for h in sums[1::2]), default=0)
+def bits_of_pairs(sums):
+    gradient = hessian = 0
+    for g, h in zip(sums[::2].tolist(), sums[1::2].tolist(), strict=True):
+        gradient |= g if g >= 0 else -1 - g
+        hessian |= h
+    return gradient, hessian
 
 
 def join_pairs(sums, bits):
