@@ -1,8 +1,8 @@
 """Floats become integers here, and nowhere else; and here is the proof that their sums cannot overflow.
 
 Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding
-is exact; `cell_bytes` gives the narrowest cell in which the sum over all rows fits.
-Refuses: bounds that no cell of eight bytes can hold.
+is exact; `cell_bits` gives the narrowest cell in which the sum over all rows fits.
+Refuses: bounds that no cell of 64 bits can hold.
 (`gbdt.kernels.quantise` is the compiled twin of `Scale.encode`; a test holds them equal.)
 """
 
@@ -18,7 +18,7 @@ from fedboost.errors import ConfigError
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
-MAX_CELL_BYTES = 8
+MAX_CELL_BITS = 64
 
 
 @dataclass(frozen=True)
@@ -56,19 +56,19 @@ UNIT = Scale(exponent=0, bits=1)
 """The scale of a plain count: 1.0 is the integer 1."""
 
 
-def cell_bytes(limit: int, rows: int) -> int:
-    """Bytes of a signed cell that holds any sum of `rows` integers of magnitude `limit`.
+def cell_bits(limit: int, rows: int) -> int:
+    """Bits of a signed cell that holds any sum of `rows` integers of magnitude `limit`.
 
-    |sum| <= limit * rows, and a signed cell of w bytes holds magnitudes up to 2**(8w - 1) - 1, so the sum
-    is recovered exactly from its residue modulo 2**(8w), in whatever order the residues were added.
+    |sum| <= limit * rows, and a signed cell of w bits holds magnitudes up to 2**(w - 1) - 1, so the sum
+    is recovered exactly from its residue modulo 2**w, in whatever order the residues were added.
     """
-    width = (limit * max(rows, 1)).bit_length() // 8 + 1
-    if width > MAX_CELL_BYTES:
+    bits = (limit * max(rows, 1)).bit_length() + 1
+    if bits > MAX_CELL_BITS:
         raise ConfigError(
-            f"{rows} rows of {limit.bit_length()}-bit values do not fit a cell of {MAX_CELL_BYTES} bytes; "
+            f"{rows} rows of {limit.bit_length()}-bit values do not fit a cell of {MAX_CELL_BITS} bits; "
             f"lower gradient_bits"
         )
-    return width
+    return bits
 
 
 EXPONENT_CELLS = 128

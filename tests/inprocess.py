@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from fedboost.privacy import identity
-from fedboost.privacy.cells import Residues
+from fedboost.privacy.cells import Run, parts_of, signed
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
 from fedboost.protocol.meeting import Credentials
@@ -20,17 +20,19 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 
 
-def pack(values, width):
-    """Integers as cells of so many bytes."""
-    return Residues.of(np.asarray(values, np.int64), width).packed(0, len(values))
+def pack(values, *runs):
+    """Integers, few enough for one part, as these runs of cells: (cells, bits)."""
+    (part,) = parts_of(tuple(Run(*run) for run in runs))
+    return part.packed(np.array(values, np.int64).view(np.uint64))
 
 
-def unpack(cells, width):
+def unpack(packed, *runs):
     """The integers in such cells, int64."""
-    count = len(cells) // width
-    residues = Residues(count, width)
-    residues.add(0, count, cells)
-    return residues.signed()
+    runs = tuple(Run(*run) for run in runs)
+    (part,) = parts_of(runs)
+    words = np.zeros(part.cells, np.uint64)
+    part.add_sparsely(words, packed)
+    return signed(words, runs)
 
 
 def shard_of(X, y, weight=None, rows=slice(None)):
@@ -74,7 +76,7 @@ def sites_of(terms, shards):
     }
 
 
-def run(X, y, parts, weight=None, seed=0, spoil=None, **settings):
+def run(X, y, parts, weight=None, seed=0, spoil=None, program=boosting, **settings):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
     `spoil(party, message)` may return another message instead of one a party sent.
@@ -82,7 +84,7 @@ def run(X, y, parts, weight=None, seed=0, spoil=None, **settings):
     terms = terms_of(X, len(parts), weight, **settings)
     shards = {name: shard_of(X, y, weight, rows) for name, rows in zip(terms.parties, parts, strict=True)}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
-    aggregator = AggregatorSession("s", terms, boosting)
+    aggregator = AggregatorSession("s", terms, program)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(seed)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from inprocess import pack, unpack
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Scale, bound_exponent, cell_bytes, exponent_counts
+from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Scale, bound_exponent, cell_bits, exponent_counts
 from fedboost.gbdt import kernels
 
 scales = st.builds(Scale, st.integers(-60, 130), st.integers(2, 32))
@@ -73,34 +73,30 @@ def test_quantise_packs_what_encode_gives(pairs, exponent, bits):
 
 
 @given(st.integers(1, 1 << 32), st.integers(0, 1 << 40))
-def test_cell_bytes_is_the_narrowest_cell_that_holds_every_sum(limit, rows):
+def test_cell_bits_is_the_narrowest_cell_that_holds_every_sum(limit, rows):
     largest = limit * max(rows, 1)
     if largest > 2**63 - 1:
-        with pytest.raises(ConfigError, match="do not fit a cell of 8 bytes; lower gradient_bits"):
-            cell_bytes(limit, rows)
+        with pytest.raises(ConfigError, match="do not fit a cell of 64 bits; lower gradient_bits"):
+            cell_bits(limit, rows)
         return
-    width = cell_bytes(limit, rows)
-    assert largest <= 2 ** (8 * width - 1) - 1
-    assert width == 1 or largest > 2 ** (8 * (width - 1) - 1) - 1
+    bits = cell_bits(limit, rows)
+    assert 2 ** (bits - 2) - 1 < largest <= 2 ** (bits - 1) - 1
 
 
-@pytest.mark.parametrize("width", range(1, 8))
-def test_cell_bytes_at_its_boundaries(width):
-    fits = 2 ** (8 * width - 1) - 1
-    assert (cell_bytes(1, fits), cell_bytes(1, fits + 1)) == (width, width + 1)
-    assert (cell_bytes(fits, 1), cell_bytes(fits + 1, 1)) == (width, width + 1)
-    for total in (fits, -fits):  # and the cells themselves: fits, and one byte fewer does not
-        opened = []
-        for wide in {width, max(width - 1, 1)}:
-            opened.append((wide, unpack(pack([total], wide), wide).tolist() == [total]))
-        assert dict(opened)[width]
-        assert width == 1 or not dict(opened)[width - 1]
+@pytest.mark.parametrize("bits", range(3, 64))
+def test_cell_bits_at_its_boundaries(bits):
+    fits = 2 ** (bits - 1) - 1
+    assert (cell_bits(1, fits), cell_bits(1, fits + 1)) == (bits, bits + 1)
+    assert (cell_bits(fits, 1), cell_bits(fits + 1, 1)) == (bits, bits + 1)
+    for total in (fits, -fits):  # and the cells themselves: fits, and one bit fewer does not
+        assert unpack(pack([total], (1, bits)), (1, bits)).tolist() == [total]
+        assert unpack(pack([total], (1, bits - 1)), (1, bits - 1)).tolist() != [total]
 
 
 def test_the_widest_cell():
-    assert cell_bytes(1, 2**63 - 1) == 8
+    assert cell_bits(1, 2**63 - 1) == 64
     with pytest.raises(ConfigError, match=str(2**63)):
-        cell_bytes(1, 2**63)
+        cell_bits(1, 2**63)
 
 
 finite = st.floats(-(2.0**63), 2.0**63)

@@ -21,6 +21,7 @@ from fedboost.protocol.queries import (
     QuantileQuery,
     RowsQuery,
     StartQuery,
+    VoteQuery,
 )
 from fedboost.shell.audit import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, read_log
 from fedboost.shell.policy import AGGREGATOR_SEES, shown
@@ -34,6 +35,7 @@ IN_WORDS = {
     KllQuery.__name__: "samples of the columns: values of single rows",
     StartQuery.__name__: "sum over all rows (for the mean label)",
     HistogramQuery.__name__: "sums over groups of rows, by column interval",
+    VoteQuery.__name__: "which columns part groups of rows best: votes",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
     "help to open the sum": "help to open a sum: keys, no data",
 }

@@ -24,6 +24,8 @@ STRETCH = 1 << 20
 """Rows of a stretch."""
 Total = tuple[int, int]
 """Gradient and hessian of all rows of a node."""
+Widths = tuple[int, int]
+"""Bits of a sum of gradients, with the sign, and of a sum of hessians, which has none."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +33,43 @@ class Layout:
     """Where each feature's bins stand in a histogram.
 
     offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], whether one bin more follows,
-    for missing values; bins: all bins of all features.
+    for missing values; bins: all bins of all features; features: the numbers of these features, increasing.
     """
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
     missing: npt.NDArray[np.bool_]
     bins: int
+    features: tuple[int, ...]
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
         """The layout these cut points give."""
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
         missing = np.array(cut_points.missing, np.bool_)
+        return cls._made(value_bins, missing, tuple(range(value_bins.size)))
+
+    @classmethod
+    def _made(cls, value_bins: Int64, missing: npt.NDArray[np.bool_], features: tuple[int, ...]) -> "Layout":
         ends = np.cumsum(value_bins + missing)
-        offsets = np.concatenate([[0], ends[:-1]]).astype(np.uint32)
-        return cls(offsets, value_bins, missing, int(ends[-1]))
+        offsets = np.concatenate([[0], ends])[:-1].astype(np.uint32)
+        return cls(offsets, value_bins, missing, int(ends[-1]) if ends.size else 0, features)
+
+    def only(self, features: tuple[int, ...]) -> "Layout":
+        """The layout of some of these features, increasing."""
+        if features == self.features:
+            return self
+        places = [self.features.index(feature) for feature in features]
+        return self._made(self.value_bins[places], self.missing[places], features)
+
+    def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
+        """The part of a histogram that is of some of these features, increasing."""
+        if features == self.features:
+            return histogram
+        ends = (*self.offsets.tolist(), self.bins)
+        places = [self.features.index(feature) for feature in features]
+        slices = [histogram[STATS * ends[place] : STATS * ends[place + 1]] for place in places]
+        return np.concatenate([np.zeros(0, np.int64), *slices])
 
     @property
     def cells(self) -> int:
@@ -55,16 +78,21 @@ class Layout:
 
 
 def build(
-    binned: BinnedRows, nodes: Sequence[Rows], pairs: Int64, layout: Layout, limit: int, threads: Threads
-) -> Int64:
-    """The histograms of nodes, given the rows of each and their packed pairs (`kernels.quantise`).
+    binned: BinnedRows,
+    nodes: Sequence[Rows],
+    pairs: Int64,
+    layout: Layout,
+    limit: int,
+    out: Int64,
+    threads: Threads,
+) -> None:
+    """Add the packed pairs (`kernels.quantise`) of each node's rows to its bins: out, int64 [nodes,
+    layout.cells or more].
 
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
-    Returns int64 [nodes, layout.cells].
     """
     block, features = (1 << 31) // limit - 1, layout.offsets.size
     together = min(kernels.TOGETHER, -(-features // threads.number))
-    out = np.zeros((len(nodes), layout.cells), np.int64)
 
     def add(piece: tuple[Rows, Int64, int]) -> None:
         rows, cells, first = piece
@@ -75,9 +103,8 @@ def build(
 
     firsts = range(0, features, together)
     for parts in passes(nodes, pairs.size):
-        pieces = zip(parts, out, strict=True)
+        pieces = zip(parts, out[:, : layout.cells], strict=True)
         threads.each(add, [(rows, cells, first) for rows, cells in pieces for first in firsts])
-    return out
 
 
 def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
@@ -85,6 +112,95 @@ def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
     for start in range(0, rows, STRETCH):
         ends = np.array([start, min(start + STRETCH, rows)], np.uint32)
         yield [node[slice(*np.searchsorted(node, ends))] for node in nodes]
+
+
+@dataclass(frozen=True)
+class NodeSums:
+    """What is known of a node: the histogram, int64 [layout.cells], of the features of the layout; the sums
+    of gradients and hessians over all its rows; and the sum of those gradients that are above 0, which bounds
+    what any bin of its children can hold."""
+
+    layout: Layout
+    histogram: Int64
+    total: Total
+    positive: int
+
+    @classmethod
+    def read(cls, cells: Int64, layout: Layout) -> "NodeSums":
+        """From a node's part of an opened sum: the bins, and a last pair of the sums over all rows, of the
+        gradients above 0 and of the hessians. PeerError if they cannot be."""
+        total = node_total(cells[:-STATS], layout)
+        positive, hessian = (int(cell) for cell in cells[-STATS:])
+        if hessian != total[1] or positive < max(total[0], 0):
+            raise PeerError("the sums over a node's rows are not those of its bins")
+        return cls(layout, cells[:-STATS], total, positive)
+
+    def sibling(self, child: "NodeSums") -> "NodeSums":
+        """Of the other child, for features known of both. PeerError if the gradients above 0 cannot be."""
+        total = self.total[0] - child.total[0], self.total[1] - child.total[1]
+        positive = self.positive - child.positive
+        if positive < max(total[0], 0):
+            raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
+        both = self.layout.features
+        if child.layout is not self.layout:
+            both = tuple(sorted({*self.layout.features} & {*child.layout.features}))
+        mine, its = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
+        return NodeSums(self.layout.only(both), mine - its, total, positive)
+
+    def joined(self, other: "NodeSums", layout: Layout) -> "NodeSums":
+        """The same node with the features of both, all of the layout. PeerError if they are of two nodes."""
+        if (other.total, other.positive) != (self.total, self.positive):
+            raise PeerError("the sums of a node are not its parent's less its sibling's")
+        knows = set(self.layout.features)
+        parts = [(self if f in knows else other).of_feature(f) for f in layout.features]
+        return NodeSums(layout, np.concatenate(parts), self.total, self.positive)
+
+    def of_feature(self, feature: int) -> Int64:
+        """The bins of one feature."""
+        return self.layout.pick(self.histogram, (feature,))
+
+    def widths(self, child: Total, sibling: Total) -> Widths:
+        """Bits for the sums of a child's bins, when only the sums over all rows of both children are known.
+
+        All hessians are at least 0, so no bin's sum is beyond the child's. The gradients above 0 sum to at
+        most the parent's, less what the sibling has of them for sure; those below 0 to that less the child's
+        total; and no bin's sum is beyond the larger of the two.
+        """
+        positive = self.positive - max(sibling[0], 0)
+        if min(positive, positive - child[0]) < 0:
+            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
+        return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
+
+
+def sum_positive(rows: Rows, pairs: Int64) -> tuple[int, int]:
+    """The last pair of a node's sums: of the gradients above 0 of its rows, and of the hessians."""
+    positive, hessian = kernels.sum_positive(rows, pairs)
+    return int(positive), int(hessian)
+
+
+def join(sums: Int64, bits: int, out: Int64) -> None:
+    """Pairs of sums (g, h, g, h ...) as cells: g * 2**bits + h, or as they are if there are as many.
+
+    Such cells add like the pairs, as long as every h of the sum is at least 0 and below 2**bits.
+    """
+    if out.size == sums.size:
+        out[:] = sums
+    else:
+        kernels.join_pairs(sums, bits, out)
+
+
+def part(cells: Int64, bits: int, out: Int64) -> None:
+    """The pairs of sums that `join` made cells of."""
+    if out.size == cells.size:
+        out[:] = cells
+    else:
+        kernels.part_pairs(cells, bits, out)
+
+
+def fit(sums: Int64, widths: Widths) -> bool:
+    """Whether cells of these widths hold each of the pairs of sums."""
+    gradient, hessian = kernels.bits_of_pairs(sums)
+    return bool(gradient < 1 << (widths[0] - 1) and 0 <= hessian < 1 << widths[1])
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

@@ -286,6 +286,48 @@ def sum_pairs(pairs):
     return gradient, hessian
 
 
+@_loop
+def sum_positive(rows, pairs):
+    """Of the pairs of `rows`: the sum of the gradients that are above 0, and the sum of the hessians."""
+    positive, hessian = 0, 0
+    for i in range(rows.size):
+        if i + _GATHERED < rows.size:
+            _prefetch(pairs, np.uint64(rows[i + _GATHERED]))
+        pair = pairs[rows[i]]
+        gradient = pair >> 32
+        positive += gradient if gradient > 0 else 0
+        hessian += pair & 0xFFFFFFFF
+    return positive, hessian
+
+
+@_loop
+def bits_of_pairs(sums):
+    """Of pairs of sums (g, h, g, h ...): every bit that is set in a g, or in -1 - g where it is negative; and
+    every bit that is set in an h. Cells of w bits with a sign hold all g if the first is below 2**(w - 1).
+    """
+    gradient, hessian = np.int64(0), np.int64(0)
+    for i in range(sums.size // 2):
+        gradient |= sums[2 * i] ^ (sums[2 * i] >> 63)
+        hessian |= sums[2 * i + 1]
+    return gradient, hessian
+
+
+@_loop
+def join_pairs(sums, bits, out):
+    """out = g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N / 2]."""
+    for i in range(out.size):
+        out[i] = (sums[2 * i] << bits) + sums[2 * i + 1]
+
+
+@_loop
+def part_pairs(cells, bits, out):
+    """out = the pairs (g, h, g, h ...) of such cells, where 0 <= h < 2**bits: int64 [2 N]."""
+    mask = (np.int64(1) << bits) - 1
+    for i in range(cells.size):
+        out[2 * i] = cells[i] >> bits
+        out[2 * i + 1] = cells[i] & mask
+
+
 # ---- rows of nodes ----------------------------------------------------------------------------------
 
 
@@ -389,6 +431,17 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
                         best_left_hessian = hessian[b] + absent_hessian * missing_left
                     break
     return best_gain, best_feature, best_bin, best_missing_left, best_left_gradient, best_left_hessian
+
+
+@_loop
+def best_gains(histogram, offsets, value_bins, missing, factors, penalties, total):
+    """The highest gain of a split by each feature alone, 0 where none gains: float64 [F]. As `best_split`."""
+    out = np.zeros(offsets.size, np.float64)
+    for f in range(offsets.size):
+        one = slice(f, f + 1)
+        best = best_split(histogram, offsets[one], value_bins[one], missing[one], factors, penalties, total)
+        out[f] = best[0]
+    return out
 
 
 # ---- cut points and bins ----------------------------------------------------------------------------

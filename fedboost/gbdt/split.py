@@ -8,11 +8,12 @@ Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting Sy
 as in XGBoost the gain is not halved, and `gamma` is compared with it.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.fixedpoint import Int64, Scale
+from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.histogram import Layout, Total
 
@@ -43,6 +44,37 @@ class SplitRule:
         """Whether both children could reach min_child_weight."""
         return self.hessian.decode(total[1]) >= 2.0 * self.min_child_weight
 
+    def scaled(self, share: float) -> "SplitRule":
+        """The rule by which a share of the rows alone finds the splits that all rows would, were they alike:
+        sums are that share of all, so the penalties are."""
+        return dataclasses.replace(
+            self,
+            reg_lambda=self.reg_lambda * share,
+            reg_alpha=self.reg_alpha * share,
+            min_child_weight=self.min_child_weight * share,
+        )
+
+    def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
+        """The highest gain of a split by each feature, 0 where none gains: float64 [features]."""
+        gains: Float64 = kernels.best_gains(
+            histogram,
+            layout.offsets,
+            layout.value_bins,
+            layout.missing,
+            self._factors,
+            self._penalties,
+            total,
+        )
+        return gains
+
+    @property
+    def _factors(self) -> tuple[float, float]:
+        return self.gradient.factor, self.hessian.factor
+
+    @property
+    def _penalties(self) -> tuple[float, float, float]:
+        return float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
+
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
         """The split of highest gain, or None if none gains enough."""
         found = kernels.best_split(
@@ -50,8 +82,8 @@ class SplitRule:
             layout.offsets,
             layout.value_bins,
             layout.missing,
-            (self.gradient.factor, self.hessian.factor),
-            (float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)),
+            self._factors,
+            self._penalties,
             total,
         )
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
@@ -59,7 +91,7 @@ class SplitRule:
             return None
         left = int(left_gradient), int(left_hessian)
         right = total[0] - left[0], total[1] - left[1]
-        return BestSplit(float(gain), int(feature), int(bin_), bool(missing_left), left, right)
+        return BestSplit(float(gain), layout.features[feature], int(bin_), bool(missing_left), left, right)
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,16 @@
-"""Integers to cells of 1 to 8 bytes and back, modulo 2**(8 * width).
+"""Integers to cells of 1 to 64 bits and back, each modulo 2**bits; and the parts in which they travel.
 
-Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell
-(`fixedpoint.cell_bytes` chooses the width so that it does).
-Refuses: bytes of another length than the cells need (PeerError).
+Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell (who asks
+says how many bits that takes).
+Refuses: bytes of another length than a part has (PeerError).
 
-Cells of 3, 5, 6 or 7 bytes travel in planes of 4, 2 and 1 bytes, lowest first: all cells' low four bytes,
-then all cells' next two, and so on, little-endian. Planes are copied as whole words; interleaved cells of
-five bytes cost four times as much.
+A vector is runs of cells of equally many bits. It is cut in parts of PART_CELLS cells, wherever runs end; in
+a part each run is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py says. Words
+that hold the sum have 64 bits, whose highest are garbage until `signed` cuts them off.
 """
 
-from typing import Any
+import itertools
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -18,84 +19,130 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
-_PLANES = {
-    1: (1,),
-    2: (2,),
-    3: (2, 1),
-    4: (4,),
-    5: (4, 1),
-    6: (4, 2),
-    7: (4, 2, 1),
-    8: (8,),
-}
-"""Width of a cell to the widths of its planes."""
-_NO_PLANE = (np.frombuffer(b"", "<u1"), 0)
+PART_CELLS = 1 << 16
+"""Integers in one part of a vector: at 8 bytes half a megabyte, far below any message limit."""
+WORD_BITS, WORD_BYTES = 64, 8
+SPARSE = 0.5
+"""The share of cells that are not 0 up to which a bitmap is worth the time it takes."""
+
+Words = npt.NDArray[np.uint64]
+Packed = bytes | bytearray | memoryview
 
 
-class Residues:
-    """A vector of cells modulo 2**(8 * width) that others are added to and subtracted from.
+@dataclass(frozen=True)
+class Run:
+    """So many cells of so many bits (1 to 64) each."""
 
-    Four-byte cells are kept in four bytes; others in eight, and cut to their width when they leave.
-    """
+    cells: int
+    bits: int
 
-    def __init__(self, cells: int, width: int) -> None:
-        self._width = width
-        self._words: npt.NDArray[Any] = np.zeros(cells, np.uint32 if width == 4 else np.uint64)
-        self._packed = np.empty(0, np.uint8)
 
-    @classmethod
-    def of(cls, values: Int64, width: int) -> "Residues":
-        """The residues of these integers."""
-        out = cls(values.size, width)
-        out.take(values)
-        return out
+class Part:
+    """A piece of a vector that travels by itself: its first cell, how many it has, their bytes."""
 
-    def take(self, values: Int64) -> None:
-        """Put these integers in the first places."""
-        np.copyto(self._words[: values.size], values, casting="unsafe")
+    def __init__(self, start: int, pieces: list[tuple[int, int]]) -> None:
+        """pieces: cells and bits of each run of it."""
+        self._pieces: Int64 = np.array(pieces, np.int64).reshape(-1, 2)
+        self.start = start
+        self.cells = int(self._pieces[:, 0].sum())
+        self._words = words_of(self._pieces)
+        self.size = self._words * WORD_BYTES
 
-    def add(self, start: int, cells: int, packed: bytes | bytearray | memoryview) -> None:
-        """Add `cells` packed integers at place `start`."""
-        self._apply(kernels.add_words, start, cells, packed)
+    def of(self, vector: Words) -> Words:
+        """Its cells of a whole vector; a view."""
+        return vector[self.start : self.start + self.cells]
 
-    def subtract(self, start: int, cells: int, packed: bytes | bytearray | memoryview) -> None:
-        """Subtract `cells` packed integers at place `start`."""
-        self._apply(kernels.subtract_words, start, cells, packed)
+    def add(self, total: Words, packed: Packed) -> None:
+        """Add the cells of this part to its words of the sum."""
+        kernels.add(total, self._read(packed), self._pieces)
 
-    def _apply(self, operation: Any, start: int, cells: int, packed: bytes | bytearray | memoryview) -> None:
-        if len(packed) != cells * self._width:
-            raise PeerError(
-                f"{len(packed)} bytes of cells where {cells} cells of {self._width} bytes were due"
-            )
-        place = self._words[start : start + cells]
-        planes, offset = [], 0
-        for plane in _PLANES[self._width]:
-            words: npt.NDArray[Any] = np.frombuffer(packed, f"<u{plane}", cells, offset)
-            words.flags.writeable = False  # one type of array for numba, whoever owns the bytes
-            planes.append((words, 8 * offset // max(cells, 1)))
-            offset += cells * plane
-        for first in range(0, len(planes), 2):
-            second = planes[first + 1] if first + 1 < len(planes) else _NO_PLANE
-            operation(place, *planes[first], *second)
+    def subtract(self, total: Words, packed: Packed) -> None:
+        """Subtract the cells of this part from its words of the sum."""
+        kernels.subtract(total, self._read(packed), self._pieces)
 
-    def packed(self, start: int, cells: int) -> bytes:
-        """`cells` integers from place `start`, in planes."""
-        place = self._words[start : start + cells]
-        if self._packed.size < cells * self._width:
-            self._packed = np.empty(cells * self._width, np.uint8)
-        out = self._packed[: cells * self._width]
-        offset, shift = 0, 0
-        for plane in _PLANES[self._width]:
-            words = out[offset : offset + cells * plane].view(f"<u{plane}")
-            kernels.take_words(place, shift, words)
-            offset, shift = offset + cells * plane, shift + 8 * plane
+    def packed(self, total: Words) -> bytes:
+        """The cells of this part as they travel, from its words."""
+        out = np.empty(self._words, np.uint64)
+        kernels.pack(total, out, self._pieces)
         return out.tobytes()
 
-    def signed(self) -> Int64:
-        """As signed integers, int64 [cells]."""
-        if self._width == 4:
-            return self._words.view(np.int32).astype(np.int64)
-        spare = np.uint64(64 - 8 * self._width)
-        signed: Int64 = (self._words << spare).view(np.int64)
-        signed >>= np.int64(spare)
-        return signed
+    def packed_sparsely(self, total: Words) -> bytes:
+        """The cells that are not 0, behind a bitmap of where they are; or all, where that is no shorter."""
+        if np.count_nonzero(total) > SPARSE * self.cells:
+            return self.packed(total)
+        bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells + 1, np.uint64)
+        counts = np.empty_like(self._pieces)
+        kernels.choose(total, self._pieces, bitmap, chosen, counts)
+        out = np.empty(words_of(counts), np.uint64)
+        if bitmap.size + out.size >= self._words:
+            return self.packed(total)
+        kernels.pack(chosen, out, counts)
+        return bitmap.tobytes() + out.tobytes()
+
+    def add_sparsely(self, total: Words, packed: Packed) -> None:
+        """Add what `packed_sparsely` made: it is sparse if it is shorter than all cells are."""
+        if len(packed) >= self.size:
+            return self.add(total, packed)
+        start = self._bitmap * WORD_BYTES
+        if len(packed) < start or len(packed) % WORD_BYTES:
+            raise PeerError(f"{len(packed)} bytes of cells where {start} of a bitmap begin, or half a word")
+        bitmap, counts = self._words_in(packed[:start]), np.empty_like(self._pieces)
+        if self.cells % WORD_BITS and bitmap[-1] >> np.uint64(self.cells % WORD_BITS):
+            raise PeerError("a bitmap with more bits than there are cells")
+        chosen = np.zeros(kernels.count_chosen(bitmap, self._pieces, counts) + 1, np.uint64)
+        if len(packed) - start != words_of(counts) * WORD_BYTES:
+            raise PeerError(f"{len(packed) - start} bytes of cells, the bitmap has {chosen.size - 1} cells")
+        kernels.add(chosen, self._words_in(packed[start:]), counts)
+        kernels.add_chosen(total, bitmap, chosen)
+        return None
+
+    @property
+    def _bitmap(self) -> int:
+        """Words of a bit a cell."""
+        return -(-self.cells // WORD_BITS)
+
+    def _read(self, packed: Packed) -> Words:
+        if len(packed) != self.size:
+            raise PeerError(f"{len(packed)} bytes of cells where {self.size} were due")
+        return self._words_in(packed)
+
+    @staticmethod
+    def _words_in(packed: Packed) -> Words:
+        words: Words = np.frombuffer(packed, np.uint64)
+        if not words.flags.aligned:
+            words = words.copy()
+        words.flags.writeable = False  # one type of array for numba, whoever owns the bytes
+        return words
+
+
+def words_of(pieces: Int64) -> int:
+    """Words that pieces take: int64 [P, 2], cells and bits."""
+    return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
+
+
+def parts_of(runs: tuple[Run, ...]) -> tuple[Part, ...]:
+    """The parts of a vector, in order: at least one."""
+    parts: list[list[tuple[int, int]]] = [[]]
+    room = PART_CELLS
+    for run in runs:
+        left = run.cells
+        while left:
+            if not room:
+                parts.append([])
+                room = PART_CELLS
+            cells = min(left, room)
+            parts[-1].append((cells, run.bits))
+            left, room = left - cells, room - cells
+    return tuple(Part(PART_CELLS * number, pieces) for number, pieces in enumerate(parts))
+
+
+def signed(words: Words, runs: tuple[Run, ...]) -> Int64:
+    """The cells of a whole vector as signed integers, int64 [cells]; the words are used for them."""
+    ends = itertools.accumulate((run.cells for run in runs), initial=0)
+    out: Int64 = words.view(np.int64)
+    for run, start in zip(runs, ends, strict=False):
+        spare = WORD_BITS - run.bits
+        cells = out[start : start + run.cells]
+        cells <<= spare
+        cells >>= spare
+    return out

@@ -1,7 +1,14 @@
-"""Compiled loops of the protections: words added, subtracted and taken modulo 2**32 or 2**64.
+"""Compiled loops of the protections: cells of any number of bits, packed, added and subtracted.
 
-Promises: what numpy's +=, -= and >> on unsigned words compute, with the shift, without temporary arrays and
-several times faster for words narrower than the sum. With gbdt/kernels.py one of the two importers of numba.
+Promises: what the twins in tests/privacy/bit_twins.py compute, without temporary arrays, at the pace of
+memory, and without the lock of the interpreter. With gbdt/kernels.py one of the two importers of numba.
+Refuses nothing: callers have validated the lengths.
+
+`pieces` is int64 [P, 2]: so many cells of so many bits each, one piece after the other in `total` (uint64, a
+word a cell) and in `packed` (uint64, ceil(cells * bits / 64) words a piece). In a piece of 64 L + r cells
+the first 64 L are 64 rows of L cells: lane l is the cells l, L + l, 2 L + l, ..., a stream of bits, lowest
+first, of which word k is word k L + l of the piece; so the same shift holds for a whole row, and processors
+do several lanes at once. The r others are one more stream, behind the lanes.
 """
 
 import numpy as np
@@ -11,36 +18,130 @@ _loop = njit(cache=True, nogil=True)
 
 
 @_loop
-def add_words(total, low, low_shift, high, high_shift):
-    """total += (low << low_shift) + (high << high_shift).
-
-    total uint32 or uint64 [n]; low, high [n] of narrower or the same unsigned types; high may be empty.
-    """
-    if high.size == 0:
-        for i in range(total.size):
-            total[i] += np.uint64(low[i]) << np.uint64(low_shift)
-    else:
-        for i in range(total.size):
-            total[i] += (np.uint64(low[i]) << np.uint64(low_shift)) + (
-                np.uint64(high[i]) << np.uint64(high_shift)
-            )
-
-
-@_loop
-def subtract_words(total, low, low_shift, high, high_shift):
-    """total -= (low << low_shift) + (high << high_shift); as `add_words`."""
-    if high.size == 0:
-        for i in range(total.size):
-            total[i] -= np.uint64(low[i]) << np.uint64(low_shift)
-    else:
-        for i in range(total.size):
-            total[i] -= (np.uint64(low[i]) << np.uint64(low_shift)) + (
-                np.uint64(high[i]) << np.uint64(high_shift)
-            )
+def _add_rows(total, packed, rows, lanes, bits):
+    """total += the first `rows` rows of `lanes` cells; what stands above a cell's bits is not cleared."""
+    for row in range(rows):
+        word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
+        cells = total[row * lanes : (row + 1) * lanes]
+        low = packed[word * lanes : (word + 1) * lanes]
+        if np.int64(shift) + bits <= 64:
+            for lane in range(lanes):
+                cells[lane] += low[lane] >> shift
+        else:
+            high = packed[(word + 1) * lanes : (word + 2) * lanes]
+            rest = np.uint64(64) - shift
+            for lane in range(lanes):
+                cells[lane] += (low[lane] >> shift) | (high[lane] << rest)
 
 
 @_loop
-def take_words(total, shift, words):
-    """words = total >> shift, cut to their own width."""
+def _subtract_rows(total, packed, rows, lanes, bits):
+    """As `_add_rows`, but subtracted."""
+    for row in range(rows):
+        word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
+        cells = total[row * lanes : (row + 1) * lanes]
+        low = packed[word * lanes : (word + 1) * lanes]
+        if np.int64(shift) + bits <= 64:
+            for lane in range(lanes):
+                cells[lane] -= low[lane] >> shift
+        else:
+            high = packed[(word + 1) * lanes : (word + 2) * lanes]
+            rest = np.uint64(64) - shift
+            for lane in range(lanes):
+                cells[lane] -= (low[lane] >> shift) | (high[lane] << rest)
+
+
+@_loop
+def _pack_rows(total, packed, rows, lanes, bits):
+    """The rows as streams of bits."""
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
+    for row in range(rows):
+        word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
+        cells = total[row * lanes : (row + 1) * lanes]
+        low = packed[word * lanes : (word + 1) * lanes]
+        if shift == 0:
+            for lane in range(lanes):
+                low[lane] = cells[lane] & mask
+        else:
+            for lane in range(lanes):
+                low[lane] |= (cells[lane] & mask) << shift
+        if np.int64(shift) + bits > 64:
+            high = packed[(word + 1) * lanes : (word + 2) * lanes]
+            rest = np.uint64(64) - shift
+            for lane in range(lanes):
+                high[lane] = (cells[lane] & mask) >> rest
+
+
+@_loop
+def add(total, packed, pieces):
+    """total += packed, cell by cell modulo 2**64: the low bits of each cell are right."""
+    cell, word = 0, 0
+    for piece in range(pieces.shape[0]):
+        cells, bits = pieces[piece, 0], pieces[piece, 1]
+        lanes, rest = cells >> 6, cells & 63
+        _add_rows(total[cell:], packed[word:], 64, lanes, bits)
+        _add_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
+        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+
+
+@_loop
+def subtract(total, packed, pieces):
+    """total -= packed; as `add`."""
+    cell, word = 0, 0
+    for piece in range(pieces.shape[0]):
+        cells, bits = pieces[piece, 0], pieces[piece, 1]
+        lanes, rest = cells >> 6, cells & 63
+        _subtract_rows(total[cell:], packed[word:], 64, lanes, bits)
+        _subtract_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
+        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+
+
+@_loop
+def pack(total, packed, pieces):
+    """packed = the low bits of each cell of total."""
+    cell, word = 0, 0
+    for piece in range(pieces.shape[0]):
+        cells, bits = pieces[piece, 0], pieces[piece, 1]
+        lanes, rest = cells >> 6, cells & 63
+        _pack_rows(total[cell:], packed[word:], 64, lanes, bits)
+        _pack_rows(total[cell + 64 * lanes :], packed[word + bits * lanes :], rest, 1, bits)
+        cell, word = cell + cells, word + bits * lanes + ((rest * bits + 63) >> 6)
+
+
+@_loop
+def choose(total, pieces, bitmap, chosen, counts):
+    """The cells that are not 0: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
+    order and room for one more, `counts` (int64 [P, 2]) says how many of each piece, and their bits."""
+    cell, found = 0, 0
+    for piece in range(pieces.shape[0]):
+        before = found
+        for i in range(cell, cell + pieces[piece, 0]):
+            there = np.int64(total[i] != 0)
+            bitmap[i >> 6] |= np.uint64(there) << np.uint64(i & 63)
+            chosen[found] = total[i]  # without a branch, which no processor would foresee
+            found += there
+        cell += pieces[piece, 0]
+        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
+
+
+@_loop
+def count_chosen(bitmap, pieces, counts):
+    """`counts` as `choose` makes them, from its bitmap. Returns how many cells are chosen."""
+    cell, found = 0, 0
+    for piece in range(pieces.shape[0]):
+        before = found
+        for i in range(cell, cell + pieces[piece, 0]):
+            found += np.int64((bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
+        cell += pieces[piece, 0]
+        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
+    return found
+
+
+@_loop
+def add_chosen(total, bitmap, chosen):
+    """Add the chosen cells in their places; `chosen` has one more behind them, of any value."""
+    found = 0
     for i in range(total.size):
-        words[i] = np.uint64(total[i]) >> np.uint64(shift)
+        there = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
+        total[i] += chosen[found] * there
+        found += np.int64(there)

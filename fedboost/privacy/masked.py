@@ -24,6 +24,7 @@ import hmac
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -34,8 +35,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
-from fedboost.privacy.cells import Residues
-from fedboost.privacy.protection import PART_CELLS, Tag
+from fedboost.privacy.cells import PART_CELLS, signed
+from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 
 KEY_BYTES = 32
@@ -120,7 +121,8 @@ class Handshake:
 def context(session: bytes, group: Group, tag: Tag) -> bytes:
     """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
     roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
-    numbers = (tag.turn, tag.attempt, tag.tree, tag.cells, tag.cell_bytes)
+    shape = (number for run in tag.runs for number in (run.cells, run.bits))
+    numbers = (tag.turn, tag.attempt, tag.tree, *shape)
     return hashlib.sha256(
         fields.pack(
             b"fedboost/1/context",
@@ -159,7 +161,7 @@ class _Stream:
         return out
 
 
-_ZEROS = memoryview(bytes(8 * PART_CELLS))
+_ZEROS = memoryview(bytes(8 * PART_CELLS))  # no part is larger
 _NONCE = bytes(12)
 """Always the same: a key is used for one stream, or for one share."""
 
@@ -170,7 +172,7 @@ _SEALED_SHARE = shamir.SHARE_BYTES + 16
 
 def _scratch(tag: Tag) -> memoryview:
     """Room for the mask of any part."""
-    return memoryview(bytearray(tag.part_cells(0) * tag.cell_bytes))
+    return memoryview(bytearray(max(part.size for part in tag.parts)))
 
 
 def _name(field: bytes) -> str:
@@ -239,15 +241,13 @@ class MaskedSealer:
         return self._masked_parts(values, tag, streams)
 
     def _masked_parts(self, values: Int64, tag: Tag, streams: list[tuple[_Stream, bool]]) -> Iterator[bytes]:
-        scratch, residues = _scratch(tag), Residues(tag.part_cells(0), tag.cell_bytes)
-        for part in range(tag.parts):
-            cells = tag.part_cells(part)
-            start = part * PART_CELLS
-            residues.take(values[start : start + cells])
+        scratch, whole = _scratch(tag), values.view(np.uint64)
+        for part in tag.parts:
+            words = part.of(whole).copy()
             for stream, added in streams:
-                operation = residues.add if added else residues.subtract
-                operation(0, cells, stream.next(cells * tag.cell_bytes, scratch))
-            yield residues.packed(0, cells)
+                operation = part.add if added else part.subtract
+                operation(words, stream.next(part.size, scratch))
+            yield part.packed(words)
 
     def note(self) -> bytes:
         """What goes with the last part: a commitment to the self mask, and its sealed share for each peer.
@@ -358,11 +358,11 @@ class MaskedOpener:
     """
 
     def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
-        self.parts = tag.parts
+        self.parts = len(tag.parts)
         self._tag = tag
         self._group = group
         self._ctx = context(session, group, tag)
-        self._sum = Residues(tag.cells, tag.cell_bytes)
+        self._sum = np.zeros(tag.cells, np.uint64)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
         self._masks: dict[str, bytes] = {}
@@ -373,7 +373,8 @@ class MaskedOpener:
 
     def add(self, party: str, part: int, cells: bytes) -> None:
         """Add one masked part."""
-        self._sum.add(part * PART_CELLS, self._tag.part_cells(part), cells)
+        place = self._tag.part(part)
+        place.add(place.of(self._sum), cells)
 
     def note(self, party: str, note: bytes) -> None:
         """Take in what came with a party's last part."""
@@ -463,8 +464,6 @@ class MaskedOpener:
         scratch = _scratch(self._tag)
         for party in self._tag.roster:
             stream = _self_stream(self._masks[party], self._ctx, party)
-            for part in range(self._tag.parts):
-                cells = self._tag.part_cells(part)
-                mask = stream.next(cells * self._tag.cell_bytes, scratch)
-                self._sum.subtract(part * PART_CELLS, cells, mask)
-        return self._sum.signed()
+            for part in self._tag.parts:
+                part.subtract(part.of(self._sum), stream.next(part.size, scratch))
+        return signed(self._sum, self._tag.runs)

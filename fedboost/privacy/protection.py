@@ -11,13 +11,12 @@ Refuses: a part of another length or number than the vector has, help that was n
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-
-PART_CELLS = 1 << 16
-"""Integers in one part of a vector: at 8 bytes half a megabyte, far below any message limit."""
+from fedboost.privacy.cells import Part, Run, parts_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,8 @@ class Tag:
     """The unique label of one sealing, and the shape of what is sealed.
 
     turn, attempt: grow strictly; tree: the tree that grows (-1 before the first); roster: the parties whose
-    vectors go into the sum; transcript: hash of all questions of the session up to this one.
+    vectors go into the sum; transcript: hash of all questions of the session up to this one; runs: cells of
+    so many bits each.
     """
 
     turn: int
@@ -33,19 +33,28 @@ class Tag:
     tree: int
     roster: tuple[str, ...]
     transcript: bytes
-    cells: int
-    cell_bytes: int
+    runs: tuple[Run, ...]
 
     @property
-    def parts(self) -> int:
-        """Parts a vector of this many cells travels in: at least one."""
-        return max(1, -(-self.cells // PART_CELLS))
+    def cells(self) -> int:
+        """Integers of the vector."""
+        return sum(run.cells for run in self.runs)
 
-    def part_cells(self, part: int) -> int:
-        """Integers in one part."""
-        if not 0 <= part < self.parts:
-            raise PeerError(f"part {part} of a vector of {self.parts} parts")
-        return min(PART_CELLS, self.cells - part * PART_CELLS)
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that the vector travels in: at least one."""
+        return parts_of(self.runs)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all parts."""
+        return sum(part.size for part in self.parts)
+
+    def part(self, number: int) -> Part:
+        """One part; PeerError if there is none of that number."""
+        if not 0 <= number < len(self.parts):
+            raise PeerError(f"part {number} of a vector of {len(self.parts)} parts")
+        return self.parts[number]
 
 
 class Sealer(Protocol):

@@ -6,19 +6,25 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 """
 
 from collections.abc import Generator
-from dataclasses import dataclass
 
-from fedboost.errors import ConfigError, CutShort, PeerError
+from fedboost.errors import ConfigError, CutShort
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
-from fedboost.gbdt.histogram import Layout, Total, node_total
+from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
-from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import ROOT, Split, Tree
+from fedboost.programs.frontier import Leaf, Level, Parted, add_children, elect
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
-from fedboost.protocol.queries import CONSTANT_TREE, EndRoundQuery, HistogramQuery, Query, RowsQuery
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    Query,
+    RowsQuery,
+    VoteQuery,
+)
 from fedboost.protocol.terms import Terms
 
 
@@ -58,16 +64,6 @@ def end_round(
     return total[metrics.cells(terms.metrics) :]
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf that may still split: its number, its sums, its depth, and its histogram."""
-
-    node: int
-    total: Total
-    depth: int
-    histogram: Int64
-
-
 def grow_tree(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: Grown
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
@@ -84,62 +80,35 @@ def grow_tree(
 def _grow(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    rule = SplitRule(
-        terms.reg_lambda,
-        terms.reg_alpha,
-        terms.gamma,
-        terms.min_child_weight,
-        terms.learning_rate,
-        scales.gradient,
-        scales.hessian,
-    )
+    rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
-    def ask(splits: tuple[Split, ...], nodes: tuple[int, ...]) -> HistogramQuery:
-        return HistogramQuery(rows, number, splits, nodes, layout.bins, rule.gradient, rule.hessian)
-
+    scale = rule.gradient, rule.hessian
     tree = Tree()
-    histogram = yield ask((), (ROOT,))
-    total = node_total(histogram, layout)
-    tree.add_leaf(rule.leaf_value(total), rule.hessian.decode(total[1]))
-    frontier = [Leaf(ROOT, total, 0, histogram)]
+    root = NodeSums.read((yield HistogramQuery(rows, number, (), (ROOT,), layout.bins, *scale)), layout)
+    tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
+    frontier = [Leaf(ROOT, 0, root)]
     while True:
-        splits, pairs = [], []
+        splits, wanted = [], []
         for leaf in frontier:
-            best = rule.best_split(leaf.histogram, layout, leaf.total)
+            best = rule.best_split(leaf.sums.histogram, leaf.sums.layout, leaf.sums.total)
             if best is not None:
                 splits.append(add_children(tree, leaf, best, cut_points, rule))
-                pairs.append((leaf, best))
-        wanted = [
-            (leaf, best, split.left)
-            for (leaf, best), split in zip(pairs, splits, strict=True)
-            if leaf.depth + 1 < terms.max_depth and (rule.may_split(best.left) or rule.may_split(best.right))
-        ]
+                parted = Parted(leaf, best, splits[-1].left, rule)
+                if leaf.depth + 1 < terms.max_depth and parted.open:
+                    wanted.append(parted)
+        news = tuple(splits)
         if not wanted:
-            return tree, tuple(splits)
-        smaller = [left if best.left[1] <= best.right[1] else left + 1 for _, best, left in wanted]
+            return tree, news
         try:
-            sums = yield ask(tuple(splits), tuple(smaller))
+            elected = [layout] * len(wanted)
+            if terms.vote_top_k:
+                voters = tuple(node for parted in wanted for node in parted.open)
+                features = len(layout.features), len(terms.parties)
+                votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
+                news, elected = (), elect(wanted, votes, layout, terms.vote_top_k)
+            level = Level(wanted, elected)
+            query = level.query(terms, rows, number, news, layout)
+            frontier = level.leaves(query.by_node((yield query)))
         except CutShort:
-            return tree, tuple(splits)
-        frontier = []
-        for (leaf, best, left), asked, cells in zip(
-            wanted, smaller, sums.reshape(len(wanted), -1), strict=True
-        ):
-            due = best.left if asked == left else best.right
-            if node_total(cells, layout) != due:
-                raise PeerError(
-                    f"tree {number}: the sums of node {asked} are not those its parent's split gave"
-                )
-            sibling = leaf.histogram - cells
-            of_left, of_right = (cells, sibling) if asked == left else (sibling, cells)
-            for node, child, histogram in ((left, best.left, of_left), (left + 1, best.right, of_right)):
-                if rule.may_split(child):
-                    frontier.append(Leaf(node, child, leaf.depth + 1, histogram))
-
-
-def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
-    """Split a leaf of the tree; the decision the parties will hear."""
-    left = tree.add_leaf(rule.leaf_value(best.left), rule.hessian.decode(best.left[1]))
-    tree.add_leaf(rule.leaf_value(best.right), rule.hessian.decode(best.right[1]))
-    return tree.split(leaf.node, best, cut_points, left)
+            return tree, news

@@ -43,7 +43,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
-from fedboost.protocol import meeting
+from fedboost.protocol import meeting, queries
 from fedboost.protocol.course import Course, Program, Round
 from fedboost.protocol.journal import Record
 from fedboost.protocol.meeting import Trust, session_digest
@@ -418,7 +418,7 @@ class AggregatorSession:
 
     def _open(self) -> Outbox:
         assert self._opener is not None
-        total, self._opener = self._opener.open(), None
+        total, self._opener = queries.from_cells(self.course.pending, self._opener.open()), None
         if self.course.last is not None:
             if not np.array_equal(total, self.course.last):
                 if self.attestations:  # given before, to the model that there is

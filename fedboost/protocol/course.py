@@ -17,7 +17,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.protocol import journal, queries
 from fedboost.protocol.journal import Record
 from fedboost.protocol.progress import NOTHING_YET, Grown
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, Query
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, Query, TreeQuery
 from fedboost.protocol.terms import Terms
 
 Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
@@ -86,7 +86,7 @@ class Course:
     @property
     def grows_a_tree(self) -> bool:
         """Whether the question that is asked now is about a tree that has split already."""
-        return isinstance(self.pending, HistogramQuery) and bool(self.so_far.splits + self.pending.splits)
+        return isinstance(self.pending, TreeQuery) and bool(self.so_far.splits + self.pending.splits)
 
     @property
     def may_change(self) -> bool:
@@ -113,7 +113,7 @@ class Course:
     def take(self, total: Int64) -> None:
         """The sum of the question that was asked: the program asks its next one, or ends with its model."""
         self._write_tree()
-        if self._durable and not isinstance(self.pending, HistogramQuery):
+        if self._durable and not isinstance(self.pending, TreeQuery):
             self._record(journal.Opened(self.turn, queries.digest(self.pending), total))
         self._advance(total)
 
@@ -224,5 +224,5 @@ class Course:
             raise ConfigError(f"a tree in turn {record.turn}: {error}") from None
         fits = len({2 * len(whole) + 1, *map(len, dataclasses.astuple(record.tree))}) == 1
         ends = isinstance(self.pending, EndRoundQuery) and self.pending.tree == self._read
-        if not (ends and fits and record.turn == self.turn and 0 < record.levels <= self._terms.max_depth):
+        if not (ends and fits and record.turn == self.turn and 0 < record.levels <= self._terms.levels):
             raise ConfigError(f"a tree in turn {record.turn} that does not grow there")

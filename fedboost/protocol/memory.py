@@ -18,9 +18,9 @@ from fedboost.protocol.terms import Terms
 
 GIB = 1 << 30
 HISTOGRAM_BYTES = 32
-"""Bytes for each integer of a level's histograms: the running sum (8) and what it opens to (8), while the
-level above, of which there may be half as many nodes twice over, is still there (16); later the sum, its
-siblings and their parents, which are less."""
+"""Bytes for each integer of a level's histograms: the running sum (8 of the root, else 4) and the integers it
+opens to (8), while the level above, of which there may be half as many nodes twice over, is still there (16);
+later the sum, its siblings and their parents, which are less."""
 COUNT_BYTES = 64
 """Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
 the cells it becomes (24) beside those it refines (24)."""

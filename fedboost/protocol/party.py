@@ -21,6 +21,7 @@ from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
 from fedboost.protocol import queries
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
 from fedboost.protocol.queries import (
+    Elected,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -28,8 +29,11 @@ from fedboost.protocol.queries import (
     Query,
     RowsQuery,
     StartQuery,
+    TreeQuery,
+    VoteQuery,
 )
 from fedboost.protocol.terms import Terms
+from fedboost.protocol.voting import OwnHistograms, vote
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Party:
         self._pairs: Int64 = shard.room((shard.rows,), np.dtype(np.int64))
         self._quantised = False
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
+        self._own: OwnHistograms | None = None
+        """Where features are voted for: this party's own histograms of that tree."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -88,7 +94,7 @@ class Party:
         if so_far.splits:
             binned, cut_points, _ = self._started()
             self._nodes.apply(so_far.splits, binned, cut_points)
-        self._quantised = False
+        self._quantised, self._own = False, None
         self.so_far = so_far
 
     def _answer(self, query: Query) -> Int64:
@@ -107,6 +113,8 @@ class Party:
                 return self._start(query)
             case HistogramQuery():
                 return self._histograms(query)
+            case VoteQuery():
+                return self._votes(query)
             case EndRoundQuery():
                 return self._end_round(query)
             case _:
@@ -129,7 +137,7 @@ class Party:
         gradient, hessian = self._loss.gradients(self._margin[rows], label, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, query: StartQuery | HistogramQuery) -> None:
+    def _quantise(self, query: StartQuery | TreeQuery) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
@@ -153,22 +161,66 @@ class Party:
         return np.array(kernels.sum_pairs(self._pairs), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
-        binned, cut_points, layout = self._started()
-        tree, levels = self.so_far.tree, self.so_far.levels
+        binned, _, layout = self._started()
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
+        if self._terms.vote_top_k:
+            return self._elected(query)
+        self._grow(query)
+        nodes = [self._nodes.of(node) for node in query.nodes]
+        out = np.zeros((len(nodes), layout.cells + histogram.STATS), np.int64)
+        histogram.build(binned, nodes, self._pairs, layout, query.gradient.limit, out, self._threads)
+        for rows, sums in zip(nodes, out, strict=True):
+            sums[layout.cells :] = histogram.sum_positive(rows, self._pairs)
+        return out.reshape(-1)
+
+    def _grow(self, query: TreeQuery) -> None:
+        """Apply the splits of a question about the tree that grows."""
+        binned, cut_points, _ = self._started()
+        tree, levels = self.so_far.tree, self.so_far.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
         if (levels == 0) != (query.nodes == (ROOT,)):
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
-        if levels == self._terms.max_depth:
+        if levels == self._terms.levels:
             raise PeerError(f"tree {tree}: more levels than the terms allow")
+        if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
+            raise PeerError(f"tree {tree}: votes and histograms take turns")
         if not self._quantised:
             self._quantise(query)
             self._quantised = True
         self._nodes.apply(query.splits, binned, cut_points)
-        nodes, limit = [self._nodes.of(node) for node in query.nodes], query.gradient.limit
-        return histogram.build(binned, nodes, self._pairs, layout, limit, self._threads).reshape(-1)
+
+    def _votes(self, query: VoteQuery) -> Int64:
+        self._grow(query)
+        own, (_, _, layout) = self._own_of(query), self._started()
+        own.descend(query.splits, query.nodes, queries.MAX_CELLS)
+        share = min(self._shard.rows / query.rows, 1.0)
+        rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
+        most = self._terms.vote_top_k
+        return np.concatenate([vote(own.of(node), layout, rule, most) for node in query.nodes])
+
+    def _elected(self, query: HistogramQuery) -> Int64:
+        """The bins of some features of each node; of all at the root."""
+        self._grow(query)
+        own, (_, _, layout) = self._own_of(query), self._started()
+        out = []
+        everything = Elected(layout.features, layout.bins)
+        for node, elected in zip(query.nodes, query.elected or (everything,), strict=True):
+            picked = layout.pick(own.of(node), elected.features)
+            if picked.size != histogram.STATS * elected.bins:
+                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
+            out += [picked, np.array(histogram.sum_positive(self._nodes.of(node), self._pairs), np.int64)]
+        return np.concatenate(out)
+
+    def _own_of(self, query: TreeQuery) -> OwnHistograms:
+        """This party's own histograms of the tree that grows."""
+        if self._own is None:
+            binned, _, layout = self._started()
+            self._own = OwnHistograms(
+                binned, layout, self._nodes, self._pairs, query.gradient.limit, self._threads
+            )
+        return self._own
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self._started()
@@ -188,7 +240,7 @@ class Party:
         self._nodes.apply(splits, binned, cut_points)
         self._nodes.add_values(dict(values), self._margin)
         self._nodes.begin()
-        self._quantised = False
+        self._quantised, self._own = False, None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

@@ -9,7 +9,7 @@ Refuses: by leaving. The session never raises for what an aggregator sends or a 
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -38,7 +38,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.party import Party, Shard
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, KllQuery, Query, RowsQuery
+from fedboost.protocol.queries import EndRoundQuery, KllQuery, Query, RowsQuery, TreeQuery
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
@@ -213,9 +213,9 @@ class PartySession:
         self._said, self._help = [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
-        parts, note = self._sealed(ask.query, tag)
+        parts, size, note = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, type(ask.query).__name__, tag.cells, tag.cells * tag.cell_bytes + len(note))
+        self._record(ask, type(ask.query).__name__, ask.query.cells, size + len(note))
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
@@ -250,7 +250,7 @@ class PartySession:
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
         queries.check(ask.query, terms)
-        if isinstance(ask.query, HistogramQuery | EndRoundQuery):
+        if isinstance(ask.query, TreeQuery | EndRoundQuery):
             queries.check_splits(terms, so_far.splits + ask.query.splits)
 
     def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
@@ -284,20 +284,26 @@ class PartySession:
         self._questions[ask.turn] = ask.query, so_far
         self._asked = ask
 
-    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterator[bytes], bytes]:
-        """The parts of the sealed answer, and the note that goes with the last."""
+    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes]:
+        """The parts of the sealed answer, their bytes, and the note that goes with the last."""
         assert self._party is not None
         assert self._sealer is not None
         assert self._shard is not None
         if isinstance(query, KllQuery):
-            return sketch(self._shard.columns, query), b""
+            return sketch(self._shard.columns, query), tag.size, b""
         plain = self._terms is not None and self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         values = self._party.answer(query)
-        if values.size != tag.cells:
-            raise PeerError(f"the query asks for {tag.cells} integers and its answer has {values.size}")
-        return self._sealer.seal(values, tag), self._sealer.note()
+        if values.size != query.cells:
+            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+        if plain and not queries.fits(query, values):
+            raise PeerError("cells too narrow for the sums of this site alone")
+        parts = self._sealer.seal(queries.to_cells(query, values), tag)
+        if plain:  # may be shorter than its cells
+            sealed = list(parts)
+            return sealed, sum(map(len, sealed)), b""
+        return parts, tag.size, self._sealer.note()
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked
@@ -356,7 +362,7 @@ def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a question is sealed."""
     query = ask.query
     tree = queries.tree_of(query)
-    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, query.cells, query.cell_bytes)
+    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, queries.runs(query))
 
 
 def _same(one: Ask, other: Ask) -> bool:
@@ -367,5 +373,5 @@ def _same(one: Ask, other: Ask) -> bool:
 def _repeats(query: Query, before: Query, terms: Terms) -> bool:
     """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
     ends the tree where it stands because a party was lost."""
-    cut_short = isinstance(before, HistogramQuery) and isinstance(query, EndRoundQuery)
+    cut_short = isinstance(before, TreeQuery) and isinstance(query, EndRoundQuery)
     return queries.same(query, before) or (cut_short and terms.on_loss == "shrink")

@@ -17,7 +17,14 @@ from fedboost.gbdt.bins import MAX_REFINEMENTS, Float32
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import queries
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQuery, Query, StartQuery
+from fedboost.protocol.queries import (
+    EndRoundQuery,
+    HistogramQuery,
+    QuantileQuery,
+    Query,
+    StartQuery,
+    VoteQuery,
+)
 from fedboost.protocol.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
@@ -39,7 +46,7 @@ class ModelSoFar:
     """Where a session stands.
 
     grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
-    finished ones; splits and levels: of the tree that grows, and how many of its levels were asked for.
+    finished ones; splits and levels: of the tree that grows, and how many questions about it were answered.
     """
 
     grids: int = 0
@@ -60,7 +67,7 @@ class ModelSoFar:
                 return dataclasses.replace(self, grids=self.grids + 1)
             case StartQuery():
                 return dataclasses.replace(self, start=query)
-            case HistogramQuery():
+            case HistogramQuery() | VoteQuery():
                 return dataclasses.replace(self, splits=self.splits + query.splits, levels=self.levels + 1)
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)
@@ -122,7 +129,7 @@ class ModelSoFar:
             queries.check(self.start, terms)
         elif self.rounds:
             raise Refused("finished rounds before cut points")
-        if len(self.rounds) > terms.rounds + 1 or self.levels > terms.max_depth:
+        if len(self.rounds) > terms.rounds + 1 or self.levels > terms.levels:
             raise Refused(
                 f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
             )

@@ -1,7 +1,7 @@
 """The closed set of questions. Whatever a program wants to know, it asks with one of these.
 
 Promises: each query says how many integers answer it and how large one row's share of any of them can be,
-so both ends know the width of a cell before anything is computed. `rows` is the number of rows behind the
+so both ends know the bits of a cell before anything is computed. `rows` is the number of rows behind the
 sum, a public number; it bounds the cells.
 Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 """
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.errors import Refused
-from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BYTES, Scale, cell_bytes
-from fedboost.gbdt import metrics
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.bins import SUBCELLS_PER_BIN, CutPoints, Grid
-from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import ROOT, Split
+from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import Terms
 
 START_BITS = 24
@@ -40,8 +41,8 @@ class RowsQuery:
         return 1 + EXPONENT_VECTORS * EXPONENT_CELLS
 
     @property
-    def cell_bytes(self) -> int:
-        return MAX_CELL_BYTES  # nobody knows the number of rows yet
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS  # nobody knows the number of rows yet
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class QuantileQuery:
         return sum(grid.cells for grid in self.grids)
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(1, self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)
 
 
 @dataclass(frozen=True)
@@ -76,8 +77,8 @@ class KllQuery:
         return self.features * (2 + self.max_bin)
 
     @property
-    def cell_bytes(self) -> int:
-        return MAX_CELL_BYTES
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,16 @@ class StartQuery:
         return STATS
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
+
+
+@dataclass(frozen=True)
+class Elected:
+    """The features of a node whose bins are asked for, increasing, and how many bins they have together."""
+
+    features: tuple[int, ...]
+    bins: int
 
 
 @dataclass(frozen=True)
@@ -103,7 +112,15 @@ class HistogramQuery:
     """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
 
     Gradients are taken and quantised when a tree's root is asked for. `bins` is the number of bins of all
-    features. Answer: [node, bin, (gradient, hessian)].
+    features. Answer: [node, bin, (gradient, hessian)], and of each node one pair more, behind its bins: the
+    sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
+
+    widths: of each node, what its sums take, where that follows from sums that were opened before: bits of a
+    gradient's sum, with the sign, and of a hessian's, without one. None where nothing is known but the rows.
+    A pair travels as one cell of both widths, if there are so many bits.
+
+    elected: of each node the features that are asked for, increasing, and how many bins they have. All
+    features of all nodes where there are none.
     """
 
     rows: int
@@ -113,14 +130,69 @@ class HistogramQuery:
     bins: int
     gradient: Scale
     hessian: Scale
+    widths: tuple[Widths, ...] = ()
+    elected: tuple[Elected, ...] = ()
 
     @property
     def cells(self) -> int:
-        return len(self.nodes) * self.bins * STATS
+        return sum(self.node_pairs) * STATS
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(max(self.gradient.limit, self.hessian.limit), self.rows)
+    def node_pairs(self) -> tuple[int, ...]:
+        """Pairs of sums of each node."""
+        bins = (one.bins for one in self.elected) if self.elected else (self.bins for _ in self.nodes)
+        return tuple(of_node + 1 for of_node in bins)
+
+    def by_node(self, answer: Int64) -> list[Int64]:
+        """An answer, or the sum of answers, node by node."""
+        ends: Int64 = np.cumsum(self.node_pairs) * STATS
+        return np.split(answer, ends[:-1])
+
+    def by_run(self, cells: Int64) -> list[Int64]:
+        """The cells of an answer, node by node."""
+        return np.split(cells, np.cumsum([run.cells for run in self.runs])[:-1])
+
+    @property
+    def node_widths(self) -> tuple[Widths, ...]:
+        """The widths of each node's sums."""
+        gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
+        return self.widths or ((gradient, hessian - 1),) * len(self.nodes)
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(
+            Run(pairs, gradient + hessian)
+            if gradient + hessian <= MAX_CELL_BITS
+            else Run(pairs * STATS, max(gradient, hessian + 1))
+            for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class VoteQuery:
+    """Apply these splits to the tree that grows. By which features would you split each of these nodes?
+
+    Asked before the histograms of each level but the root's, where the terms have features elected. `parties`
+    is how many answer. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
+    own rows (fewer if fewer gain), 0 for others.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    features: int
+    parties: int
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * self.features
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.parties)
 
 
 @dataclass(frozen=True)
@@ -144,11 +216,13 @@ class EndRoundQuery:
         return metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
 
     @property
-    def cell_bytes(self) -> int:
-        return cell_bytes(metrics.limit(self.metrics, self.scale), self.rows)
+    def cell_bits(self) -> int:
+        return cell_bits(metrics.limit(self.metrics, self.scale), self.rows)
 
 
-Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | EndRoundQuery
+Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | VoteQuery | EndRoundQuery
+TreeQuery = HistogramQuery | VoteQuery
+"""What is asked while a tree grows."""
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -157,6 +231,41 @@ LARGEST_VALUE = float(np.finfo(np.float32).max)
 """Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
+
+
+def runs(query: Query) -> tuple[Run, ...]:
+    """The cells in which an answer travels."""
+    return query.runs if isinstance(query, HistogramQuery) else (Run(query.cells, query.cell_bits),)
+
+
+def fits(query: Query, answer: Int64) -> bool:
+    """Whether the cells hold this answer, when no other party adds to it."""
+    if not isinstance(query, HistogramQuery):
+        return True
+    nodes = zip(query.by_node(answer), query.node_widths, strict=True)
+    return all(histogram.fit(sums, widths) for sums, widths in nodes)
+
+
+def to_cells(query: Query, answer: Int64) -> Int64:
+    """An answer as it is sealed: an integer for each cell."""
+    if not isinstance(query, HistogramQuery):
+        return answer
+    out = np.empty(sum(run.cells for run in query.runs), np.int64)
+    nodes = zip(query.by_node(answer), query.by_run(out), query.node_widths, strict=True)
+    for sums, cells, widths in nodes:
+        histogram.join(sums, widths[1], cells)
+    return out
+
+
+def from_cells(query: Query, total: Int64) -> Int64:
+    """The sum of answers, from the cells of the sealed ones: [query.cells]."""
+    if not isinstance(query, HistogramQuery):
+        return total
+    out = np.empty(query.cells, np.int64)
+    nodes = zip(query.by_run(total), query.by_node(out), query.node_widths, strict=True)
+    for cells, sums, widths in nodes:
+        histogram.part(cells, widths[1], sums)
+    return out
 
 
 def digest(query: object) -> bytes:
@@ -204,7 +313,7 @@ _SPLIT = b"%d,%d,%d,%d,%d;"
 
 def tree_of(query: Query) -> int:
     """The tree a query belongs to; what comes before the first tree belongs to the constant."""
-    return query.tree if isinstance(query, HistogramQuery | EndRoundQuery) else CONSTANT_TREE
+    return query.tree if isinstance(query, TreeQuery | EndRoundQuery) else CONSTANT_TREE
 
 
 def stage_of(query: Query) -> int:
@@ -234,15 +343,29 @@ def check(query: Query, terms: Terms) -> None:
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
-        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian):
+        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected):
             _check_bits(terms.gradient_bits, gradient, hessian)
-            check_tree(terms, tree, splits, ())
-            if tree == CONSTANT_TREE:
-                raise Refused("histograms before the first tree")
-            if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
-                raise Refused(
-                    f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
-                )
+            _check_nodes(terms, tree, splits, nodes)
+            if widths and len(widths) != len(nodes):
+                raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
+            if any(
+                not (1 <= of_gradient <= MAX_CELL_BITS and 1 <= of_hessian < MAX_CELL_BITS)
+                for of_gradient, of_hessian in widths
+            ):
+                raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
+            if bool(elected) != bool(terms.vote_top_k and nodes != (ROOT,)):
+                raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
+            if elected and len(elected) != len(nodes):
+                raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
+            for chosen in (one.features for one in elected):
+                known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
+                if not known or len(chosen) > terms.vote_top_k or sorted(set(chosen)) != [*chosen]:
+                    raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
+        case VoteQuery(_, tree, splits, nodes, of, parties, gradient, hessian):
+            _check_bits(terms.gradient_bits, gradient, hessian)
+            _check_nodes(terms, tree, splits, nodes)
+            if not terms.vote_top_k or of != features or not 1 <= parties <= len(terms.parties):
+                raise Refused(f"votes of {parties} parties on {of} features, the terms say otherwise")
         case EndRoundQuery(_, tree, splits, values, names, _, exponents):
             check_tree(terms, tree, splits, values)
             if exponents and not terms.asks_for_exponents:
@@ -251,6 +374,16 @@ def check(query: Query, terms: Terms) -> None:
                 raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
         case RowsQuery():
             pass
+
+
+def _check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
+    check_tree(terms, tree, splits, ())
+    if tree == CONSTANT_TREE:
+        raise Refused("histograms before the first tree")
+    if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
+        raise Refused(
+            f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
+        )
 
 
 def _check_bits(bits: int, *scales: Scale) -> None:

@@ -28,6 +28,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
 from fedboost.gbdt.metrics import METRICS
+from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
 
@@ -140,6 +141,7 @@ class Terms(Frozen):
     turn_timeout: float = Field(default=600.0, gt=0)
     rejoin_timeout: float = Field(default=600.0, ge=0)
     quorum: int | None = Field(default=None, ge=1)
+    vote_top_k: int = Field(default=0, ge=0, le=MAX_FEATURES)
     program: Name = "boosting"
 
     @field_validator("objective")
@@ -199,6 +201,11 @@ class Terms(Frozen):
                 f'on_loss = "shrink": protection {self.protection} with this quorum opens no sum of fewer '
                 f"than {self.fewest} parties, so the roster cannot shrink; add parties, or lower quorum"
             )
+        if self.vote_top_k > len(self.columns.features):
+            raise ValueError(
+                f"vote_top_k {self.vote_top_k} is more than the {len(self.columns.features)} features; set "
+                f"it lower, or to 0 for no votes"
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
@@ -233,9 +240,27 @@ class Terms(Frozen):
         return Group.of(self.parties, self.colluding).smallest_roster if masked else 0
 
     @property
+    def levels(self) -> int:
+        """The most questions about one tree before its end: its levels, and the votes before each but the
+        root's."""
+        return 2 * self.max_depth - 1 if self.vote_top_k else self.max_depth
+
+    @property
     def loss(self) -> Loss:
         """The objective."""
         return LOSSES[self.objective]
+
+    def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
+        """What decides on splits and leaf values, for sums of these scales."""
+        return SplitRule(
+            self.reg_lambda,
+            self.reg_alpha,
+            self.gamma,
+            self.min_child_weight,
+            self.learning_rate,
+            gradient,
+            hessian,
+        )
 
     @property
     def metrics(self) -> tuple[str, ...]:

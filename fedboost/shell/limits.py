@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedboost.errors import Refused
-from fedboost.privacy.protection import PART_CELLS
+from fedboost.privacy.cells import PART_CELLS
 from fedboost.protocol.queries import MAX_CELLS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR
 

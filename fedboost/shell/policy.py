@@ -197,6 +197,7 @@ def summary(terms: Terms) -> str:
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"
+        + (f", vote_top_k {terms.vote_top_k}" if terms.vote_top_k else "")
         + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),

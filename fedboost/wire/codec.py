@@ -38,6 +38,7 @@ from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     MAX_ROWS,
+    Elected,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -45,11 +46,12 @@ from fedboost.protocol.queries import (
     Query,
     RowsQuery,
     StartQuery,
+    VoteQuery,
 )
 from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, MAX_ROUNDS, Terms
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_TO_AGGREGATOR = 4 << 20
 """Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
@@ -60,6 +62,8 @@ MAX_TERMS = 16 << 20
 MAX_GREETING = 64 << 10
 """Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
 MAX_NODES = 2 << MAX_DEPTH
+MAX_ELECTED = 1 << 20
+"""Features that one question names, of all its nodes."""
 
 Traffic = Mapping[str, tuple[int, int]]
 """Party to bytes it sent and received."""
@@ -213,7 +217,19 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 rows=rows, features=cuts, gradient=_scale_to_pb(gradient), hessian=_scale_to_pb(hessian)
             )
             return {"start": start}
-        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian):
+        case VoteQuery(rows, tree, splits, nodes, features, parties, gradient, hessian):
+            votes = pb.VoteQuery(
+                rows=rows,
+                tree=tree,
+                splits=map(_split_to_pb, splits),
+                nodes=nodes,
+                features=features,
+                parties=parties,
+                gradient=_scale_to_pb(gradient),
+                hessian=_scale_to_pb(hessian),
+            )
+            return {"votes": votes}
+        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected):
             histograms = pb.HistogramQuery(
                 rows=rows,
                 tree=tree,
@@ -222,6 +238,8 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 bins=bins,
                 gradient=_scale_to_pb(gradient),
                 hessian=_scale_to_pb(hessian),
+                widths=bytes(width for of_node in widths for width in of_node),
+                elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
             )
             return {"histograms": histograms}
         case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents):
@@ -262,6 +280,20 @@ def _query_from_pb(ask: Any) -> Query:
                 q.bins,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
+                _widths_from_pb(q.widths),
+                _elected_from_pb(q.elected),
+            )
+        case "votes":
+            q = ask.votes
+            return VoteQuery(
+                _rows(q),
+                q.tree,
+                _splits_from_pb(q.splits),
+                _few(q.nodes, MAX_NODES, "nodes"),
+                q.features,
+                q.parties,
+                _scale_from_pb(q.gradient),
+                _scale_from_pb(q.hessian),
             )
         case "end_round":
             q = ask.end_round
@@ -278,6 +310,18 @@ def _query_from_pb(ask: Any) -> Query:
                 q.exponents,
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
+
+
+def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
+    _require(len(widths) % 2 == 0 and len(widths) <= 2 * MAX_NODES, f"{len(widths)} widths")
+    return tuple(zip(widths[::2], widths[1::2], strict=True))
+
+
+def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
+    nodes = _few(elected, MAX_NODES, "nodes")
+    features = sum(len(one.features) for one in nodes)
+    _require(features <= MAX_ELECTED, f"{features} elected features; {MAX_ELECTED} are allowed")
+    return tuple(Elected(tuple(one.features), one.bins) for one in nodes)
 
 
 def _rows(query: Any) -> int:

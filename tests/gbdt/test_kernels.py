@@ -208,6 +208,28 @@ def test_sum_pairs(count):
     assert tuple(kernels.sum_pairs(pairs)) == twins.sum_pairs(pairs)
 
 
+@pytest.mark.parametrize("count", [0, 1, 60, 500])
+def test_sum_positive(count):
+    rng = np.random.default_rng(count)
+    pairs = (rng.integers(-(1 << 23), 1 << 23, 500) << 32) + rng.integers(0, 1 << 23, 500)
+    rows = np.sort(rng.choice(500, count, replace=False)).astype(np.uint32)
+    assert tuple(kernels.sum_positive(rows, pairs)) == twins.sum_positive(rows, pairs)
+
+
+@pytest.mark.parametrize("size", [0, 1, 300])
+@pytest.mark.parametrize("bits", [1, 20, 31, 63])
+def test_pairs_as_one_cell(size, bits):
+    rng = np.random.default_rng([size, bits])
+    gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
+    sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
+    cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
+    kernels.join_pairs(sums, bits, cells)
+    assert cells.tolist() == twins.join_pairs(sums, bits)
+    kernels.part_pairs(cells, bits, again)
+    assert again.tolist() == sums.tolist()
+    assert tuple(kernels.bits_of_pairs(sums)) == twins.bits_of_pairs(sums)
+
+
 # ---- rows of nodes ----------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.bins import BinnedRows, CutPoints
-from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.split import SplitRule
 from fedboost.gbdt.threads import ONE, Threads
 
@@ -126,7 +126,9 @@ def test_build_and_the_sibling_by_subtraction():
 
     def built(rows):
         nodes = [np.flatnonzero(rows).astype(np.uint32)]
-        return histograms.build(bins, nodes, pairs, layout, 128, ONE)[0]
+        out = np.zeros((1, layout.cells), np.int64)
+        histograms.build(bins, nodes, pairs, layout, 128, out, ONE)
+        return out[0]
 
     some = rng.random(500) < 0.3
     assert (built(np.ones(500, bool)) - built(some)).tolist() == built(~some).tolist()
@@ -141,7 +143,8 @@ def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
     codes = np.zeros((1, rows), np.uint8)
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
-    out = histograms.build(BinnedRows(codes.T.copy(), codes), [everyone], pairs, layout_of(1), limit, ONE)
+    out = np.zeros((1, 2), np.int64)
+    histograms.build(BinnedRows(codes.T.copy(), codes), [everyone], pairs, layout_of(1), limit, out, ONE)
     assert out.tolist() == [[sign * limit * rows, limit * rows]]
 
 
@@ -159,8 +162,10 @@ def test_threads_and_blocks_of_features_make_the_same_histograms(features):
             for feature, offset in enumerate(layout.offsets.tolist()):
                 np.add.at(due[node, :, stat], offset + codes[rows, feature].astype(int), values)
     for number in (1, 2, 3):
-        out = histograms.build(bins, nodes, pairs, layout, 128, Threads(number))
-        assert out.tolist() == due.reshape(3, -1).tolist()
+        out = np.full((3, layout.cells + 2), 7, np.int64)  # what stands behind is left alone
+        histograms.build(bins, nodes, pairs, layout, 128, out, Threads(number))
+        assert (out[:, : layout.cells] - 7).tolist() == due.reshape(3, -1).tolist()
+        assert (out[:, layout.cells :] == 7).all()
 
 
 def test_features_that_disagree_are_a_peer_error():
@@ -177,3 +182,135 @@ def test_features_that_disagree_are_a_peer_error():
 def test_a_negative_hessian_is_a_peer_error():
     with pytest.raises(PeerError, match="negative"):
         histograms.node_total(np.array([1, -2, 3, 8], np.int64), layout_of(2))
+
+
+# ---- what is known of a node ------------------------------------------------------------------------
+
+
+def sums_of(gradient, hessian, codes, layout):
+    """Of rows of one feature: what a party answers, read."""
+    cells = np.zeros(layout.cells + 2, np.int64)
+    np.add.at(cells, 2 * codes, gradient)
+    np.add.at(cells, 2 * codes + 1, hessian)
+    cells[-2:] = gradient[gradient > 0].sum(), hessian.sum()
+    return NodeSums.read(cells, layout)
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-50, 50), st.integers(0, 40), st.integers(0, 3), st.booleans()),
+        min_size=1,
+        max_size=30,
+    ),
+    extra=st.integers(0, 3),
+)
+def test_the_widths_of_a_child_hold_its_sums_and_are_no_wider_than_its_parents(rows, extra):
+    gradient, hessian, codes, left = (np.array(column) for column in zip(*rows, strict=True))
+    layout = layout_of(4)
+    parent = sums_of(gradient, hessian, codes, layout)
+    child = sums_of(gradient[left], hessian[left], codes[left], layout)
+    other = sums_of(gradient[~left], hessian[~left], codes[~left], layout)
+    sibling = parent.sibling(child)
+    assert (sibling.total, sibling.positive) == (other.total, other.positive)
+    assert sibling.histogram.tolist() == other.histogram.tolist()
+    widths = parent.widths(child.total, other.total)
+    last = np.array([child.positive, child.total[1]])
+    assert histograms.fit(np.concatenate([child.histogram, last]), widths)
+    magnitudes = int(np.abs(gradient).sum())
+    assert 1 <= widths[0] <= magnitudes.bit_length() + 1
+    assert 1 <= widths[1] <= max(1, int(hessian.sum()).bit_length())
+
+
+def test_sums_over_rows_that_are_not_those_of_the_bins_are_a_peer_error():
+    layout = layout_of(2)
+    assert NodeSums.read(np.array([5, 1, 1, 3, 6, 4], np.int64), layout).positive == 6
+    for last in ([5, 4], [-1, 4], [6, 5], [6, 3]):
+        with pytest.raises(PeerError, match="not those of its bins"):
+            NodeSums.read(np.array([5, 1, 1, 3, *last], np.int64), layout)
+
+
+def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
+    layout = layout_of(1)
+    parent = NodeSums.read(np.array([0, 8, 10, 8], np.int64), layout)
+    child = NodeSums.read(np.array([-5, 4, 6, 4], np.int64), layout)
+    with pytest.raises(PeerError, match="more than its parent has"):
+        parent.sibling(child)  # the sibling would have 5 in all, and 4 above 0
+    with pytest.raises(PeerError, match="fewer than its children have"):
+        parent.widths((-11, 4), (11, 4))
+
+
+@pytest.mark.parametrize(
+    ("sums", "fits"),
+    [
+        ([7, 15], True),
+        ([-7, 15], True),
+        ([8, 15], False),
+        ([-8, 0], True),
+        ([-9, 0], False),
+        ([0, 16], False),
+        ([], True),
+    ],
+)
+def test_what_fits_cells_of_4_and_4_bits(sums, fits):
+    assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits
+
+
+# ---- some features ----------------------------------------------------------------------------------
+
+
+def test_a_layout_of_some_features_and_their_part_of_a_histogram():
+    layout = layout_of(3, 1, 2, missing=[0, 2])
+    histogram = np.arange(layout.cells)
+    assert layout.only((0, 1, 2)) is layout
+    assert layout.pick(histogram, (0, 1, 2)) is histogram
+    some = layout.only((0, 2))
+    assert (some.features, some.offsets.tolist(), some.bins) == ((0, 2), [0, 4], 7)
+    assert (some.value_bins.tolist(), some.missing.tolist()) == ([3, 2], [True, True])
+    assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
+    assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
+    assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
+
+
+def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_others():
+    rng = np.random.default_rng(1)
+    layout = layout_of(4, 3, 2)
+    codes = np.stack([rng.integers(0, size, 200) for size in (4, 3, 2)])
+    gradient, hessian, left = rng.integers(-9, 9, 200), rng.integers(0, 9, 200), rng.random(200) < 0.4
+
+    def of(rows, features):
+        parts = [np.zeros(2 * size, np.int64) for size in (4, 3, 2)]
+        for part, column in zip(parts, codes, strict=True):
+            np.add.at(part, 2 * column[rows], gradient[rows])
+            np.add.at(part, 2 * column[rows] + 1, hessian[rows])
+        last = np.array([gradient[rows & (gradient > 0)].sum(), hessian[rows].sum()])
+        return NodeSums.read(np.concatenate([*(parts[f] for f in features), last]), layout.only(features))
+
+    every = np.ones(200, bool)
+    sibling = of(every, (0, 1)).sibling(of(left, (1, 2)))
+    assert sibling.layout.features == (1,)
+    due = of(~left, (1, 2))
+    joined = sibling.joined(of(~left, (2,)), layout.only((1, 2)))
+    assert joined.histogram.tolist() == due.histogram.tolist()
+    assert (joined.total, joined.positive) == (due.total, due.positive)
+    with pytest.raises(PeerError, match="its parent's less its sibling's"):
+        sibling.joined(of(left, (2,)), layout.only((1, 2)))
+
+
+def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():
+    layout, of = layout_of(2, 2, 2, missing=[1]), rule(reg_lambda=0.5)
+    histogram = np.array([-16, 2, 16, 2, 0, 2, -8, 1, 8, 1, 0, 4, 0, 0], np.int64)
+    gains = of.gains(histogram, layout, (0, 4))
+    for feature in range(3):
+        alone = of.best_split(layout.pick(histogram, (feature,)), layout.only((feature,)), (0, 4))
+        assert gains[feature] == (alone.gain if alone else 0.0)
+        assert alone is None or alone.feature == feature
+    assert gains[0] > gains[1] > gains[2] == 0
+
+
+def test_a_rule_for_a_share_of_rows_that_are_alike_gains_that_share():
+    layout = layout_of(3)
+    whole, half = np.array([-32, 8, 16, 4, 16, 4], np.int64), np.array([-16, 4, 8, 2, 8, 2], np.int64)
+    of = rule(reg_lambda=2.0, reg_alpha=1.0, min_child_weight=4.0)
+    gains = of.gains(whole, layout, (0, 16)), of.scaled(0.5).gains(half, layout, (0, 8))
+    assert gains[1].tolist() == (gains[0] / 2).tolist()
+    assert gains[0][0] > 0

@@ -7,6 +7,7 @@ import random
 
 import numpy as np
 
+from fedboost.privacy.cells import Run
 from fedboost.privacy.masked import KEY_BYTES, Group, MaskedOpener, MaskedSealer
 from fedboost.privacy.protection import Tag
 
@@ -47,17 +48,17 @@ def masked_opener(tag, parties=None, session=SESSION, group=None):
     return MaskedOpener(tag, group or Group.of(parties or tag.roster), session)
 
 
-def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, cell_bytes=8, transcript=TRANSCRIPT):
-    return Tag(turn, attempt, tree, tuple(roster), transcript, cells, cell_bytes)
+def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, bits=64, transcript=TRANSCRIPT):
+    return Tag(turn, attempt, tree, tuple(roster), transcript, (Run(cells, bits),))
 
 
-def vectors(parties, cells, cell_bytes, seed=0):
+def vectors(parties, cells, bits, seed=0):
     """A vector for each party, and their sum: it fits the cell and reaches its ends.
 
     What a party has may be beyond the cell, and even wrap in 64 bits: only the sum has to fit.
     """
     rng = np.random.default_rng(seed)
-    lowest, highest = -(2 ** (8 * cell_bytes - 1)), 2 ** (8 * cell_bytes - 1) - 1
+    lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
     total = rng.integers(lowest, highest, cells, endpoint=True)
     total[: cells // 3], total[cells // 3 : cells // 2] = lowest, highest
     of = {party: rng.integers(lowest, highest, cells, endpoint=True) for party in parties[1:]}

@@ -1,137 +1,233 @@
-"""Integers in cells of 1 to 8 bytes, modulo the size of a cell."""
+"""Integers in cells of 1 to 64 bits, modulo the size of a cell."""
 
+import itertools
+
+import bit_twins
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.cells import Residues
+from fedboost.privacy.cells import PART_CELLS, Run, parts_of, signed
 
-WIDTHS = range(1, 9)
-
-
-def packed(values, width):
-    """All cells of a vector as they travel."""
-    return Residues.of(np.asarray(values, np.int64), width).packed(0, len(values))
+BITS = (1, 2, 7, 8, 13, 31, 32, 33, 40, 52, 63, 64)
+SIZES = (0, 1, 5, 63, 64, 65, 127, 128, 200)
 
 
-def planes(values, width):
-    """The cells as the module says they travel: planes of 8, 4, 2, 1 bytes, the lowest bytes first."""
-    out, start = b"", 0
-    for plane in (8, 4, 2, 1):
-        if width & plane:
-            cells = [(value % 2**64).to_bytes(8, "little") for value in values]
-            out += b"".join(cell[start : start + plane] for cell in cells)
-            start += plane
-    return out
+def whole(*runs):
+    """The one part of a short vector."""
+    (part,) = parts_of(tuple(Run(*run) for run in runs))
+    return part
 
 
-def ends(width):
-    return -(2 ** (8 * width - 1)), 2 ** (8 * width - 1) - 1
+def words(values):
+    return np.array(values, np.int64).view(np.uint64)
 
 
-def wrapped(value, width):
+def packed(values, bits):
+    return whole((len(values), bits)).packed(words(values))
+
+
+def ends(bits):
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def wrapped(value, bits):
     """The integer of a cell that a sum comes to."""
-    lowest, _ = ends(width)
-    return (value - lowest) % 2 ** (8 * width) + lowest
+    lowest, _ = ends(bits)
+    return (value - lowest) % 2**bits + lowest
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_cells_are_little_endian_twos_complement_in_planes(width):
-    lowest, highest = ends(width)
-    values = [0, 1, -1, lowest, highest, lowest + 1, highest - 1, highest // 3, lowest // 3]
-    assert packed(values, width) == planes(values, width)
-    assert len(packed(values, width)) == width * len(values)
+def some(bits, size, seed=0):
+    """Integers that reach both ends of a cell, and beyond it."""
+    lowest, highest = ends(bits)
+    values = np.random.default_rng([bits, size, seed]).integers(-(2**63), 2**63 - 1, size).tolist()
+    return [lowest, highest, -1, 0, 1, *values][:size]
 
 
-def test_a_cell_alone_is_its_bytes():
-    for width in WIDTHS:
-        assert packed([-2], width) == (-2).to_bytes(width, "little", signed=True)
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("size", SIZES)
+def test_cells_travel_as_the_twin_lays_them_out(bits, size):
+    values = some(bits, size)
+    assert np.frombuffer(packed(values, bits), np.uint64).tolist() == bit_twins.packed(values, bits)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_what_does_not_fit_is_cut_to_its_residue(width):
-    values = [2**63 - 1, -(2**63), 2**40 + 5, -(2**33) - 1]
-    assert packed(values, width) == planes(values, width)
+def test_every_number_of_bits_and_no_byte_too_many():
+    for bits, size in itertools.product(range(1, 65), (3, 64, 130)):
+        values = some(bits, size)
+        part = whole((size, bits))
+        assert np.frombuffer(part.packed(words(values)), np.uint64).tolist() == bit_twins.packed(values, bits)
+        assert part.size == len(bit_twins.packed(values, bits)) * 8 < size * bits / 8 + 8
 
 
-def test_views_are_packed_like_their_copies():
-    values = np.arange(-50, 50, dtype=np.int64)
-    for width in WIDTHS:
-        assert packed(values[::3], width) == packed(values[::3].copy(), width)
-        assert packed(values[20:40], width) == packed(values[20:40].copy(), width)
+def test_a_few_cells_are_a_stream_of_bits_lowest_first():
+    assert packed([1, 2, 3], 4) == bytes([0x21, 0x03]) + bytes(6)
+    assert packed([-2], 64) == (-2).to_bytes(8, "little", signed=True)
 
 
-@given(st.integers(1, 8), st.data())
-def test_a_running_sum_is_the_sum(width, data):
-    lowest, highest = ends(width)
-    size = data.draw(st.integers(0, 5))
-    row = st.lists(st.integers(lowest, highest), min_size=size, max_size=size)
-    added = data.draw(st.lists(row, max_size=4))  # residues may wrap on the way
-    subtracted = data.draw(st.lists(row, max_size=4))
-    running = Residues(size, width)
-    for values in added:
-        running.add(0, size, packed(values, width))
-    for values in subtracted:
-        running.subtract(0, size, packed(values, width))
-    due = [
-        wrapped(sum(row[cell] for row in added) - sum(row[cell] for row in subtracted), width)
-        for cell in range(size)
-    ]
-    assert running.signed().tolist() == due
-    assert running.signed().dtype == np.int64
-    assert running.packed(0, size) == planes(due, width)
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 64)), max_size=4),
+    signs=st.lists(st.booleans(), max_size=4),
+    seed=st.integers(0, 1000),
+)
+def test_a_running_sum_of_runs_is_the_sum(runs, signs, seed):
+    part = whole(*runs)
+    total, due = np.zeros(part.cells, np.uint64), [0] * part.cells
+    for number, sign in enumerate(signs):
+        values = [value for cells, bits in runs for value in some(bits, cells, seed + number)]
+        operation = part.add if sign else part.subtract
+        operation(total, part.packed(words(values)))
+        due = [before + (value if sign else -value) for before, value in zip(due, values, strict=True)]
+    bits_of = [bits for cells, bits in runs for _ in range(cells)]
+    due = [wrapped(value, bits) for value, bits in zip(due, bits_of, strict=True)]
+    again = part.packed(total)
+    opened = signed(total, tuple(Run(*run) for run in runs))
+    assert opened.tolist() == due
+    assert opened.dtype == np.int64
+    assert part.packed(words(due)) == again
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_any_bytes_are_cells_and_come_back_as_they_were(width):
+@pytest.mark.parametrize("bits", BITS)
+def test_any_bytes_are_cells_and_come_back_as_they_were(bits):
     """A mask is any bytes: adding it to nothing, and taking it off again, must lose none of them."""
-    mask = np.random.default_rng(width).bytes(1000 * width)
-    residues = Residues(1000, width)
-    residues.add(0, 1000, mask)
-    assert residues.packed(0, 1000) == mask
-    residues.subtract(0, 1000, mask)
-    assert residues.packed(0, 1000) == bytes(1000 * width)
+    part = whole((6400, bits))
+    mask = np.random.default_rng(bits).bytes(part.size)
+    total = np.zeros(6400, np.uint64)
+    part.add(total, mask)
+    assert part.packed(total) == mask
+    part.subtract(total, mask)
+    assert part.packed(total) == bytes(part.size)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_bytes_may_be_of_any_kind_and_stand_anywhere(width):
-    values = [1, -2, 3, ends(width)[0], ends(width)[1]]
-    data = packed(values, width)
+@pytest.mark.parametrize("bits", BITS)
+def test_bits_behind_the_last_cell_do_not_matter(bits):
+    part = whole((65, bits))
+    data = bytearray(part.packed(words(some(bits, 65))))
+    data[-1] |= 0x80 if bits < 64 else 0
+    total = np.zeros(65, np.uint64)
+    part.add(total, data)
+    assert part.packed(total) == packed(some(bits, 65), bits)
+
+
+@pytest.mark.parametrize("bits", BITS)
+def test_the_bytes_may_be_of_any_kind_and_stand_anywhere(bits):
+    values = [wrapped(value, bits) for value in (1, -2, 3, *ends(bits))]
+    data = packed(values, bits)
     within = memoryview(b"x" + data + b"x")[1:-1]
     for kind in (data, bytearray(data), memoryview(data), memoryview(bytearray(data)), within):
-        running = Residues(5, width)
-        running.add(0, 5, kind)
-        assert running.signed().tolist() == values
+        total = np.zeros(5, np.uint64)
+        whole((5, bits)).add(total, kind)
+        assert signed(total, (Run(5, bits),)).tolist() == values
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_parts_are_added_at_their_places(width):
-    running = Residues(5, width)
-    running.add(0, 3, packed([1, -2, 3], width))
-    running.add(3, 2, packed([-4, 5], width))
-    running.add(3, 2, packed([-100, 100], width))
-    running.add(1, 0, b"")
-    running.subtract(4, 1, packed([50], width))
-    assert running.signed().tolist() == [1, -2, 3, -104, 55]
-    assert running.signed().tolist() == [1, -2, 3, -104, 55]  # taking the sum does not change it
-    assert running.packed(2, 3) == planes([3, -104, 55], width)
+def test_packing_leaves_the_integers_as_they_were():
+    values = words([1, -2, 3])
+    whole((3, 5)).packed(values)
+    assert values.view(np.int64).tolist() == [1, -2, 3]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_residues_are_their_own_copy(width):
-    values = np.array([1, 2, 3])
-    residues = Residues.of(values, width)
-    residues.add(0, 3, packed([10, 10, 10], width))
-    assert values.tolist() == [1, 2, 3]
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("operation", ["add", "subtract"])
+def test_bytes_of_another_length_are_a_peer_error(operation, bits):
+    part, total = whole((70, bits)), np.zeros(70, np.uint64)
+    for length in {0, 1, part.size - 8, part.size - 1, part.size + 1, part.size + 8}:
+        with pytest.raises(PeerError, match=f"{length} bytes of cells where {part.size} were due"):
+            getattr(part, operation)(total, bytes(length))
+    assert not total.any()
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("operation", [Residues.add, Residues.subtract])
-def test_bytes_of_another_length_are_a_peer_error(operation, width):
-    running = Residues(4, width)
-    for length in {0, 1, 4 * width - 1, 4 * width + 1, 8 * width} - {4 * width}:
-        with pytest.raises(PeerError, match=f"{length} bytes of cells where 4 cells of {width} bytes"):
-            operation(running, 0, 4, bytes(length))
-    assert running.signed().tolist() == [0] * 4
+# ---- few cells that are not 0 -----------------------------------------------------------------------
+
+
+@given(
+    runs=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 64)), max_size=4),
+    share=st.sampled_from([0.0, 0.02, 0.3, 0.85, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_sparse_or_not_it_is_the_same_sum_and_never_longer(runs, share, seed):
+    part = whole(*runs)
+    there = np.random.default_rng(seed).random(part.cells) < share
+    values = words([value for cells, bits in runs for value in some(bits, cells, seed)]) * there
+    sparse = part.packed_sparsely(values)
+    assert len(sparse) <= part.size
+    totals = np.full((2, part.cells), 5, np.uint64)
+    part.add_sparsely(totals[0], sparse)
+    part.add(totals[1], part.packed(values))
+    of = tuple(Run(*run) for run in runs)
+    assert signed(totals[0], of).tolist() == signed(totals[1], of).tolist()
+
+
+def test_a_bitmap_and_the_cells_behind_it():
+    part = whole((100, 40), (100, 10))
+    values = words([0] * 200)
+    values[[3, 64, 199]] = 7, 8, 9
+    sparse = np.frombuffer(part.packed_sparsely(values), np.uint64).tolist()
+    assert sparse == [1 << 3, 1, 0, 1 << 7, 7 | 8 << 40 & (1 << 64) - 1, 8 >> 24, 9]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[:-1],
+        lambda data: data[:-8],
+        lambda data: data + bytes(8),
+        lambda data: data[:16],
+        lambda data: b"",
+        lambda data: b"\xff" + data[1:],
+        lambda data: data[:31] + b"\x80" + data[32:],
+        lambda data: b"\xff" * len(data),
+    ],
+)
+def test_a_malformed_bitmap_is_a_peer_error_and_adds_nothing(spoil):
+    part = whole((100, 40), (100, 10))
+    values = words([0] * 200)
+    values[[3, 64, 199]] = 7, 8, 9
+    total = np.zeros(200, np.uint64)
+    with pytest.raises(PeerError, match=r"bytes of cells|bitmap"):
+        part.add_sparsely(total, spoil(part.packed_sparsely(values)))
+    assert not total.any()
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_added_or_a_peer_error(data):
+    total = np.zeros(130, np.uint64)
+    part = whole((100, 5), (30, 7))
+    try:
+        part.add_sparsely(total, data)
+    except PeerError:
+        assert not total.any()
+
+
+# ---- parts ------------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 100, PART_CELLS - 1, PART_CELLS, 3 * PART_CELLS]), st.just(9)),
+        max_size=5,
+    )
+)
+def test_parts_follow_one_another_and_only_the_last_is_not_full(runs):
+    parts = parts_of(tuple(Run(*run) for run in runs))
+    cells = sum(cells for cells, _ in runs)
+    assert [part.start for part in parts] == [PART_CELLS * number for number in range(len(parts))]
+    assert all(part.cells == PART_CELLS for part in parts[:-1])
+    assert sum(part.cells for part in parts) == cells
+    assert len(parts) == max(1, -(-cells // PART_CELLS))
+
+
+def test_no_part_is_larger_than_its_cells_of_eight_bytes():
+    ones = tuple(Run(1, bits) for bits in (1, 64) for _ in range(PART_CELLS // 2))
+    assert [part.size for part in parts_of(ones)] == [8 * PART_CELLS]
+
+
+def test_a_run_goes_on_in_the_next_part():
+    runs = (Run(PART_CELLS - 10, 3), Run(30, 50))
+    first, last = parts_of(runs)
+    values = some(3, PART_CELLS - 10) + some(50, 30)
+    total = np.zeros(len(values), np.uint64)
+    for part in (first, last):
+        part.add(part.of(total), part.packed(part.of(words(values))))
+    assert last.cells == 20
+    assert signed(total, runs)[-30:].tolist() == [wrapped(value, 50) for value in values[-30:]]

@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
+from fedboost.privacy.cells import PART_CELLS, Run
 from fedboost.privacy.plain import PlainOpener, PlainSealer
-from fedboost.privacy.protection import PART_CELLS, Opener, Sealer, Tag
+from fedboost.privacy.protection import Opener, Sealer, Tag
 
 PARTIES = names(3)
 
@@ -49,28 +50,28 @@ def sealed(protection, of, tag):
     return {party: list(sealers[party].seal(of[party], tag)) for party in tag.roster}
 
 
-def opened(protection, parties, cells, cell_bytes, seed=0, sealers=None, turn=1):
+def opened(protection, parties, cells, bits, seed=0, sealers=None, turn=1):
     """The sum that a turn comes to with everything arriving in a random order, and the one that is due."""
     sealers = sealers or protection.sealers(parties)
-    tag = tag_of(parties, turn=turn, cells=cells, cell_bytes=cell_bytes)
-    of, due = vectors(parties, cells, cell_bytes, seed)
+    tag = tag_of(parties, turn=turn, cells=cells, bits=bits)
+    of, due = vectors(parties, cells, bits, seed)
     opener, order = protection.opener(tag), random.Random(seed)
-    assert opener.parts == tag.parts == max(1, -(-cells // PART_CELLS))
+    assert opener.parts == len(tag.parts) == max(1, -(-cells // PART_CELLS))
     upload(opener, sealers, of, tag, order)
     return help_open(opener, sealers, order), due
 
 
-@pytest.mark.parametrize("cell_bytes", range(1, 9))
+@pytest.mark.parametrize("bits", [1, 7, 24, 33, 55, 63, 64])
 @pytest.mark.parametrize("parties", [3, 5, 10, 50])
-def test_the_opened_sum_is_the_exact_sum(protection, parties, cell_bytes):
+def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)
     sealers = protection.sealers(parties)
     sizes = [0, 1, PART_CELLS - 1, PART_CELLS, PART_CELLS + 1]
     if len(parties) == 50:
-        sizes = [0, 1, PART_CELLS + 1] if cell_bytes == 3 else [1000]
+        sizes = [0, 1, PART_CELLS + 1] if bits == 24 else [1000]
     for turn, cells in enumerate(sizes):
-        total, due = opened(protection, parties, cells, cell_bytes, turn, sealers, turn)
+        total, due = opened(protection, parties, cells, bits, turn, sealers, turn)
         assert total.dtype == np.int64
         assert np.array_equal(total, due)
 
@@ -79,24 +80,24 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, cell_bytes):
     name=st.sampled_from(sorted(PROTECTIONS)),
     parties=st.integers(3, 7),
     cells=st.integers(0, 40),
-    cell_bytes=st.integers(1, 8),
+    bits=st.integers(1, 64),
     seed=st.integers(0, 1 << 20),
 )
 @settings(max_examples=40)
-def test_any_number_of_parties_in_any_order(name, parties, cells, cell_bytes, seed):
-    total, due = opened(PROTECTIONS[name], names(parties), cells, cell_bytes, seed)
+def test_any_number_of_parties_in_any_order(name, parties, cells, bits, seed):
+    total, due = opened(PROTECTIONS[name], names(parties), cells, bits, seed)
     assert total.tolist() == due.tolist()
 
 
-@pytest.mark.parametrize("cell_bytes", [3, 4, 8])
-def test_parts_of_different_parties_may_arrive_in_any_order(protection, cell_bytes):
-    sums = [opened(protection, PARTIES, 3 * PART_CELLS - 1, cell_bytes, seed) for seed in range(2)]
+@pytest.mark.parametrize("bits", [24, 47, 64])
+def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
+    sums = [opened(protection, PARTIES, 3 * PART_CELLS - 1, bits, seed) for seed in range(2)]
     assert all(np.array_equal(total, due) for total, due in sums)
 
 
 def test_every_order_of_three_parties_gives_the_same_sum(protection):
     tag = tag_of(PARTIES)
-    of, due = vectors(PARTIES, 3, 8)
+    of, due = vectors(PARTIES, 3, 64)
     for seed in range(12):
         sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
         upload(opener, sealers, of, tag, random.Random(seed))
@@ -104,7 +105,7 @@ def test_every_order_of_three_parties_gives_the_same_sum(protection):
 
 
 def test_the_order_of_the_roster_does_not_matter(protection):
-    of, due = vectors(PARTIES, 3, 8)
+    of, due = vectors(PARTIES, 3, 64)
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag_of(PARTIES[::-1]))
     upload(opener, sealers, of, tag_of((PARTIES[1], PARTIES[0], PARTIES[2])))
     assert help_open(opener, sealers).tolist() == due.tolist()
@@ -112,7 +113,7 @@ def test_the_order_of_the_roster_does_not_matter(protection):
 
 def test_a_sum_may_wrap_on_its_way(protection):
     """Only the whole sum has to fit the cell: the sums on the way are taken modulo its size."""
-    tag = tag_of(PARTIES, cells=1, cell_bytes=1)
+    tag = tag_of(PARTIES, cells=1, bits=8)
     of = dict(zip(PARTIES, (np.array([127]), np.array([127]), np.array([-128])), strict=True))
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     upload(opener, sealers, of, tag)
@@ -122,8 +123,8 @@ def test_a_sum_may_wrap_on_its_way(protection):
 @pytest.mark.parametrize("lost", range(5))
 def test_a_party_lost_after_its_upload_stays_in_the_sum(protection, lost):
     parties = names(5)
-    tag = tag_of(parties, cells=70, cell_bytes=5)
-    of, due = vectors(parties, 70, 5)
+    tag = tag_of(parties, cells=70, bits=40)
+    of, due = vectors(parties, 70, 40)
     sealers, opener = protection.sealers(parties), protection.opener(tag)
     upload(opener, sealers, of, tag)
     opener.lose(parties[lost])
@@ -136,7 +137,7 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
     sealers = protection.sealers(parties)
     for turn in (1, 2, 3):
         tag = tag_of(parties, turn=turn)
-        of, due = vectors(parties, 3, 8, turn)
+        of, due = vectors(parties, 3, 64, turn)
         opener = protection.opener(tag)
         upload(opener, sealers, of, tag)
         if turn == 2:
@@ -144,10 +145,10 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
         assert help_open(opener, sealers).tolist() == due.tolist()
 
 
-@pytest.mark.parametrize("cell_bytes", [1, 3, 4, 8])
-def test_a_part_of_another_length_is_a_peer_error(protection, cell_bytes):
-    tag = tag_of(PARTIES, cells=PART_CELLS + 2, cell_bytes=cell_bytes)
-    of, _ = vectors(PARTIES, tag.cells, cell_bytes)
+@pytest.mark.parametrize("bits", [1, 24, 47, 64])
+def test_a_part_of_another_length_is_a_peer_error(protection, bits):
+    tag = tag_of(PARTIES, cells=PART_CELLS + 2, bits=bits)
+    of, _ = vectors(PARTIES, tag.cells, bits)
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for part, cells in ((0, last), (1, first), (0, b""), (1, b""), (0, first + b"\0"), (1, last[:-1])):
@@ -157,8 +158,8 @@ def test_a_part_of_another_length_is_a_peer_error(protection, cell_bytes):
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = tag_of(PARTIES, cells=PART_CELLS + 2, cell_bytes=4)
-    parts = sealed(protection, vectors(PARTIES, tag.cells, 4)[0], tag)[PARTIES[0]]
+    tag = tag_of(PARTIES, cells=PART_CELLS + 2, bits=32)
+    parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for cells in (*parts, b""):
         with pytest.raises(PeerError, match="part"):
@@ -166,8 +167,8 @@ def test_a_part_of_another_number_is_a_peer_error(protection, part):
 
 
 def test_what_was_refused_is_not_in_the_sum(protection):
-    tag = tag_of(PARTIES, cell_bytes=3)
-    of, due = vectors(PARTIES, 3, 3)
+    tag = tag_of(PARTIES, bits=24)
+    of, due = vectors(PARTIES, 3, 24)
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     for party in PARTIES:
         (cells,) = sealers[party].seal(of[party], tag)
@@ -186,7 +187,7 @@ def test_help_that_was_not_asked_for_is_a_peer_error(protection, answer):
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     with pytest.raises(PeerError):
         opener.assist(PARTIES[0], answer)
-    upload(opener, sealers, vectors(PARTIES, 3, 8)[0], tag)
+    upload(opener, sealers, vectors(PARTIES, 3, 64)[0], tag)
     with pytest.raises(PeerError):
         opener.assist("a stranger", answer)
     for party, request in opener.requests().items():
@@ -210,8 +211,8 @@ def test_a_request_that_is_none_is_a_peer_error(protection):
 
 
 def test_two_openers_do_not_share_a_sum(protection):
-    tag = tag_of(PARTIES, cell_bytes=4)
-    of, due = vectors(PARTIES, 3, 4)
+    tag = tag_of(PARTIES, bits=32)
+    of, due = vectors(PARTIES, 3, 32)
     sealers = protection.sealers(PARTIES)
     openers = [protection.opener(tag), protection.opener(tag)]
     for party in PARTIES:
@@ -223,9 +224,9 @@ def test_two_openers_do_not_share_a_sum(protection):
 
 
 def test_sealing_leaves_the_vector_as_it_was(protection):
-    of, _ = vectors(PARTIES, 100, 5)
+    of, _ = vectors(PARTIES, 100, 40)
     before = {party: vector.copy() for party, vector in of.items()}
-    sealed(protection, of, tag_of(PARTIES, cells=100, cell_bytes=5))
+    sealed(protection, of, tag_of(PARTIES, cells=100, bits=40))
     assert all((of[party] == before[party]).all() for party in PARTIES)
 
 
@@ -239,7 +240,7 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
     [
         SEALED,
         replace(SEALED, transcript=b"other"),
-        replace(SEALED, cells=4),
+        replace(SEALED, runs=(Run(4, 64),)),
         replace(SEALED, tree=1),
         replace(SEALED, attempt=2),
         replace(SEALED, turn=4),
@@ -262,6 +263,21 @@ def test_a_newer_tag_is_sealed(protection, newer):
 
 def test_parts_of_a_tag():
     sizes = (0, 1, PART_CELLS, PART_CELLS + 1)
-    assert [tag_of(PARTIES, cells=cells).parts for cells in sizes] == [1, 1, 1, 2]
-    tag = tag_of(PARTIES, cells=PART_CELLS + 3)
-    assert [tag.part_cells(part) for part in range(tag.parts)] == [PART_CELLS, 3]
+    assert [len(tag_of(PARTIES, cells=cells).parts) for cells in sizes] == [1, 1, 1, 2]
+    tag = tag_of(PARTIES, cells=PART_CELLS + 3, bits=10)
+    assert [part.cells for part in tag.parts] == [PART_CELLS, 3]
+    assert [part.size for part in tag.parts] == [PART_CELLS * 10 // 8, 8]
+    assert tag.size == PART_CELLS * 10 // 8 + 8
+
+
+RUNS = (Run(70, 13), Run(0, 5), Run(PART_CELLS, 1), Run(1, 64), Run(200, 63), Run(PART_CELLS - 5, 40))
+
+
+def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
+    """Wherever parts begin and end among them."""
+    tag = replace(tag_of(PARTIES), runs=RUNS)
+    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in RUNS]
+    of = {party: np.concatenate([of[party] for of, _ in both]) for party in PARTIES}
+    sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
+    upload(opener, sealers, of, tag, random.Random(0))
+    assert np.array_equal(help_open(opener, sealers), np.concatenate([due for _, due in both]))

@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.privacy import fields, masked
+from fedboost.privacy.cells import Run
 from fedboost.privacy.masked import COMMIT, RECOVER, Group, Handshake, MaskedSealer, context
 from fedboost.privacy.shamir import SHARE_BYTES
 
@@ -146,7 +147,7 @@ def test_an_older_attempt_is_refused(sealers):
 
 def test_a_tag_used_twice_is_refused(sealers):
     Turn(sealers)
-    for tag in (TAG, replace(TAG, transcript=b"another question"), replace(TAG, cells=1)):
+    for tag in (TAG, replace(TAG, transcript=b"another question"), replace(TAG, runs=(Run(1, 64),))):
         with pytest.raises(PeerError, match="turn 3, attempt 1 was sealed already"):
             sealers[ME].seal(X, tag)
 
@@ -338,10 +339,10 @@ def test_a_share_for_or_of_another_party_is_refused(turn):
         replace(TAG, transcript=b"other questions"),
         replace(TAG, turn=4),
         replace(TAG, attempt=2),
-        replace(TAG, cells=4),
-        replace(TAG, cell_bytes=4),
+        replace(TAG, runs=(Run(4, 64),)),
+        replace(TAG, runs=(Run(3, 32),)),
     ],
-    ids=["roster", "tree", "earlier tree", "transcript", "turn", "attempt", "cells", "cell bytes"],
+    ids=["roster", "tree", "earlier tree", "transcript", "turn", "attempt", "cells", "bits"],
 )
 def test_a_share_under_another_tag_is_refused(turn, theirs):
     """One party was told something else than the others: nobody gives a self mask away."""
@@ -620,7 +621,7 @@ def test_the_same_keys_in_another_session_or_with_another_threshold_make_other_s
 def test_the_same_vector_looks_unrelated_each_time_it_is_sealed():
     sealers = masked_sealers(PARTIES)
     zeros = np.zeros(64, np.int64)
-    tags = [replace(TAG, turn=n, attempt=a, tree=n, cells=64) for n in (3, 4) for a in (0, 1)]
+    tags = [replace(TAG, turn=n, attempt=a, tree=n, runs=(Run(64, 64),)) for n in (3, 4) for a in (0, 1)]
     seen = [b"".join(sealers[party].seal(zeros, tag)) for tag in tags for party in PARTIES]
     for one, other in combinations(seen, 2):
         equal = np.count_nonzero(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8))
@@ -662,8 +663,8 @@ def test_what_a_party_sends_is_what_the_design_says():
         replace(TAG, tree=-1),
         replace(TAG, roster=PARTIES[:4]),
         replace(TAG, transcript=b""),
-        replace(TAG, cells=4),
-        replace(TAG, cell_bytes=7),
+        replace(TAG, runs=(Run(4, 64),)),
+        replace(TAG, runs=(Run(3, 56),)),
     ],
 )
 def test_everything_in_a_tag_is_in_its_context(other):
@@ -680,10 +681,10 @@ def chi_square(data):
     return float(((counts - due) ** 2 / due).sum())
 
 
-@pytest.mark.parametrize("cell_bytes", [1, 3, 8])
+@pytest.mark.parametrize("bits", [1, 23, 64])
 @pytest.mark.parametrize("value", [0, -1, 77])
-def test_one_report_looks_uniformly_random(value, cell_bytes):
-    tag = replace(TAG, cells=40_000, cell_bytes=cell_bytes)
+def test_one_report_looks_uniformly_random(value, bits):
+    tag = replace(TAG, runs=(Run(40_000, bits),))
     for sealer in masked_sealers(PARTIES).values():
         report = b"".join(sealer.seal(np.full(tag.cells, value), tag))
         steps = np.diff(np.frombuffer(report, np.uint8)).tobytes()
@@ -695,7 +696,7 @@ def test_one_report_looks_uniformly_random(value, cell_bytes):
 
 def test_a_report_still_looks_random_when_its_self_mask_is_known():
     """The pairs' masks hide it on their own: what commits and recoveries give away opens no report."""
-    tag = replace(TAG, cells=40_000)
+    tag = replace(TAG, runs=(Run(40_000, 64),))
     turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
     for party in PARTIES:
         stream = masked._self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from fedboost.programs.boosting import train
 from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
-from fedboost.protocol.queries import HistogramQuery
+from fedboost.protocol.queries import HistogramQuery, runs
 
 ROWS = 400
 SMALL = {"rounds": 4, "max_depth": 4}
@@ -123,6 +123,53 @@ def test_metrics_of_the_rounds_are_those_of_the_pooled_rows():
     assert one.history[-1].metrics["error"] == pytest.approx(
         np.average((probability > 0.5) != y, weights=weight), abs=1e-4
     )
+
+
+# ---- votes ------------------------------------------------------------------------------------------
+
+VOTED = {**SMALL, "vote_top_k": 2}
+
+
+def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order():
+    X, y, weight = data()
+    parts = PARTITIONS["3 at random"]
+    models = {
+        model_of(X, y, parts, weight, seed=seed, protection=protection, **VOTED)
+        for protection in ("plain", "masked")
+        for seed in range(3)
+    }
+    assert len(models) == 1
+    assert models != {model_of(X, y, parts, weight, **SMALL)}
+    assert models != {model_of(X, y, PARTITIONS["skewed"], weight, **VOTED)}  # votes are of parties
+
+
+@pytest.mark.parametrize("partition", ["one row", "3 at random", "columns of one sign"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_with_all_features_elected_the_model_is_that_of_the_pooled_rows(name, partition):
+    X, y, weight, settings = setting_of(name)
+    every = {**settings, "vote_top_k": X.shape[1]}
+    assert model_of(X, y, PARTITIONS[partition], weight, **every) == pooled_model(name)
+
+
+def test_one_party_with_all_rows_elects_what_it_splits_by():
+    """Its own gains are those of all rows: the feature of highest gain is among the elected ones."""
+    X, y, _ = data()
+    alone = model_of(X, y, one_party(ROWS), vote_top_k=4, rounds=4, max_depth=2)
+    assert alone == model_of(X, y, one_party(ROWS), rounds=4, max_depth=2)
+
+
+def test_only_the_histograms_of_elected_features_are_asked_for():
+    X, y, _ = data()
+    asked = turns_of(X, y, PARTITIONS["3 at random"], **VOTED)
+    kinds = [type(query).__name__ for query in asked.values() if hasattr(query, "nodes")]
+    first = kinds[:7]
+    assert first == ["HistogramQuery", *["VoteQuery", "HistogramQuery"] * 3]
+    for query in asked.values():
+        if isinstance(query, HistogramQuery) and query.nodes != (0,):
+            assert len(query.elected) == len(query.nodes)
+            assert all(1 <= len(one.features) <= 2 for one in query.elected)
+        elif isinstance(query, HistogramQuery):
+            assert not query.elected
 
 
 # ---- quality ----------------------------------------------------------------------------------------
@@ -311,15 +358,16 @@ def test_parties_are_asked_for_the_smaller_child():
 # ---- reports that cannot be -------------------------------------------------------------------------
 
 
-def spoiling(turn, width, cell, by=1):
-    """Change one integer, in cells of `width` bytes, of what party p1 reports in one turn."""
+def spoiling(turn, query, cell, by=1):
+    """Change one cell of what party p1 reports in one turn, in which this is asked."""
+    of_query = [(run.cells, run.bits) for run in runs(query)]
 
     def spoil(party, message):
         if party != "p1" or not isinstance(message, Report) or message.turn != turn:
             return message
-        values = unpack(message.cells, width)
+        values = unpack(message.cells, *of_query)
         values[cell] += by
-        return dataclasses.replace(message, cells=pack(values, width))
+        return dataclasses.replace(message, cells=pack(values, *of_query))
 
     return spoil
 
@@ -353,10 +401,12 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         "a child": kinds["HistogramQuery"][1],
     }
     for what, turn in spoilt.items():
-        session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell=3), **SMALL)
-        assert session.state == "failed", what
-        assert session.booster is None
-        assert f"turn {turn}:" in str(session.error), what
+        last = sum(run.cells for run in runs(asked[turn])) - 1
+        for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
+            session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
+            assert session.state == "failed", (what, cell, by)
+            assert session.booster is None
+            assert f"turn {turn}:" in str(session.error), what
 
 
 @pytest.mark.parametrize(
@@ -365,7 +415,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         ("RowsQuery", 0, -(10**6), "the parties count"),
         ("RowsQuery", 0, 1 << 62, "the parties count"),
         ("RowsQuery", 1, -(10**6), "the parties count"),
-        ("StartQuery", 0, 1 << 33, "make the mean label"),
+        ("StartQuery", 0, 1 << 31, "make the mean label"),
         ("EndRoundQuery", 0, -(10**8), "metric sums that cannot be"),
         ("EndRoundQuery", 1, -(1 << 36), "metric sums that cannot be"),
     ],
@@ -375,9 +425,35 @@ def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, 
     parts = PARTITIONS["3 at random"]
     asked = turns_of(X, y, parts, **SMALL)
     turn = max(turn for turn, query in asked.items() if type(query).__name__ == kind)
-    session = run(X, y, parts, spoil=spoiling(turn, asked[turn].cell_bytes, cell, by), **SMALL)
+    session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
     assert session.state == "failed"
     assert str(session.error).startswith(f"turn {turn}: ")
+    assert says in str(session.error)
+
+
+@pytest.mark.parametrize("fewer", [(6, 0), (0, 6), (6, 6)])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_cells_that_are_too_narrow_never_give_a_model(protection, fewer):
+    """Parties see that their own sums do not fit where the aggregator may know it, and all is masked else:
+    then the total of the bins shows it."""
+
+    def narrow(terms, grown):
+        program = train(terms, grown)
+        query = next(program)
+        while True:
+            if isinstance(query, HistogramQuery):
+                widths = tuple((g - fewer[0], h - fewer[1]) for g, h in query.widths)
+                query = dataclasses.replace(query, widths=widths)
+            try:
+                query = program.send((yield query))
+            except StopIteration as end:
+                return end.value
+
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], program=narrow, protection=protection, **SMALL)
+    assert session.state == "failed"
+    assert session.booster is None
+    says = "too narrow for the sums" if protection == "plain" else "sum to the same total"
     assert says in str(session.error)
 
 
@@ -390,4 +466,4 @@ def test_a_party_of_too_few_bytes_is_named():
         )
 
     session = run(X, y, one_party(ROWS), spoil=cut, **SMALL)
-    assert str(session.error).startswith("party p0 broke the protocol: 3079 bytes")
+    assert str(session.error).startswith("party p0 broke the protocol: 87 bytes")

@@ -22,7 +22,7 @@ from fedboost.protocol.meeting import Trust, session_digest
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.party_session import PartySession, first_transcript, next_transcript, tag_of
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQuery, RowsQuery
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQuery, RowsQuery, from_cells
 
 ROWS = 120
 RNG = np.random.default_rng(8)
@@ -101,7 +101,7 @@ class Liar:
             (help,) = self.say(party, Open(self.turn, self.attempt, request))
             opener.assist(party, help.answer)
         self.so_far = self.so_far.after(query)
-        return opener.open()
+        return from_cells(query, opener.open())
 
     def train(self, until, before=lambda query: False):
         """Honestly: gather, and go on until a question was opened (or comes, that is not asked)."""

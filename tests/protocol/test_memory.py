@@ -31,7 +31,7 @@ def test_fifteen_thousand_columns_of_256_bins_and_depth_6_are_possible():
 
 
 def test_the_default_is_what_parties_answer_at_most():
-    assert needed(histogram(1, MAX_CELLS // 2), 3) == DEFAULT
+    assert needed(histogram(1, MAX_CELLS // 2 - 1), 3) == DEFAULT
 
 
 def test_terms_that_cannot_do_are_refused_before_anything_is_asked():

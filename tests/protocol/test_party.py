@@ -14,6 +14,7 @@ from fedboost.gbdt import threads
 from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
+from fedboost.privacy.cells import signed
 from fedboost.programs.boosting import train
 from fedboost.protocol.party import Party
 from fedboost.protocol.queries import (
@@ -25,6 +26,10 @@ from fedboost.protocol.queries import (
     RowsQuery,
     StartQuery,
     check,
+    fits,
+    from_cells,
+    runs,
+    to_cells,
 )
 
 ROWS = 300
@@ -54,12 +59,15 @@ def train_beside(X, y, weight, parts, **settings):
     program, seen = train(terms, []), Counter()
     query = next(program)
     while True:
-        total = sum(party.answer(query) for party in parties)
+        answers = [party.answer(query) for party in parties]
+        total = sum(answers)
         due = pooled.answer(query)
         assert total.shape == due.shape == (query.cells,)
         assert total.dtype == np.int64
         assert total.tolist() == due.tolist(), f"{query} after {seen}"
-        assert np.abs(total).max(initial=0) < 2 ** (8 * query.cell_bytes - 1)
+        assert all(fits(query, answer) for answer in (*answers, total))
+        cells = np.sum([to_cells(query, answer) for answer in answers], axis=0)
+        assert from_cells(query, signed(cells.view(np.uint64), runs(query))).tolist() == total.tolist()
         seen[type(query)] += 1
         try:
             query = program.send(total)
@@ -125,14 +133,16 @@ def party_after(*queries):
 def test_histograms_of_the_root_and_of_a_child():
     party = party_after(START, dataclasses.replace(CONSTANT, values=((0, 0.0),)))
     half, hessian = 1 << 14, 1 << 13  # 1/2 and 1/4 in 16 bits with the sign, of a bound of 1
-    assert party.answer(ROOT).reshape(4, 2).tolist() == [
+    assert party.answer(ROOT).reshape(5, 2).tolist() == [
         [half, hessian],
         [-half, hessian],
         [-half, hessian],
         [half, hessian],
+        [2 * half, 4 * hessian],  # of the gradients above 0, and of all hessians
     ]
     child = party.answer(dataclasses.replace(ROOT, splits=(SPLIT,), nodes=(1,)))
-    assert child.reshape(4, 2).tolist() == [[half, hessian], [0, 0], [0, 0], [half, hessian]]
+    due = [[half, hessian], [0, 0], [0, 0], [half, hessian], [2 * half, 2 * hessian]]
+    assert child.reshape(5, 2).tolist() == due
 
 
 @pytest.mark.parametrize(
@@ -171,7 +181,7 @@ def test_queries_out_of_order(before, query, says):
 def test_missing_values_nobody_counted_are_in_the_last_bin():
     """Refusing would tell that this party has some."""
     party = party_after(dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), CONSTANT)
-    cells = party.answer(dataclasses.replace(ROOT, bins=3)).reshape(3, 2)
+    cells = party.answer(dataclasses.replace(ROOT, bins=3)).reshape(4, 2)
     assert cells[:, 1].all()  # four rows in three bins
 
 
@@ -182,6 +192,11 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
     ("query", "says"),
     [
         (dataclasses.replace(ROOT, nodes=(2, 2)), "or one twice"),
+        (dataclasses.replace(ROOT, widths=((20, 20), (20, 20))), "cells of 2 nodes for the sums of 1"),
+        (dataclasses.replace(ROOT, widths=((0, 20),)), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=((20, 0),)), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=((65, 1),)), "more than 64"),
+        (dataclasses.replace(ROOT, widths=((1, 64),)), "more than 64"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, 0),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),

@@ -23,13 +23,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from inprocess import pack
 
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.model import Booster
+from fedboost.privacy.cells import parts_of
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
 from fedboost.protocol.meeting import session_digest
 from fedboost.protocol.messages import (
@@ -68,7 +68,7 @@ QUERIES = {
     "Kll": KllQuery(4, 1, 256),
     "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
-    "Wide": HistogramQuery(4, 0, (), (0,), 40_000, BITS, BITS),  # 80,000 cells: two parts
+    "Wide": HistogramQuery(4, 0, (), (0,), 80_000, BITS, BITS),  # 80,001 cells: two parts
     "Constant": EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
     "End": EndRoundQuery(4, 0, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
 }
@@ -155,9 +155,10 @@ class Aggregator:
             case "Report":
                 part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
                 tag = tag_of(Ask(0, 0, (), query), b"")
-                cells = np.zeros(tag.part_cells(part) if part < tag.parts else 0, np.int64)
+                place = tag.parts[part] if part < len(tag.parts) else parts_of(())[0]
+                cells = np.zeros(place.cells, np.int64)
                 cells[:1] = int(values.get("first", 0))
-                packed = pack(cells, tag.cell_bytes)
+                packed = place.packed(cells.view(np.uint64))
                 size = int(values.get("bytes", len(packed)))
                 return Report(int(values["turn"]), self._attempt(values), part, packed[:size])
             case "Attest":
@@ -254,6 +255,8 @@ class OneParty:
                         query = dataclasses.replace(query, gradient=scale, hessian=scale)
                     elif key == "nodes":
                         query = dataclasses.replace(query, nodes=tuple(range(int(value))))
+                    elif key == "widths":
+                        query = dataclasses.replace(query, widths=(tuple(map(int, value.split(","))),))
                     elif key == "metrics":
                         query = dataclasses.replace(query, metrics=tuple(value.split(",")))
                     elif key == "features":

@@ -34,6 +34,7 @@ OTHER = {
     "on_loss": "stop",
     "turn_timeout": 60.0,
     "rejoin_timeout": 60.0,
+    "vote_top_k": 1,
     "program": "forest",
 }
 NEEDS_PLAIN = {"cut_points": "kll"}
@@ -293,3 +294,21 @@ def test_nearest():
     assert nearest("max_dept", ["max_depth", "rounds"]) == " (did you mean max_depth?)"
     assert nearest("eta", ["max_depth"]) == ""
     assert nearest("qqq", ["max_depth"]) == ""
+
+
+# ---- votes ------------------------------------------------------------------------------------------
+
+
+def test_no_more_features_are_elected_than_there_are():
+    features = len(terms().columns.features)
+    assert terms(vote_top_k=features).vote_top_k == features
+    with pytest.raises(ConfigError, match=f"vote_top_k {features + 1} is more than the {features} features"):
+        terms(vote_top_k=features + 1)
+    with pytest.raises(ConfigError, match="vote_top_k: "):
+        terms(vote_top_k=-1)
+
+
+def test_votes_are_questions_of_a_tree_as_well():
+    assert terms(max_depth=4).levels == 4
+    assert terms(max_depth=4, vote_top_k=1).levels == 7
+    assert terms(max_depth=1, vote_top_k=1).levels == 1

@@ -368,8 +368,8 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         ({"name": b""}, "a party must give its name"),
         ({"name": b"x" * 257}, "a party must give its name"),
         ({"name": b"\xff\xfe"}, "a party must give its name"),
-        ({"version": "2"}, "speaks wire version 1, the party 2"),
-        ({"version": None}, "speaks wire version 1, the party names none"),
+        ({"version": "3"}, "speaks wire version 2, the party 3"),
+        ({"version": None}, "speaks wire version 2, the party names none"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -388,19 +388,19 @@ def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, said):
 def test_an_analyst_of_another_version_is_told_so(folder):
     async def scenario():
         async with consortium(folder, {}) as one, channel_to(one) as opened:
-            code, details = await status_of(submit(opened, terms(TWO), version="2"))
+            code, details = await status_of(submit(opened, terms(TWO), version="3"))
             assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert "speaks wire version 1, the analyst 2" in details
+            assert "speaks wire version 2, the analyst 3" in details
 
     in_time(scenario())
 
 
 def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(party_node, "codec", SimpleNamespace(**{**vars(codec), "WIRE_VERSION": 2}))
+    monkeypatch.setattr(party_node, "codec", SimpleNamespace(**{**vars(codec), "WIRE_VERSION": 3}))
 
     async def scenario():
         async with consortium(folder, {}) as one:
-            with pytest.raises(ConfigError, match="wire version 1, the party 2; install the same version"):
+            with pytest.raises(ConfigError, match="wire version 2, the party 3; install the same version"):
                 await one.start_party("north", rows())
 
     in_time(scenario())
@@ -601,7 +601,7 @@ OUT_OF_ORDER = {
     "too short": lambda admit: [Join(admit.session, admit.terms.digest), Report(1, 1, 0, b"\x01")],
     "fewer than no rows": lambda admit: [
         Join(admit.session, admit.terms.digest),
-        Report(1, 1, 0, pack(np.array([-(10**6)] + [0] * 384), 8)),
+        Report(1, 1, 0, pack(np.array([-(10**6)] + [0] * 384), (385, 64))),
     ],
 }
 

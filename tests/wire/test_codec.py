@@ -21,12 +21,14 @@ from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
+    Elected,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
     QuantileQuery,
     RowsQuery,
     StartQuery,
+    VoteQuery,
 )
 from fedboost.protocol.terms import Terms
 from fedboost.wire import codec
@@ -107,6 +109,7 @@ def grids(draw):
     return Grid(np.array(starts, np.uint32), np.array(widths, np.uint8), np.array(subdivisions, np.uint8))
 
 
+byte = st.integers(0, 255)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
 cut_points = st.lists(st.tuples(cuts, st.booleans()), max_size=4).map(
@@ -118,7 +121,19 @@ queries = st.one_of(
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
     st.builds(KllQuery, rows, u32, u32),
     st.builds(StartQuery, rows, cut_points, scales, scales),
-    st.builds(HistogramQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, scales, scales),
+    st.builds(
+        HistogramQuery,
+        rows,
+        u32,
+        splits,
+        st.lists(u32, max_size=5).map(tuple),
+        u32,
+        scales,
+        scales,
+        st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
+        st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
+    ),
+    st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
     st.builds(
         EndRoundQuery,
         rows,
@@ -288,6 +303,20 @@ any_query = st.one_of(
         tree=u32,
         nodes=st.lists(u32, max_size=3),
         bins=u32,
+        gradient=any_scale,
+        hessian=any_scale,
+        widths=st.binary(max_size=7),
+        elected=st.lists(
+            st.builds(lambda **e: pb.Elected(**e), features=st.lists(u32, max_size=3), bins=u32), max_size=3
+        ),
+    ),
+    st.builds(
+        lambda **q: pb.Ask(votes=pb.VoteQuery(**q)),
+        rows=u64,
+        tree=u32,
+        nodes=st.lists(u32, max_size=3),
+        features=u32,
+        parties=u32,
         gradient=any_scale,
         hessian=any_scale,
     ),

@@ -117,7 +117,7 @@ class Admit(_message.Message):
     def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +127,7 @@ class Ask(_message.Message):
     START_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
     roster: _containers.RepeatedScalarFieldContainer[str]
@@ -136,7 +137,8 @@ class Ask(_message.Message):
     start: StartQuery
     histograms: HistogramQuery
     end_round: EndRoundQuery
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ...) -> None: ...
+    votes: VoteQuery
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels")
@@ -245,7 +247,7 @@ class Scale(_message.Message):
     def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian")
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -253,6 +255,8 @@ class HistogramQuery(_message.Message):
     BINS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    WIDTHS_FIELD_NUMBER: _ClassVar[int]
+    ELECTED_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: _containers.RepeatedCompositeFieldContainer[Split]
@@ -260,7 +264,37 @@ class HistogramQuery(_message.Message):
     bins: int
     gradient: Scale
     hessian: Scale
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+    widths: bytes
+    elected: _containers.RepeatedCompositeFieldContainer[Elected]
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ...) -> None: ...
+
+class Elected(_message.Message):
+    __slots__ = ("features", "bins")
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    BINS_FIELD_NUMBER: _ClassVar[int]
+    features: _containers.RepeatedScalarFieldContainer[int]
+    bins: int
+    def __init__(self, features: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ...) -> None: ...
+
+class VoteQuery(_message.Message):
+    __slots__ = ("rows", "tree", "splits", "nodes", "features", "parties", "gradient", "hessian")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    tree: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    features: int
+    parties: int
+    gradient: Scale
+    hessian: Scale
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., features: _Optional[int] = ..., parties: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class Split(_message.Message):
     __slots__ = ("node", "feature", "bin", "missing_left", "left")

@@ -1,0 +1,153 @@
+"""Votes on features: a party's own histograms, what it votes for, and in which order it is asked."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from inprocess import shard_of, terms_of
+
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import histogram
+from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.threads import ONE
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.party import Party
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    Elected,
+    EndRoundQuery,
+    HistogramQuery,
+    StartQuery,
+    VoteQuery,
+    check,
+)
+from fedboost.protocol.voting import OwnHistograms, vote
+
+ROWS = 60
+BITS = Scale(0, 16)
+CUTS = CutPoints(tuple(np.array([0.25, 0.5, 0.75], np.float32) for _ in range(4)), (False,) * 4)
+START = StartQuery(ROWS, CUTS, BITS, BITS)
+CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False)
+ROOT = HistogramQuery(ROWS, 0, (), (0,), 16, BITS, BITS)
+SPLIT = Split(0, 0, 1, False, 1)
+VOTE = VoteQuery(ROWS, 0, (SPLIT,), (1, 2), 4, 1, BITS, BITS)
+CHILD = HistogramQuery(ROWS, 0, (), (1,), 16, BITS, BITS, ((40, 40),), (Elected((1, 2), 8),))
+
+
+def rows():
+    X = np.random.default_rng(0).random((ROWS, 4)).astype(np.float32)
+    return X, (X[:, 0] + X[:, 1] * (X[:, 0] > 0.5) + X[:, 2] * (X[:, 0] <= 0.5) > 1).astype(np.float32)
+
+
+def terms(**settings):
+    return terms_of(rows()[0], 1, **{"vote_top_k": 2, **settings})
+
+
+def party_after(*asked, **settings):
+    X, y = rows()
+    party = Party(shard_of(X, y), terms(**settings))
+    for query in (START, CONSTANT, *asked):
+        party.answer(query)
+    return party
+
+
+def test_a_party_votes_for_the_features_it_would_split_by():
+    votes = party_after(ROOT).answer(VOTE).reshape(2, 4)
+    assert set(votes.reshape(-1).tolist()) <= {0, 1}
+    assert (votes.sum(axis=1) <= 2).all()
+    # The best split of each node, by all features, is by one it voted for.
+    every = party_after(ROOT, vote_top_k=0).answer(dataclasses.replace(ROOT, splits=(SPLIT,), nodes=(1, 2)))
+    rule, layout = terms().rule(BITS, BITS), Layout.of(CUTS)
+    for cells, of_node in zip(every.reshape(2, -1), votes, strict=True):
+        best = rule.best_split(cells[:-2], layout, histogram.node_total(cells[:-2], layout))
+        assert best is not None
+        assert of_node[best.feature] == 1
+
+
+def test_what_is_answered_of_elected_features_is_what_all_would_show():
+    for nodes in ((1,), (2,), (1, 2)):
+        every = party_after(ROOT, vote_top_k=0).answer(
+            dataclasses.replace(ROOT, splits=(SPLIT,), nodes=nodes)
+        )
+        elected = (Elected((1, 3), 8),) * len(nodes)
+        query = dataclasses.replace(CHILD, nodes=nodes, widths=((40, 40),) * len(nodes), elected=elected)
+        answer = party_after(ROOT, VOTE).answer(query).reshape(len(nodes), 9, 2)
+        due = every.reshape(len(nodes), 17, 2)[:, [4, 5, 6, 7, 12, 13, 14, 15, 16]]
+        assert answer.tolist() == due.tolist()
+
+
+def test_a_party_that_forgot_its_histograms_answers_the_same():
+    there = party_after(ROOT, VOTE)
+    back = party_after()
+    back.go_to(there.so_far)
+    assert back.answer(CHILD).tolist() == there.answer(CHILD).tolist()
+
+
+def test_votes_go_to_the_highest_gains_and_ties_to_the_lowest_feature():
+    layout, rule = Layout.of(CUTS), terms(reg_lambda=0.0, min_child_weight=0.0).rule(UNIT, UNIT)
+    best, good, none = [-4, 4, 0, 0, 0, 0, 4, 4], [-3, 4, 0, 0, 0, 0, 3, 4], [0, 8, 0, 0, 0, 0, 0, 0]
+    for features, due in (
+        ([none, best, good, best], [0, 1, 0, 1]),
+        ([good, none, good, good], [1, 0, 1, 0]),
+        ([none, none, none, good], [0, 0, 0, 1]),
+        ([none] * 4, [0, 0, 0, 0]),
+    ):
+        own = np.array(features, np.int64).reshape(-1)
+        assert vote(own, layout, rule, 2).tolist() == due
+
+
+def test_own_histograms_are_bounded():
+    with pytest.raises(Refused, match="own histograms of 2 nodes, more than 63 integers; lower max_depth"):
+        OwnHistograms(None, Layout.of(CUTS), None, None, 1, ONE).descend((), (1, 2), 63)
+
+
+@pytest.mark.parametrize(
+    ("before", "query", "says"),
+    [
+        ((), VOTE, "the root must be asked for once, and first"),
+        ((ROOT,), dataclasses.replace(CHILD, splits=(SPLIT,)), "votes and histograms take turns"),
+        ((ROOT, VOTE), dataclasses.replace(VOTE, splits=()), "votes and histograms take turns"),
+        ((ROOT, VOTE), dataclasses.replace(CHILD, elected=(Elected((1, 2), 7),)), "histograms of 7 bins"),
+        ((ROOT, VOTE), dataclasses.replace(CHILD, nodes=(3,)), "node 3 is not a leaf"),
+        ((ROOT,), dataclasses.replace(VOTE, nodes=(3,)), "node 3 is not a leaf"),
+    ],
+)
+def test_questions_out_of_order(before, query, says):
+    with pytest.raises(PeerError, match=says):
+        party_after(*before).answer(query)
+
+
+def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
+    again = dataclasses.replace(VOTE, splits=(Split(1, 1, 1, False, 3),), nodes=(3, 4))
+    with pytest.raises(PeerError, match="more levels than the terms allow"):
+        party_after(ROOT, VOTE, CHILD, max_depth=2).answer(again)
+
+
+@pytest.mark.parametrize(
+    ("settings", "query", "says"),
+    [
+        ({"vote_top_k": 0}, VOTE, "the terms say otherwise"),
+        ({}, dataclasses.replace(VOTE, features=5), "the terms say otherwise"),
+        ({}, dataclasses.replace(VOTE, parties=2), "the terms say otherwise"),
+        ({}, dataclasses.replace(VOTE, parties=0), "the terms say otherwise"),
+        ({}, dataclasses.replace(VOTE, nodes=(1, 1)), "or one twice"),
+        ({}, dataclasses.replace(VOTE, tree=-1, splits=()), "before the first tree"),
+        ({"gradient_bits": 8}, VOTE, "gradients of 8 bits"),
+        ({"vote_top_k": 0}, CHILD, "the terms say otherwise"),
+        ({}, dataclasses.replace(CHILD, elected=()), "the terms say otherwise"),
+        ({}, dataclasses.replace(ROOT, elected=CHILD.elected), "the terms say otherwise"),
+        ({}, dataclasses.replace(CHILD, elected=CHILD.elected * 2), "of 1 that are asked for"),
+        ({}, dataclasses.replace(CHILD, elected=(Elected((1, 2, 3), 12),)), "3 elected features"),
+        ({}, dataclasses.replace(CHILD, elected=(Elected((1, 1), 8),)), "none or twice"),
+        ({}, dataclasses.replace(CHILD, elected=(Elected((2, 1), 8),)), "none or twice"),
+        ({}, dataclasses.replace(CHILD, elected=(Elected((3, 4), 8),)), "none or twice"),
+    ],
+)
+def test_what_the_terms_do_not_allow(settings, query, says):
+    check(VOTE, terms())
+    check(CHILD, terms())
+    with pytest.raises(Refused, match=says):
+        check(query, terms(**settings))
