@@ -86,9 +86,9 @@ def build(
     out: Int64,
     threads: Threads,
 ) -> None:
-    """Add the packed pairs (`kernels.quantise`) of each node's rows to its bins: out, int64 [nodes,
-    layout.cells or more].
+    """What `NodeSums.read` reads of each node: out, int64 [nodes, layout.cells + STATS], all zero before.
 
+    pairs: gradients and hessians of all rows, packed (`kernels.quantise`).
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
     """
     block, features = (1 << 31) // limit - 1, layout.offsets.size
@@ -103,7 +103,7 @@ def build(
 
     firsts = range(0, features, together)
     for parts in passes(nodes, pairs.size):
-        pieces = zip(parts, out[:, : layout.cells], strict=True)
+        pieces = zip(parts, out, strict=True)
         threads.each(add, [(rows, cells, first) for rows, cells in pieces for first in firsts])
 
 
@@ -170,12 +170,6 @@ class NodeSums:
         if min(positive, positive - child[0]) < 0:
             raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
         return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
-
-
-def sum_positive(rows: Rows, pairs: Int64) -> tuple[int, int]:
-    """The last pair of a node's sums: of the gradients above 0 of its rows, and of the hessians."""
-    positive, hessian = kernels.sum_positive(rows, pairs)
-    return int(positive), int(hessian)
 
 
 def join(sums: Int64, bits: int, out: Int64) -> None:

@@ -227,16 +227,23 @@ def _take_apart(packed, out):
 
 @_loop
 def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
-    """scratch[STRIDE * f + the bin of feature first + f] += the pair, for each row and feature."""
+    """scratch[STRIDE * f + the bin of feature first + f] += the pair, for each row and feature.
+
+    Returns the sum of the gradients above 0, and that of the hessians.
+    """
     flat, width = bins.ravel(), np.uint64(bins.shape[1])
     byte, start_of, wanted = np.uint64(0xFF), np.uint64(first), np.uint64(last - first)
     gathered = np.empty(_GATHERED, np.int64)
+    positive, hessian = 0, 0
     for start in range(0, rows.size, _GATHERED):
         size = min(_GATHERED, rows.size - start)
         for i in range(start, start + size):  # apart from the rows' bins: fewer places to wait for at once
             if i + _GATHERED < rows.size:
                 _prefetch(pairs, np.uint64(rows[np.uint64(i + _GATHERED)]))
-            gathered[np.uint64(i - start)] = pairs[np.uint64(rows[np.uint64(i)])]
+            pair = pairs[np.uint64(rows[np.uint64(i)])]
+            gathered[np.uint64(i - start)] = pair
+            positive += max(pair >> 32, 0)
+            hessian += pair & 0xFFFFFFFF
         for i in range(start, start + size):
             if i + ahead < rows.size:
                 soon = np.uint64(rows[np.uint64(i + ahead)]) * width + start_of
@@ -258,20 +265,27 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
             while f < wanted:
                 scratch[f * np.uint64(STRIDE) + np.uint64(flat[codes + f])] += pair
                 f += np.uint64(1)
+    return positive, hessian
 
 
 @_loop
 def build_histogram(bins, rows, pairs, offsets, first, last, block, scratch, out):
     """Add the pairs of `rows` into the bins of the features from `first` to before `last`, at most TOGETHER.
 
-    out: int64 [2 T] (g, h, g, h ...); scratch: int64 [SCRATCH], all zero before and after. Pairs are added
-    packed, `block` rows at a time, so that neither 32-bit half can overflow, and then taken apart.
+    out: int64 [2 T + 2] (g, h, g, h ...); with the first features comes the last pair, the sums of the
+    gradients above 0 and of the hessians of all rows. scratch: int64 [SCRATCH], all zero before and after.
+    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then taken
+    apart.
     """
+    bins_of_all = out.size // 2 - 1
     ahead = max(8, 512 // offsets.size)
     for start in range(0, rows.size, block):
-        _add_pairs(bins, rows[start : start + block], pairs, first, last, ahead, scratch)
+        sums = _add_pairs(bins, rows[start : start + block], pairs, first, last, ahead, scratch)
+        if first == 0:
+            out[2 * bins_of_all] += sums[0]
+            out[2 * bins_of_all + 1] += sums[1]
         for feature in range(first, last):
-            end = offsets[feature + 1] if feature + 1 < offsets.size else out.size // 2
+            end = offsets[feature + 1] if feature + 1 < offsets.size else bins_of_all
             begin, place = offsets[feature], (feature - first) * STRIDE
             _take_apart(scratch[place : place + end - begin], out[2 * begin : 2 * end])
 
@@ -284,20 +298,6 @@ def sum_pairs(pairs):
         gradient += pairs[i] >> 32
         hessian += pairs[i] & 0xFFFFFFFF
     return gradient, hessian
-
-
-@_loop
-def sum_positive(rows, pairs):
-    """Of the pairs of `rows`: the sum of the gradients that are above 0, and the sum of the hessians."""
-    positive, hessian = 0, 0
-    for i in range(rows.size):
-        if i + _GATHERED < rows.size:
-            _prefetch(pairs, np.uint64(rows[i + _GATHERED]))
-        pair = pairs[rows[i]]
-        gradient = pair >> 32
-        positive += gradient if gradient > 0 else 0
-        hessian += pair & 0xFFFFFFFF
-    return positive, hessian
 
 
 @_loop

@@ -170,8 +170,6 @@ class Party:
         nodes = [self._nodes.of(node) for node in query.nodes]
         out = np.zeros((len(nodes), layout.cells + histogram.STATS), np.int64)
         histogram.build(binned, nodes, self._pairs, layout, query.gradient.limit, out, self._threads)
-        for rows, sums in zip(nodes, out, strict=True):
-            sums[layout.cells :] = histogram.sum_positive(rows, self._pairs)
         return out.reshape(-1)
 
     def _grow(self, query: TreeQuery) -> None:
@@ -198,7 +196,9 @@ class Party:
         share = min(self._shard.rows / query.rows, 1.0)
         rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
         most = self._terms.vote_top_k
-        return np.concatenate([vote(own.of(node), layout, rule, most) for node in query.nodes])
+        return np.concatenate(
+            [vote(own.of(node)[: layout.cells], layout, rule, most) for node in query.nodes]
+        )
 
     def _elected(self, query: HistogramQuery) -> Int64:
         """The bins of some features of each node; of all at the root."""
@@ -207,10 +207,11 @@ class Party:
         out = []
         everything = Elected(layout.features, layout.bins)
         for node, elected in zip(query.nodes, query.elected or (everything,), strict=True):
-            picked = layout.pick(own.of(node), elected.features)
+            sums = own.of(node)
+            picked = layout.pick(sums[: layout.cells], elected.features)
             if picked.size != histogram.STATS * elected.bins:
                 raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
-            out += [picked, np.array(histogram.sum_positive(self._nodes.of(node), self._pairs), np.int64)]
+            out += [picked, sums[layout.cells :]]
         return np.concatenate(out)
 
     def _own_of(self, query: TreeQuery) -> OwnHistograms:

@@ -18,7 +18,7 @@ from fedboost.gbdt.tree import RowsOfNodes, Split
 
 
 class OwnHistograms:
-    """One party's histograms of the nodes of a level, int64 [layout.cells] each."""
+    """One party's histograms of the nodes of a level, as `histogram.build` makes them."""
 
     def __init__(
         self,
@@ -39,9 +39,9 @@ class OwnHistograms:
         self._known: dict[int, Int64] = {}
 
     def of(self, node: int) -> Int64:
-        """The histogram of a leaf."""
+        """The histogram of a leaf, and the last pair of its sums."""
         if node not in self._known:
-            own = np.zeros((1, self._layout.cells), np.int64)
+            own = np.zeros((1, self._layout.cells + histogram.STATS), np.int64)
             of = [self._rows.of(node)]
             histogram.build(self._binned, of, self._pairs, self._layout, self._limit, own, self._threads)
             self._known[node] = own[0]
