@@ -109,6 +109,9 @@ def build(
 
 def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
     """The rows of nodes, a stretch of the table at a time: a table in a file is read once for them all."""
+    if rows <= STRETCH:
+        yield list(nodes)
+        return
     for start in range(0, rows, STRETCH):
         ends = np.array([start, min(start + STRETCH, rows)], np.uint32)
         yield [node[slice(*np.searchsorted(node, ends))] for node in nodes]

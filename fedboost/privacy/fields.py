@@ -11,7 +11,7 @@ _LENGTH_BYTES = 4
 
 def pack(*fields: bytes) -> bytes:
     """Each field behind its length, four bytes big-endian."""
-    return b"".join(len(field).to_bytes(_LENGTH_BYTES) + field for field in fields)
+    return b"".join([len(field).to_bytes(_LENGTH_BYTES) + field for field in fields])
 
 
 def unpack(data: bytes) -> list[bytes]:

@@ -8,6 +8,8 @@ Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
@@ -133,11 +135,11 @@ class HistogramQuery:
     widths: tuple[Widths, ...] = ()
     elected: tuple[Elected, ...] = ()
 
-    @property
+    @cached_property
     def cells(self) -> int:
         return sum(self.node_pairs) * STATS
 
-    @property
+    @cached_property
     def node_pairs(self) -> tuple[int, ...]:
         """Pairs of sums of each node."""
         bins = (one.bins for one in self.elected) if self.elected else (self.bins for _ in self.nodes)
@@ -145,20 +147,19 @@ class HistogramQuery:
 
     def by_node(self, answer: Int64) -> list[Int64]:
         """An answer, or the sum of answers, node by node."""
-        ends: Int64 = np.cumsum(self.node_pairs) * STATS
-        return np.split(answer, ends[:-1])
+        return _cut(answer, [pairs * STATS for pairs in self.node_pairs])
 
     def by_run(self, cells: Int64) -> list[Int64]:
         """The cells of an answer, node by node."""
-        return np.split(cells, np.cumsum([run.cells for run in self.runs])[:-1])
+        return _cut(cells, [run.cells for run in self.runs])
 
-    @property
+    @cached_property
     def node_widths(self) -> tuple[Widths, ...]:
         """The widths of each node's sums."""
         gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
         return self.widths or ((gradient, hessian - 1),) * len(self.nodes)
 
-    @property
+    @cached_property
     def runs(self) -> tuple[Run, ...]:
         return tuple(
             Run(pairs, gradient + hessian)
@@ -268,6 +269,11 @@ def from_cells(query: Query, total: Int64) -> Int64:
     return out
 
 
+def _cut(values: Int64, sizes: list[int]) -> list[Int64]:
+    """So many values after the other."""
+    return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
 def digest(query: object) -> bytes:
     """A hash of everything a query, or what holds queries, says: 32 bytes."""
     words: list[bytes] = []
@@ -297,7 +303,9 @@ def _spell(value: object, words: list[bytes]) -> None:
         case tuple():
             words.append(b"(%d;" % len(value))
             for item in value:
-                if type(item) is Split:  # most of what there is to spell
+                if type(item) is int:  # these two are most of what there is to spell
+                    words.append(b"%d;" % item)
+                elif type(item) is Split:
                     words.append(_SPLIT % (item.node, item.feature, item.bin, item.missing_left, item.left))
                 else:
                     _spell(item, words)
