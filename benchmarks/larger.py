@@ -66,7 +66,8 @@ def train_here(path: Path, scratch: Path | None, rounds: int) -> None:
     columns = {"label": "label", "numeric": [f"f{i}" for i in range(FEATURES)]}
     terms = fb.Terms.read({"columns": columns, "rounds": rounds, "protection": "plain", "parties": ["north"]})
     began = time.monotonic()
-    party, program = Party(to_shard(read_table(path, scratch), terms, "north"), terms), train(terms, [])
+    table = read_table(path, scratch)
+    party, program = Party(lambda: to_shard(table, terms, "north"), terms), train(terms, [])
     query, ends, most = next(program), [], 0
     while True:
         answer = party.answer(query)

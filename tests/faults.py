@@ -13,7 +13,7 @@ one byte for byte; what does not end with a model ends with a sentence; nothing 
 import collections
 import random
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from inprocess import randomly, run, shard_of, sites_of, terms_of
@@ -94,7 +94,7 @@ class World:
         self.written = []
         self.faults = collections.Counter()
         self.references = {
-            name: Party(site.read_shard(self.terms), self.terms) for name, site in self.sites.items()
+            name: Party(partial(site.read_shard, self.terms), self.terms) for name, site in self.sites.items()
         }
         self.rosters = {}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}

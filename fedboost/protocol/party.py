@@ -6,7 +6,7 @@ Refuses: queries out of order or that do not fit the tree (PeerError: they come 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import numpy as np
@@ -55,10 +55,12 @@ class Shard:
 class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
-    def __init__(self, shard: Shard, terms: Terms, nthread: int = 1) -> None:
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
+        """read: gives the rows; called again if their values are wanted after they were binned."""
         self.so_far = NOTHING_YET
         self._threads = Threads(nthread)
-        self._shard = shard
+        self._read = read
+        self._shard = shard = read()
         self._terms = terms
         self._loss = terms.loss
         self._margin: Float64 = shard.room((shard.rows,), np.dtype(np.float64))
@@ -102,10 +104,10 @@ class Party:
             case RowsQuery():
                 if self._binned is not None:
                     raise PeerError("the count of rows comes before the cut points")
-                return np.concatenate([[self._shard.rows], self._sum(self._exponents)])
+                return np.concatenate([[self.rows], self._sum(self._exponents)])
             case QuantileQuery(_, grids):
                 self._check_grids(grids)
-                columns = list(zip(self._shard.columns, grids, strict=True))
+                columns = list(zip(self.columns, grids, strict=True))
                 return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
             case KllQuery():
                 raise PeerError("a sketch is not a vector of integers")
@@ -129,7 +131,7 @@ class Party:
 
     def _sum(self, of_block: Callable[[slice], Int64]) -> Int64:
         """The sum of what each block of rows comes to."""
-        total: Int64 = np.sum(self._threads.each(of_block, blocks(self._shard.rows)), axis=0)
+        total: Int64 = np.sum(self._threads.each(of_block, blocks(self.rows)), axis=0)
         return total
 
     def _exponents(self, rows: slice) -> Int64:
@@ -147,11 +149,24 @@ class Party:
             gradient, hessian = self._loss.gradients(self._margin[rows], label, weight)
             kernels.quantise(gradient, hessian, *factors, limit, self._pairs[rows])
 
-        self._threads.each(quantise, blocks(self._shard.rows))
+        self._threads.each(quantise, blocks(self.rows))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._shard.rows
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """The features' values, read again if they were binned before."""
+        return self._shard.columns or self._read().columns
 
     def _bin(self, query: StartQuery) -> None:
-        binned = query.cut_points.bin_rows(self._shard.columns, self._threads, self._shard.room)
+        binned = query.cut_points.bin_rows(self.columns, self._threads, self._shard.room)
         self._binned = binned, query.cut_points, Layout.of(query.cut_points)
+        self._shard = replace(
+            self._shard, columns=()
+        )  # four bytes a value that nobody wants again, as a rule
 
     def _start(self, query: StartQuery) -> Int64:
         if self._binned is not None:
@@ -193,7 +208,7 @@ class Party:
         self._grow(query)
         own, (_, _, layout) = self._own_of(query), self._started()
         own.descend(query.splits, query.nodes, queries.MAX_CELLS)
-        share = min(self._shard.rows / query.rows, 1.0)
+        share = min(self.rows / query.rows, 1.0)
         rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
         most = self._terms.vote_top_k
         return np.concatenate(

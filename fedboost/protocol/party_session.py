@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
@@ -87,7 +88,6 @@ class PartySession:
         self._session = ""
         self._terms: Terms | None = None
         self._party: Party | None = None
-        self._shard: Shard | None = None
         self._attempt = 0
         self._handshake: Handshake | None = None
         self._join: Join | None = None
@@ -162,8 +162,8 @@ class PartySession:
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
-        self._shard = self._site.read_shard(terms)
-        self._party, self._terms = Party(self._shard, terms, self._site.nthread), terms
+        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread)
+        self._terms = terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
         if self._sealer is not None and greetings == self._met:
@@ -288,11 +288,10 @@ class PartySession:
         """The parts of the sealed answer, their bytes, and the note that goes with the last."""
         assert self._party is not None
         assert self._sealer is not None
-        assert self._shard is not None
         if isinstance(query, KllQuery):
-            return sketch(self._shard.columns, query), tag.size, b""
+            return sketch(self._party.columns, query), tag.size, b""
         plain = self._terms is not None and self._terms.protection == "plain"
-        if plain and not isinstance(query, RowsQuery) and query.rows < self._shard.rows:
+        if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         values = self._party.answer(query)
         if values.size != query.cells:

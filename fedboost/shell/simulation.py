@@ -29,6 +29,8 @@ from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Meter, Row
 from fedboost.wire import codec
 
+Reader = Callable[[Terms], Shard]
+
 
 @dataclass(frozen=True)
 class Result:
@@ -70,10 +72,10 @@ def simulate(
     terms = terms.with_parties(shards)
     if program is None and terms.program != "boosting":
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
-    tables = {name: to_shard(as_table(data), terms, name) for name, data in shards.items()}
+    readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     session = AggregatorSession("simulation", terms, program or boosting.train)
-    sites = _sites(terms, tables, nthread)
+    sites = _sites(terms, readers, nthread)
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
     draw = random.Random(seed)
@@ -132,21 +134,23 @@ class _Node:
             self._replies = self.session.handle(codec.decode_to_party(self.inbox.popleft()))
 
 
-def _sites(terms: Terms, tables: Mapping[str, Shard], nthread: int) -> dict[str, Site]:
+def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[str, Site]:
     """A place for each party to run at, with keys of a consortium that lives as long as this process."""
     credentials: dict[str, Credentials] = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
-        signers, roots = identity.in_memory(tables, now)
+        signers, roots = identity.in_memory(readers, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
-        name: Site(name, _reader(shard), os.urandom, credentials.get(name), nthread=nthread)
-        for name, shard in tables.items()
+        name: Site(name, read, os.urandom, credentials.get(name), nthread=nthread)
+        for name, read in readers.items()
     }
 
 
-def _reader(shard: Shard) -> Callable[[Terms], Shard]:
-    return lambda terms: shard
+def _reader(data: object, terms: Terms, name: str) -> Reader:
+    """What reads these rows: they are held to the terms now, and kept until they are asked for."""
+    held = [to_shard(as_table(data), terms, name)]
+    return lambda terms: held.pop() if held else to_shard(as_table(data), terms, name)
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:

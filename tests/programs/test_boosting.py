@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -339,7 +340,7 @@ def test_parties_are_asked_for_the_smaller_child():
     X, y, _ = data()
     own = X[:, :1].copy()
     terms = terms_of(own, 1, rounds=5, max_depth=2)
-    party, program = Party(shard_of(own, y), terms), train(terms, [])
+    party, program = Party(lambda: shard_of(own, y), terms), train(terms, [])
     query, hessians = next(program), []
     while query:
         total = party.answer(query)
@@ -375,7 +376,7 @@ def spoiling(turn, query, cell, by=1):
 def turns_of(X, y, parts, **settings):
     """The query of each turn of a training, from a party's answers added up in one place."""
     terms = terms_of(X, len(parts), **settings)
-    parties = [Party(shard_of(X, y, rows=rows), terms) for rows in parts]
+    parties = [Party(partial(shard_of, X, y, rows=rows), terms) for rows in parts]
     program, asked = train(terms, []), {}
     query = next(program)
     while query:

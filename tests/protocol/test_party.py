@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections import Counter
+from functools import partial
 
 import numpy as np
 import pytest
@@ -54,8 +55,8 @@ def train_beside(X, y, weight, parts, **settings):
     """A whole training: each query goes to the parties and to one with all rows, which computes them with two
     threads. Counts the queries."""
     terms = terms_of(X, len(parts), weight, **settings)
-    parties = [Party(shard_of(X, y, weight, rows), terms) for rows in parts]
-    pooled = Party(shard_of(X, y, weight, slice(None)), terms, nthread=2)
+    parties = [Party(partial(shard_of, X, y, weight, rows), terms) for rows in parts]
+    pooled = Party(lambda: shard_of(X, y, weight, slice(None)), terms, nthread=2)
     program, seen = train(terms, []), Counter()
     query = next(program)
     while True:
@@ -124,7 +125,7 @@ LEVELS = [
 
 def party_after(*queries):
     X = np.array([[-1.0], [0.5], [2.0], [math.nan]], np.float32)
-    party = Party(shard_of(X, [0, 1, 1, 0]), terms_of(X, 1))
+    party = Party(lambda: shard_of(X, [0, 1, 1, 0]), terms_of(X, 1))
     for query in queries:
         party.answer(query)
     return party
@@ -216,3 +217,25 @@ def test_a_partition_of_everything_is_the_pooled_party():
     parts = randomly(50, 7)
     assert sorted(np.concatenate(parts).tolist()) == list(range(50))
     assert all(rows.size for rows in parts)
+
+
+def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wanted():
+    X, y, weight = data("binary:logistic")
+    terms, reads = terms_of(X, 1, weight), []
+
+    def read():
+        reads.append(len(reads))
+        return shard_of(X, y, weight, slice(None))
+
+    party, program = Party(read, terms), train(terms, [])
+    query = next(program)
+    while not isinstance(query, StartQuery):
+        query = program.send(party.answer(query))
+    before, first = party.so_far, party.answer(query)
+    assert reads == [0]
+    party.go_to(before)  # the aggregator lost the answer, and asks again
+    assert party.answer(query).tolist() == first.tolist()
+    assert reads == [0, 1]
+    following, other = program.send(first), Party(read, terms)
+    other.go_to(party.so_far)
+    assert party.answer(following).tolist() == other.answer(following).tolist()

@@ -48,7 +48,7 @@ def terms(**settings):
 
 def party_after(*asked, **settings):
     X, y = rows()
-    party = Party(shard_of(X, y), terms(**settings))
+    party = Party(lambda: shard_of(X, y), terms(**settings))
     for query in (START, CONSTANT, *asked):
         party.answer(query)
     return party

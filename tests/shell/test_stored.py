@@ -37,7 +37,7 @@ def kept(folder, table):
 
 
 def trained(shard, wanted):
-    party, program = Party(shard, wanted), train(wanted, [])
+    party, program = Party(lambda: shard, wanted), train(wanted, [])
     query = next(program)
     while True:
         try:
