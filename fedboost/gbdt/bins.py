@@ -37,6 +37,13 @@ SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
 CACHE_LINE = 64
+COMMON = 0.9
+"""Share of the rows in one bin from which on the others may be listed instead."""
+FEWEST_RARE = 40
+"""Such features from which on listing pays: to find a row's list costs as much as some twenty bins in their
+places, and each that is listed as much as four."""
+_LOOKED_AT = 1 << 16
+"""About so many rows tell whether a feature is like that."""
 _STRETCH = 1 << 20
 """Rows of a column that are looked at together."""
 
@@ -224,18 +231,57 @@ class CutPoints:
                 kernels.bin_column(values, cuts, last, by_feature[feature, rows])
 
         threads.each(bin_one, range(len(self.cuts)))
-        features, rows = by_feature.shape
-        by_row = _whole_lines(rows, features, room)
-        kernels.transpose(by_feature, by_row)
-        return BinnedRows(by_row, by_feature)
+        codes = [cuts.size + 1 + missing for cuts, missing in zip(self.cuts, self.missing, strict=True)]
+        return BinnedRows.of(by_feature, np.array(codes, np.int64), room)
+
+
+@dataclass(frozen=True)
+class RareBins:
+    """Features with nearly all rows in one bin: of each row only the bins that are not that one are listed.
+
+    features: int64 [R]; common: int64 [R], the bin that is not listed; places: int64 [R + 1], where the bins
+    of each begin if they stand one after the other; starts: int64 [rows + 1], where the entries of each row
+    begin; entries: uint32, a place each.
+    """
+
+    features: Int64
+    common: Int64
+    places: Int64
+    starts: Int64
+    entries: npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True)
 class BinnedRows:
     """The bins of all rows, twice: a histogram reads whole rows, a split reads one feature of many rows.
 
-    by_row: uint8 [rows, features or a few more, see `_whole_lines`]; by_feature: uint8 [features, rows].
+    by_feature: uint8 [features, rows]; dense: int64 [D], the features that by_row has, uint8 [rows, D or a
+    few more, see `_whole_lines`]; rare: the others, if there are any.
     """
 
-    by_row: npt.NDArray[np.uint8]
     by_feature: npt.NDArray[np.uint8]
+    dense: Int64
+    by_row: npt.NDArray[np.uint8]
+    rare: RareBins | None
+
+    @classmethod
+    def of(cls, by_feature: npt.NDArray[np.uint8], codes: Int64, room: Room = in_memory) -> "BinnedRows":
+        """From the bins by feature, and how many each feature has: int64 [features]."""
+        rows = by_feature.shape[1]
+        step = max(1, rows // _LOOKED_AT)
+        counts = np.array([np.bincount(column[::step], minlength=MAX_CODES) for column in by_feature])
+        common = counts.argmax(axis=1)
+        is_rare = counts.max(axis=1) >= COMMON * max(int(counts[0].sum()), 1)
+        is_rare &= is_rare.sum() >= FEWEST_RARE
+        is_rare[0] &= not is_rare.all()  # one at least is dense
+        dense, rare = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)
+        by_row = _whole_lines(rows, dense.size, room)
+        kernels.transpose(by_feature, dense, by_row)
+        if not rare.size:
+            return cls(by_feature, dense, by_row, None)
+        places: Int64 = np.concatenate([[0], np.cumsum(codes[rare])])
+        starts = room((rows + 1,), np.dtype(np.int64))
+        kernels.count_rare(by_feature, rare, common[rare], starts)
+        entries = room((max(int(starts[-1]), 1),), np.dtype(np.uint32))
+        kernels.list_rare(by_feature, rare, common[rare], places, starts, entries)
+        return cls(by_feature, dense, by_row, RareBins(rare, common[rare], places, starts, entries))

@@ -91,17 +91,25 @@ def build(
     pairs: gradients and hessians of all rows, packed (`kernels.quantise`).
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
     """
-    block, features = (1 << 31) // limit - 1, layout.offsets.size
+    block, features = (1 << 31) // limit - 1, binned.dense.size
+    begins = layout.offsets.astype(np.int64)
+    ends = begins + layout.value_bins + layout.missing
+    dense = begins[binned.dense], ends[binned.dense]
     together = min(kernels.TOGETHER, -(-features // threads.number))
 
     def add(piece: tuple[Rows, Int64, int]) -> None:
         rows, cells, first = piece
-        last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
-        kernels.build_histogram(
-            binned.by_row, rows, pairs, layout.offsets, first, last, block, scratch, cells
-        )
+        if first < features:
+            last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
+            kernels.build_histogram(binned.by_row, rows, pairs, *dense, first, last, block, scratch, cells)
+        elif rare is not None:
+            at = begins[rare.features]
+            kernels.build_rare(
+                rare.starts, rare.entries, rows, pairs, rare.places, rare.common, at, block, cells
+            )
 
-    firsts = range(0, features, together)
+    rare = binned.rare
+    firsts = [*range(0, features, together), *([features] if rare is not None else [])]
     for parts in passes(nodes, pairs.size):
         pieces = zip(parts, out, strict=True)
         threads.each(add, [(rows, cells, first) for rows, cells in pieces for first in firsts])

@@ -269,25 +269,55 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
 
 
 @_loop
-def build_histogram(bins, rows, pairs, offsets, first, last, block, scratch, out):
+def build_histogram(bins, rows, pairs, begins, ends, first, last, block, scratch, out):
     """Add the pairs of `rows` into the bins of the features from `first` to before `last`, at most TOGETHER.
 
-    out: int64 [2 T + 2] (g, h, g, h ...); with the first features comes the last pair, the sums of the
-    gradients above 0 and of the hessians of all rows. scratch: int64 [SCRATCH], all zero before and after.
-    Pairs are added packed, `block` rows at a time, so that neither 32-bit half can overflow, and then taken
-    apart.
+    begins, ends: int64 [F], where a feature's bins begin and end among the T; out: int64 [2 T + 2] (g, h, g,
+    h ...), with the first features also the last pair, the sums of the gradients above 0 and of the hessians
+    of all rows; scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block` rows at
+    a time, so that neither 32-bit half can overflow, and then taken apart.
     """
     bins_of_all = out.size // 2 - 1
-    ahead = max(8, 512 // offsets.size)
+    ahead = max(8, 512 // begins.size)
     for start in range(0, rows.size, block):
         sums = _add_pairs(bins, rows[start : start + block], pairs, first, last, ahead, scratch)
         if first == 0:
             out[2 * bins_of_all] += sums[0]
             out[2 * bins_of_all + 1] += sums[1]
         for feature in range(first, last):
-            end = offsets[feature + 1] if feature + 1 < offsets.size else bins_of_all
-            begin, place = offsets[feature], (feature - first) * STRIDE
+            begin, end, place = begins[feature], ends[feature], (feature - first) * STRIDE
             _take_apart(scratch[place : place + end - begin], out[2 * begin : 2 * end])
+
+
+@_loop
+def build_rare(starts, entries, rows, pairs, places, common, begins, block, out):
+    """Add the pairs of `rows` into the bins of features of which rare bins alone are listed (`RareBins`).
+
+    begins: int64 [R], where the bins of each begin in out, int64 [2 T] (g, h, g, h ...). What no listed bin
+    has of a row is in the common one.
+    """
+    packed, listed = np.zeros(places[-1], np.int64), np.zeros(2 * places[-1], np.int64)
+    gradient, hessian = 0, 0
+    for start in range(0, rows.size, block):
+        for i in range(start, min(start + block, rows.size)):
+            row = rows[i]
+            pair = pairs[row]
+            gradient += pair >> 32
+            hessian += pair & 0xFFFFFFFF
+            for entry in range(starts[row], starts[row + 1]):
+                packed[entries[entry]] += pair
+        _take_apart(packed, listed)
+    for r in range(common.size):
+        cells = out[2 * begins[r] : 2 * (begins[r] + places[r + 1] - places[r])]
+        gradient_left, hessian_left = gradient, hessian
+        for b in range(cells.size // 2):
+            g, h = listed[2 * (places[r] + b)], listed[2 * (places[r] + b) + 1]
+            cells[2 * b] += g
+            cells[2 * b + 1] += h
+            gradient_left -= g
+            hessian_left -= h
+        cells[2 * common[r]] += gradient_left
+        cells[2 * common[r] + 1] += hessian_left
 
 
 @_loop
@@ -550,14 +580,42 @@ def bin_column(values, cuts, missing_bin, out):
 
 
 @_loop
-def transpose(by_feature, by_row):
-    """by_row[i, f] = by_feature[f, i], in blocks that stay in the cache. uint8 [F, N] in, [N, F] out."""
-    features, rows = by_feature.shape
+def transpose(by_feature, features, by_row):
+    """by_row[i, d] = by_feature[features[d], i], in blocks that stay in the cache. uint8 [F, N] in, [N, D]
+    out."""
+    rows = by_feature.shape[1]
     for start in range(0, rows, _BLOCK):
         end = min(start + _BLOCK, rows)
-        for f in range(features):
+        for d in range(features.size):
+            column = by_feature[features[d]]
             for i in range(start, end):
-                by_row[i, f] = by_feature[f, i]
+                by_row[i, d] = column[i]
+
+
+@_loop
+def count_rare(by_feature, features, common, starts):
+    """starts[i + 1] = how many of these features are not in their common bin in the rows up to i."""
+    starts[:] = 0
+    for r in range(features.size):
+        column, usual = by_feature[features[r]], np.uint8(common[r])
+        for i in range(column.size):
+            starts[i + 1] += np.int64(column[i] != usual)
+    for i in range(starts.size - 1):
+        starts[i + 1] += starts[i]
+
+
+@_loop
+def list_rare(by_feature, features, common, places, starts, entries):
+    """entries[starts[i]:] = places[r] + bin of each feature r that is not in its common bin in row i."""
+    for r in range(features.size):
+        column, usual = by_feature[features[r]], np.uint8(common[r])
+        for i in range(column.size):
+            if column[i] != usual:
+                entries[starts[i]] = places[r] + column[i]
+                starts[i] += 1
+    for i in range(starts.size - 1, 0, -1):  # each has come to where the next one began
+        starts[i] = starts[i - 1]
+    starts[0] = 0
 
 
 # ---- prediction -------------------------------------------------------------------------------------

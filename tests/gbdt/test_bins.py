@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from inprocess import randomly
 
 from fedboost.errors import PeerError
+from fedboost.gbdt import bins
 from fedboost.gbdt.bins import (
     MAX_REFINEMENTS,
+    BinnedRows,
     CutPoints,
     Grid,
     Quantiles,
@@ -226,3 +228,33 @@ def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width
     assert (binned.by_row[:, :features] == binned.by_feature.T).all()
     if width % 64 == 0 or 64 % width == 0:
         assert binned.by_row.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("rows", [1, 2, 300])
+@pytest.mark.parametrize("rare", [[], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4]])
+def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, monkeypatch):
+    monkeypatch.setattr(bins, "FEWEST_RARE", 1)
+    rng = np.random.default_rng(rows)
+    codes = np.array([7, 256, 2, 30, 90])
+    by_feature = np.stack([rng.integers(0, count, rows) for count in codes]).astype(np.uint8)
+    for feature in rare:
+        by_feature[feature, rng.random(rows) < 0.95] = codes[feature] - 1
+    binned = BinnedRows.of(by_feature, codes)
+    if rows == 300 and rare:
+        assert binned.dense.tolist() == [f for f in range(5) if f not in rare] or rare == [0, 1, 2, 3, 4]
+    assert binned.dense.size >= 1
+    assert (binned.by_row[:, : binned.dense.size] == by_feature[binned.dense].T).all()
+    if binned.rare is None:
+        assert binned.dense.size == 5
+        return
+    listed, ends = binned.rare, binned.rare.starts.tolist()
+    assert sorted([*binned.dense.tolist(), *listed.features.tolist()]) == [0, 1, 2, 3, 4]
+    for row in range(rows):
+        found = dict(zip(listed.features.tolist(), listed.common.tolist(), strict=True))
+        for entry in listed.entries[ends[row] : ends[row + 1]].tolist():
+            place = int(np.searchsorted(listed.places, entry, side="right")) - 1
+            feature = int(listed.features[place])
+            assert found[feature] == listed.common[place]  # listed once
+            found[feature] = entry - int(listed.places[place])
+            assert found[feature] != listed.common[place]
+        assert {f: int(by_feature[f, row]) for f in found} == found

@@ -174,7 +174,7 @@ def test_build_histogram(block, count, sizes):
     gradient = rng.choice([-limit, limit, 1, -1, 0], 700)
     pairs = (gradient << 32) + rng.choice([0, limit], 700)
     rows = np.sort(rng.choice(700, count, replace=False)).astype(np.uint32)
-    scratch = np.zeros(kernels.SCRATCH, np.int64)
+    scratch, begins = np.zeros(kernels.SCRATCH, np.int64), offsets.astype(np.int64)
     due = [*twins.build_histogram(bins, rows, pairs, offsets, sum(sizes)), *twins.sum_positive(rows, pairs)]
     wider = np.full((700, len(sizes) + 3), 255, np.uint8)
     wider[:, : len(sizes)] = bins
@@ -183,7 +183,7 @@ def test_build_histogram(block, count, sizes):
             out = np.full(2 * sum(sizes) + 2, 5, np.int64)
             for first, last in ((0, middle), (middle, len(sizes))):
                 kernels.build_histogram(
-                    table, rows, pairs, offsets, first, last, min(block, 255), scratch, out
+                    table, rows, pairs, begins, begins + sizes, first, last, min(block, 255), scratch, out
                 )
                 assert not scratch.any()
             assert (out - 5).tolist() == due
@@ -192,12 +192,12 @@ def test_build_histogram(block, count, sizes):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
     limit, rows = 1 << 23, 255 * 3 + 1
-    bins, offsets = np.zeros((rows, 1), np.uint8), np.zeros(1, np.uint32)
+    bins = np.zeros((rows, 1), np.uint8)
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     out = np.zeros(4, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
     scratch = np.zeros(kernels.SCRATCH, np.int64)
-    kernels.build_histogram(bins, everyone, pairs, offsets, 0, 1, 255, scratch, out)
+    kernels.build_histogram(bins, everyone, pairs, np.array([0]), np.array([1]), 0, 1, 255, scratch, out)
     assert out.tolist() == [sign * limit * rows, limit * rows, max(sign, 0) * limit * rows, limit * rows]
 
 
@@ -423,9 +423,10 @@ def test_count_cells_of_many_keys(spread):
 @pytest.mark.parametrize("shape", [(1, 0), (1, 1), (3, 255), (5, 256), (2, 1000)])
 def test_transpose(shape):
     by_feature = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-    by_row = np.zeros(shape[::-1], np.uint8)
-    kernels.transpose(by_feature, by_row)
-    assert by_row.tolist() == by_feature.T.tolist()
+    for features in (np.arange(shape[0]), np.arange(shape[0])[::-2].copy()):
+        by_row = np.zeros((shape[1], features.size), np.uint8)
+        kernels.transpose(by_feature, features, by_row)
+        assert by_row.tolist() == by_feature[features].T.tolist()
 
 
 # ---- prediction -------------------------------------------------------------------------------------

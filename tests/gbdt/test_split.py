@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
+from fedboost.gbdt import bins as binning
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.bins import BinnedRows, CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
@@ -120,7 +121,7 @@ def test_build_and_the_sibling_by_subtraction():
     rng = np.random.default_rng(0)
     layout = layout_of(5, 9, missing=[1])
     codes = np.stack([rng.integers(0, 5, 500), rng.integers(0, 10, 500)]).astype(np.uint8)
-    bins = BinnedRows(np.ascontiguousarray(codes.T), codes)
+    bins = BinnedRows.of(codes, np.array([5, 10]))
     gradient, hessian = rng.integers(-128, 129, 500), rng.integers(0, 129, 500)
     pairs = (gradient << 32) + hessian
 
@@ -144,16 +145,23 @@ def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
     out = np.zeros((1, 4), np.int64)
-    histograms.build(BinnedRows(codes.T.copy(), codes), [everyone], pairs, layout_of(1), limit, out, ONE)
+    histograms.build(BinnedRows.of(codes, np.array([1])), [everyone], pairs, layout_of(1), limit, out, ONE)
     assert out[0, :2].tolist() == [sign * limit * rows, limit * rows]
 
 
+@pytest.mark.parametrize("share_of_rare", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("features", [1, 2, 63, 64, 65, 200])
-def test_threads_and_blocks_of_features_make_the_same_histograms(features):
+def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
+    features, share_of_rare, monkeypatch
+):
     rng = np.random.default_rng(features)
-    layout = layout_of(*rng.integers(1, 256, features))
+    layout = layout_of(*rng.integers(9, 256, features))
     codes = rng.integers(0, layout.value_bins, (300, features)).astype(np.uint8)
-    bins = BinnedRows(codes, np.ascontiguousarray(codes.T))
+    monkeypatch.setattr(binning, "FEWEST_RARE", 1)
+    often = rng.random(features) < share_of_rare
+    codes[rng.random(codes.shape) < 0.97 * often] = 0  # whatever bin is the common one
+    bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)
+    assert (bins.rare is not None) == (share_of_rare > 0 and features > 1)
     pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
     nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
     due = np.zeros((3, layout.bins, 2), np.int64)

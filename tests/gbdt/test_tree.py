@@ -18,7 +18,7 @@ def table(rows, seed=0):
     rng = np.random.default_rng(seed)
     sizes = [cuts.size + 1 + missing for cuts, missing in zip(CUTS.cuts, CUTS.missing, strict=True)]
     by_feature = np.stack([rng.integers(0, size, rows) for size in sizes]).astype(np.uint8)
-    return BinnedRows(np.ascontiguousarray(by_feature.T), by_feature)
+    return BinnedRows.of(by_feature, np.array(sizes))
 
 
 def goes_left(split, bins, row):
