@@ -301,22 +301,22 @@ def _spell(value: object, words: list[bytes]) -> None:
         case np.ndarray():
             words += [b"%b,%d:" % (str(value.dtype).encode(), value.nbytes), value.tobytes()]
         case tuple():
+            kinds = {type(item) for item in value}
             words.append(b"(%d;" % len(value))
-            for item in value:
-                if type(item) is int:  # these two are most of what there is to spell
-                    words.append(b"%d;" % item)
-                elif type(item) is Split:
-                    words.append(_SPLIT % (item.node, item.feature, item.bin, item.missing_left, item.left))
-                else:
+            if kinds == {int}:  # these two are most of what there is to spell
+                words.append(b"%b;" % ",".join(map(str, value)).encode())
+            elif kinds == {Split}:
+                words += [
+                    b"%d/%d/%d/%d/%d;" % (s.node, s.feature, s.bin, s.missing_left, s.left) for s in value
+                ]
+            else:
+                for item in value:
                     _spell(item, words)
         case _:
             kind = type(value)
             words.append(b"%b;" % kind.__name__.encode())
             for member in kind.__dataclass_fields__:  # type: ignore[attr-defined]
                 _spell(getattr(value, member), words)
-
-
-_SPLIT = b"%d,%d,%d,%d,%d;"
 
 
 def tree_of(query: Query) -> int:
