@@ -27,6 +27,8 @@ from fedboost.shell.keys import write_bundle
 from fedboost.shell.telemetry import AT_HAND
 
 START_SECONDS = 60.0
+SECONDS_A_PARTY = 4.0
+"""So much later each further party may be at hand: processes that start together share the cores."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
@@ -122,7 +124,7 @@ class Loopback:
         self.parties[name] = self._spawn(stem, values)
 
     def _wait_for_parties(self) -> None:
-        end = time.monotonic() + START_SECONDS
+        end = time.monotonic() + START_SECONDS + SECONDS_A_PARTY * len(self.parties)
         for name, process in self.parties.items():
             while AT_HAND not in self.log(name):
                 if process.poll() is not None or time.monotonic() > end:
