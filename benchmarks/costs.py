@@ -5,6 +5,7 @@ nowhere else.
 Refuses: nothing. It is a model of full trees on dense numeric rows: real trees are smaller.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -12,18 +13,22 @@ import numpy as np
 from scipy.optimize import nnls
 
 PART_CELLS = 1 << 16
-"""Integers of a part of a report (`privacy.protection`)."""
+"""Cells of a part of a report (`privacy.cells`)."""
 SHARE_BYTES = 90
 """A sealed share of a self mask, with its party's name."""
 GRADIENT_BITS = 16
+OF_NODE = 27.5
+"""Bits of a node's pair of sums but for 2 log2(rows): what generated rows take with 16 bits a gradient."""
+SPARSE = 0.5
 MBIT = 1e6 / 8
 
 
 @dataclass(frozen=True)
 class Case:
-    """One training. rows: of all parties together; cores: of the machine that all share, 0 where each party
-    and the aggregator have a machine of their own; threads: of a party; round_trip: seconds; bandwidth and
-    aggregator_bandwidth: bytes a second of a party's link and of the aggregator's (0: any number)."""
+    """One training. rows: of all parties together; votes: `vote_top_k`; cores: of the machine that all share, 0
+    where each party and the aggregator have a machine of their own; threads: of a party; round_trip: seconds;
+    bandwidth and aggregator_bandwidth: bytes a second of a party's link and of the aggregator's (0: any
+    number)."""
 
     rows: float
     features: int
@@ -31,6 +36,7 @@ class Case:
     masked: bool
     bins: int = 256
     depth: int = 6
+    votes: int = 0
     cores: int = 0
     threads: int = 1
     round_trip: float = 0.0
@@ -39,8 +45,8 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Questions of a tree: one a level, and the end of the round."""
-        return self.depth + 1
+        """Questions of a tree: one a level, one more a level below the root with votes, the end of the round."""
+        return self.depth + 1 + (self.depth - 1 if self.votes else 0)
 
     @property
     def legs(self) -> int:
@@ -48,31 +54,55 @@ class Case:
         return 2 if self.masked else 1
 
     @property
-    def nodes(self) -> int:
-        """Nodes whose histograms travel: the root, and the smaller of each two siblings."""
-        return 1 << (self.depth - 1)
+    def levels(self) -> list[tuple[int, float, float]]:
+        """Of each level: nodes that are asked for, features of each, and rows in one.
+
+        Below the root it is the smaller of two siblings. With votes the other is asked for as well, but for
+        what follows from the parent: both together have twice `votes` features at most.
+        """
+        features = min(self.features, 2 * self.votes) if self.votes else self.features
+        below = [
+            (1 << (level - 1), float(features), self.rows / (1 << level)) for level in range(1, self.depth)
+        ]
+        return [(1, float(self.features), self.rows), *below]
+
+    def pair_bits(self, level: int) -> float:
+        """Bits of the sums of gradient and hessian of a bin: at the root those of all rows, below those of the
+        node's own."""
+        rows = self.levels[level][2]
+        gradient = ((1 << (GRADIENT_BITS - 1)) * max(int(rows), 1)).bit_length() + 1
+        at_root = 2 * gradient - 1 if 2 * gradient - 1 <= 64 else 2 * gradient
+        return float(at_root) if level == 0 else max(2 * math.log2(max(rows, 1)) + OF_NODE, 2)
 
     @property
-    def cells(self) -> int:
+    def cells(self) -> float:
         """Integers a party sends a tree."""
-        return self.nodes * self.features * self.bins * 2
+        return sum(nodes * features * self.bins * 2 for nodes, features, _ in self.levels)
+
+    @property
+    def dense(self) -> float:
+        """Bytes these take, if none is left out: what masks are added to."""
+        pairs = (nodes * features * self.bins for nodes, features, _ in self.levels)
+        return sum(number * self.pair_bits(level) / 8 for level, number in enumerate(pairs))
 
     @property
     def parts(self) -> int:
         """Messages these travel in."""
-        levels = [1, *(1 << level for level in range(self.depth - 1))]
-        return 1 + sum(-(-nodes * self.features * self.bins * 2 // PART_CELLS) for nodes in levels)
-
-    @property
-    def cell_bytes(self) -> int:
-        """Of a cell: room for the sum of a number of 16 bits over all rows."""
-        return int((1 << (GRADIENT_BITS - 1)) * max(int(self.rows), 1)).bit_length() // 8 + 1
+        pairs = (nodes * features * self.bins for nodes, features, _ in self.levels)
+        return self.turns - self.depth + sum(math.ceil(number / PART_CELLS) for number in pairs)
 
     @property
     def sent(self) -> float:
-        """Bytes a party sends a tree; messages' headers are left out."""
-        shares = self.turns * (self.parties - 1) * SHARE_BYTES if self.masked else 0
-        return self.cells * self.cell_bytes + shares
+        """Bytes a party sends a tree; messages' headers are left out. With `plain` bins without rows are left
+        out where they are half of all at least."""
+        if self.masked:
+            return self.dense + self.turns * (self.parties - 1) * SHARE_BYTES
+        size = 0.0
+        for level, (nodes, features, rows) in enumerate(self.levels):
+            pairs, bits = nodes * features * self.bins, self.pair_bits(level)
+            filled = 1 - math.exp(-rows / self.parties / self.bins)
+            size += pairs * ((1 + filled * bits) if filled <= SPARSE else bits) / 8
+        return size
 
     @property
     def updates(self) -> float:
@@ -85,17 +115,17 @@ class Case:
 class Constants:
     """Seconds, each of one core.
 
-    update: of a row, feature and level, to be added to a bin; row: of a row and level, to be routed,
-    quantised, scored; pack: of a cell, to be made and packed; mask: of a byte and stream, at a party and the
-    same at the aggregator; share: of one share of a self mask, made, opened and relayed; answer: of a turn at a
-    party, whatever it has.
+    A party: update: a row, feature and level, added to a bin; row: a row and turn, routed, quantised, scored;
+    pack: a cell, made and packed; mask: a byte under one mask; party_share: a share of a self mask, made and
+    another's opened; answer: a turn, whatever it has.
 
-    add: of a party's cell, to be added; decide: of a cell of the sum, to be opened, checked, subtracted and
-    searched for splits; message: of a party and turn at the aggregator's session; turn: of a turn there.
+    The aggregator's session: add: a party's cell, added; decide: a cell of the sum, checked, subtracted and
+    searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed; message:
+    a party, turn and leg; turn: a turn.
 
-    rpc: of a party, turn and leg at the aggregator, through gRPC and back; part: of a further message of a
-    report, there; byte: of a byte there, decrypted and copied; party_rpc, party_byte: the same at a party.
-    wait: of a leg on the wall, whatever it carries: processes that wake one another.
+    The network: rpc: a message at the aggregator, with the answer to it; byte: a byte there, decrypted and
+    copied; party_rpc, party_byte: the same at a party; wait: a leg on the wall, whatever it carries, while
+    processes wake one another.
     """
 
     update: float
@@ -127,7 +157,7 @@ def party_counts(case: Case) -> dict[str, float]:
         "update": case.updates,
         "row": case.rows * case.turns,
         "pack": case.cells * parties,
-        "mask": masked * case.cells * case.cell_bytes * parties * parties,
+        "mask": masked * case.dense * parties * parties,
         "party_share": masked * case.turns * parties * (parties - 1),
         "answer": case.turns * parties,
     }
@@ -139,7 +169,7 @@ def aggregator_counts(case: Case) -> dict[str, float]:
     return {
         "add": case.cells * parties,
         "decide": case.cells,
-        "open": masked * case.cells * case.cell_bytes * parties,
+        "open": masked * case.dense * parties,
         "share": masked * case.turns * parties * (parties - 1),
         "message": case.turns * case.legs * parties,
         "turn": case.turns,

@@ -460,6 +460,7 @@ def consortia() -> list[tuple[str, Case]]:
         ("more rows", replace(near, rows=1e8)),
         ("wide table", replace(near, features=1000)),
         ("wide, 64 bins", replace(near, features=1000, bins=64)),
+        ("wide, vote_top_k 20", replace(near, features=1000, votes=20)),
         ("more parties", replace(near, parties=100)),
         ("without masks", replace(plain, parties=100)),
         ("1,000 sites, plain", replace(plain, parties=1000, rows=1e8)),

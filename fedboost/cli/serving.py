@@ -10,7 +10,7 @@ from typing import Any
 
 from fedboost.cli.show import print_json
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.shell.allocator import keep_freed_memory
+from fedboost.shell.allocator import keep_freed_memory, share_freed_memory
 from fedboost.shell.config import check_address, choose_keys, read_aggregator, read_party
 from fedboost.shell.telemetry import logger
 
@@ -35,6 +35,7 @@ def run_aggregator(config_file: Path, insecure_loopback: bool, as_json: bool) ->
         finally:
             await server.stop()
 
+    share_freed_memory()
     _run_until_stopped(serve())
 
 

@@ -26,6 +26,17 @@ def test_the_model_is_the_same_for_every_partition_and_every_order_of_messages()
             assert model.parties == NAMES[:parties]
 
 
+def test_a_hundred_parties_behind_masks_make_the_model_of_one():
+    """As many as masks are made for; some of them have a single row."""
+    table = rows()
+    few = terms(rounds=2, max_depth=2, max_bin=8)
+    hundred = {f"party-{i}": table.slice(i, 1) for i in range(99)} | {"party-99": table.slice(99)}
+    model = simulate(few.changed(protection="masked"), hundred).model
+    assert len(model.attestations) == 100
+    assert len(model.booster.trees[0].left) > 1
+    assert model.booster == simulate(few, {"pooled": table}).model.booster
+
+
 def test_other_rows_make_another_model():
     one, other = (simulate(terms(), {"a": rows(seed=seed)}).model for seed in (0, 1))
     assert one.fingerprint != other.fingerprint
