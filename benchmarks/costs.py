@@ -25,10 +25,10 @@ MBIT = 1e6 / 8
 
 @dataclass(frozen=True)
 class Case:
-    """One training. rows: of all parties together; votes: `vote_top_k`; cores: of the machine that all share, 0
-    where each party and the aggregator have a machine of their own; threads: of a party; round_trip: seconds;
-    bandwidth and aggregator_bandwidth: bytes a second of a party's link and of the aggregator's (0: any
-    number)."""
+    """One training. rows: of all parties together; votes: `vote_top_k`; cores: of the machine that all share,
+    0 where each party and the aggregator have a machine of their own; threads: of a party; round_trip:
+    seconds; bandwidth and aggregator_bandwidth: bytes a second of a party's link and of the aggregator's (0:
+    any number)."""
 
     rows: float
     features: int
@@ -45,7 +45,7 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Questions of a tree: one a level, one more a level below the root with votes, the end of the round."""
+        """Questions of a tree: one a level (with votes two below the root), and the end of the round."""
         return self.depth + 1 + (self.depth - 1 if self.votes else 0)
 
     @property
@@ -67,8 +67,8 @@ class Case:
         return [(1, float(self.features), self.rows), *below]
 
     def pair_bits(self, level: int) -> float:
-        """Bits of the sums of gradient and hessian of a bin: at the root those of all rows, below those of the
-        node's own."""
+        """Bits of the sums of gradient and hessian of a bin: at the root those of all rows can need, below
+        those of the node's own."""
         rows = self.levels[level][2]
         gradient = ((1 << (GRADIENT_BITS - 1)) * max(int(rows), 1)).bit_length() + 1
         at_root = 2 * gradient - 1 if 2 * gradient - 1 <= 64 else 2 * gradient
@@ -120,8 +120,8 @@ class Constants:
     another's opened; answer: a turn, whatever it has.
 
     The aggregator's session: add: a party's cell, added; decide: a cell of the sum, checked, subtracted and
-    searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed; message:
-    a party, turn and leg; turn: a turn.
+    searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed;
+    message: a party, turn and leg; turn: a turn.
 
     The network: rpc: a message at the aggregator, with the answer to it; byte: a byte there, decrypted and
     copied; party_rpc, party_byte: the same at a party; wait: a leg on the wall, whatever it carries, while

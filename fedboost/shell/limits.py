@@ -54,9 +54,9 @@ QUEUED_BYTES = 2 * MAX_FROM_AGGREGATOR
 # ---- what is on its way from a party --------------------------------------------------------------------
 
 READ_AHEAD = 1 << 20
-"""Bytes of a call that may arrive before they are read: a party's report is added part by part, and what comes
-faster waits at the party. gRPC's own way, a window that grows to twice what the link holds, came to 6 MB a party on
-loopback where reports are of 2 MB a level. One window a round trip is 160 Mbit/s over 50 ms."""
+"""Bytes of a call that may arrive before they are read: a report is added part by part, and what comes faster
+waits at the party. gRPC's own way, a window that grows to twice what the link holds, came to 6 MB a party on
+loopback, with reports of 2 MB. One window a round trip is 160 Mbit/s over 50 ms."""
 
 # ---- everybody together ---------------------------------------------------------------------------------
 
