@@ -17,7 +17,11 @@ PART_CELLS = 1 << 16
 SHARE_BYTES = 90
 """A sealed share of a self mask, with its party's name."""
 GRADIENT_BITS = 16
-OF_NODE = 27.5
+SMALLER = 0.33
+"""Of a node's rows, what its smaller child has: the mean in trees of generated rows."""
+READ_AHEAD = 1 << 20
+"""Bytes of a report that travel unasked (`shell.limits`)."""
+OF_NODE = 28.7
 """Bits of a node's pair of sums but for 2 log2(rows): what generated rows take with 16 bits a gradient."""
 SPARSE = 0.5
 MBIT = 1e6 / 8
@@ -62,7 +66,8 @@ class Case:
         """
         features = min(self.features, 2 * self.votes) if self.votes else self.features
         below = [
-            (1 << (level - 1), float(features), self.rows / (1 << level)) for level in range(1, self.depth)
+            (1 << (level - 1), float(features), self.rows * SMALLER / (1 << (level - 1)))
+            for level in range(1, self.depth)
         ]
         return [(1, float(self.features), self.rows), *below]
 
@@ -92,17 +97,28 @@ class Case:
         return self.turns - self.depth + sum(math.ceil(number / PART_CELLS) for number in pairs)
 
     @property
-    def sent(self) -> float:
-        """Bytes a party sends a tree; messages' headers are left out. With `plain` bins without rows are left
-        out where they are half of all at least."""
-        if self.masked:
-            return self.dense + self.turns * (self.parties - 1) * SHARE_BYTES
-        size = 0.0
+    def level_bytes(self) -> list[float]:
+        """Bytes of a party's report of each level. With `plain` bins without rows are left out where they are
+        half of all at least."""
+        sizes = []
         for level, (nodes, features, rows) in enumerate(self.levels):
-            pairs, bits = nodes * features * self.bins, self.pair_bits(level)
+            bits = self.pair_bits(level)
             filled = 1 - math.exp(-rows / self.parties / self.bins)
-            size += pairs * ((1 + filled * bits) if filled <= SPARSE else bits) / 8
-        return size
+            if not self.masked and filled <= SPARSE:
+                bits = 1 + filled * bits
+            sizes.append(nodes * features * self.bins * bits / 8)
+        return sizes
+
+    @property
+    def sent(self) -> float:
+        """Bytes a party sends a tree; messages' headers are left out."""
+        shares = self.turns * (self.parties - 1) * SHARE_BYTES if self.masked else 0
+        return sum(self.level_bytes) + shares
+
+    @property
+    def windows(self) -> int:
+        """Round trips that reports of more than READ_AHEAD wait for."""
+        return sum(max(math.ceil(size / READ_AHEAD) - 1, 0) for size in self.level_bytes)
 
     @property
     def updates(self) -> float:
@@ -119,13 +135,13 @@ class Constants:
     pack: a cell, made and packed; mask: a byte under one mask; party_share: a share of a self mask, made and
     another's opened; answer: a turn, whatever it has.
 
-    The aggregator's session: add: a party's cell, added; decide: a cell of the sum, checked, subtracted and
-    searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed;
+    The aggregator's session: add: a byte of a party, added; decide: a cell of the sum, checked, subtracted
+    and searched for splits; open: a byte of one party's self mask, taken away; share: one share, relayed;
     message: a party, turn and leg; turn: a turn.
 
     The network: rpc: a message at the aggregator, with the answer to it; byte: a byte there, decrypted and
-    copied; party_rpc, party_byte: the same at a party; wait: a leg on the wall, whatever it carries, while
-    processes wake one another.
+    copied; party_rpc, party_byte: the same at a party; wait: a leg over a link, whatever it carries, while
+    processes wake one another. busy is a share: of the cores that all processes share, what they get done.
     """
 
     update: float
@@ -145,6 +161,7 @@ class Constants:
     party_rpc: float = 0.0
     party_byte: float = 0.0
     wait: float = 0.0
+    busy: float = 1.0
 
 
 # ---- what each side computes: counts of every constant -------------------------------------------------
@@ -167,7 +184,7 @@ def aggregator_counts(case: Case) -> dict[str, float]:
     """The same of the aggregator's session."""
     parties, masked = case.parties, float(case.masked)
     return {
-        "add": case.cells * parties,
+        "add": case.sent * parties,
         "decide": case.cells,
         "open": masked * case.dense * parties,
         "share": masked * case.turns * parties * (parties - 1),
@@ -244,14 +261,17 @@ def predict(case: Case, constants: Constants) -> Cost:
     party = total(own, constants) + party_network
     masks = total({name: own[name] for name in ("mask", "party_share")}, constants)
     aggregator = total(aggregator_counts(case) | network, constants)
-    trips = case.turns * case.legs * (case.round_trip + constants.wait)
+    trips = case.turns * case.legs * (case.round_trip + constants.wait) if case.round_trip else 0.0
+    if not case.bandwidth or case.bandwidth * case.round_trip > READ_AHEAD:
+        trips += case.windows * case.round_trip
     links = [case.sent / case.bandwidth] if case.bandwidth else []
     links += [case.sent * parties / case.aggregator_bandwidth] if case.aggregator_bandwidth else []
     transfer = max(links, default=0.0)
-    seconds = party + max(transfer, aggregator) + trips
+    seconds = party + max(transfer, aggregator)
     if case.cores:
-        work = party * parties + aggregator
-        seconds = max(party + max(transfer, aggregator), work / case.cores, transfer) + trips
+        work = (party * parties + aggregator) / case.cores
+        seconds = max(max(seconds, work) / constants.busy, transfer)
+    seconds += trips
     return Cost(seconds, party, masks, aggregator, trips, transfer, case.sent)
 
 

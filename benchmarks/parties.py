@@ -56,7 +56,7 @@ PROCESSES = (3, 10, 30)
 CALIBRATED = 10
 """Up to so many parties in one process are for the constants; what more cost is predicted."""
 SIZES = ((200_000, 10), (200_000, 50), (20_000, 50))
-"""Rows and features of further runs, of one and of three parties, that tell the constants apart."""
+"""Rows and features of further runs, of one, three and ten parties, that tell the constants apart."""
 LINKS = (
     Link(0.001),
     Link(0.020),
@@ -155,7 +155,7 @@ def simulate(rounds: int) -> list[Run]:
     runs = []
     for rows, features in ((ROWS, FEATURES), *SIZES):
         table, boosters = table_of(rows, features), []
-        parties_of_size = SIMULATED if (rows, features) == (ROWS, FEATURES) else (1, 3)
+        parties_of_size = SIMULATED if (rows, features) == (ROWS, FEATURES) else (1, 3, 10)
         for parties, protection in itertools.product(parties_of_size, ("plain", "masked")):
             if parties == 1 and protection == "masked":
                 continue
@@ -271,10 +271,7 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
             run, booster = train_once(one, terms.changed(protection=protection), case, at_rest)
             runs.append(replace(run, kind="links" if link else "processes"))
             boosters.append(booster)
-            print(
-                f"  {parties} parties, {link or 'loopback'}, {protection}: {run.seconds:.3f} s",
-                file=sys.stderr,
-            )
+            print(f"  {place(case)}, {protection}: {run.seconds:.3f} s", file=sys.stderr)
     return runs, boosters
 
 
@@ -328,6 +325,9 @@ def calibrate(runs: list[Run]) -> Constants:
     party_rpc = costs.fit(counts, [max(value, 1e-6) for value in more])
     named = {f"party_{name}": value for name, value in party_rpc.items()}
     constants = replace(bare, **rpc, **named)
+    near = [run for run in far if run.kind == "processes"]
+    shares = [costs.predict(run.case, constants).seconds / run.seconds for run in near]
+    constants = replace(constants, busy=min(statistics.median(shares), 1.0))
     waits = [
         (run.seconds - costs.predict(run.case, constants).seconds) / (run.case.turns * run.case.legs)
         for run in far
@@ -416,7 +416,13 @@ def page(runs: list[Run]) -> Shown:
 
 
 def show_constants(constants: Constants) -> Shown:
-    rows = [(name, f"{1e9 * value:.3g}") for name, value in asdict(constants).items()]
+    values = asdict(constants)
+    busy = values.pop("busy")
+    rows = [
+        (name, f"{1e9 * value:,.0f}" if value > 1e-6 else f"{1e9 * value:.3g}")
+        for name, value in values.items()
+    ]
+    rows.append(("busy (a share)", f"{busy:.2f}"))
     return shown("constants", "Constants, in nanoseconds", ("constant", "ns"), rows)
 
 
