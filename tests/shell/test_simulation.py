@@ -26,6 +26,7 @@ def test_the_model_is_the_same_for_every_partition_and_every_order_of_messages()
             assert model.parties == NAMES[:parties]
 
 
+@pytest.mark.slow
 def test_a_hundred_parties_behind_masks_make_the_model_of_one():
     """As many as masks are made for; some of them have a single row."""
     table = rows()
