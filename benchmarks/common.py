@@ -1,31 +1,66 @@
-"""What the benchmarks share: real tables, their splits, and results as a table and as JSON.
+"""What the benchmarks share: tables real and generated, their splits, and results as tables and as JSON.
 
-Promises: the same seed gives the same rows to train and test on and the same parties.
+Promises: the same seed gives the same rows to train and test on and the same parties; the JSON of a benchmark
+holds the tables it printed, word for word, and where and with what they were measured.
 Refuses: data files that are absent, cannot be read or lack the label (one line on standard error, exit
 status 2).
 """
 
 import argparse
+import itertools
 import json
+import os
+import platform
+import re
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import xgboost as xgb
+import rich.table
 from rich.console import Console
-from rich.table import Table
 
 import fedboost as fb
 from fedboost.shell.data import SUFFIXES, column_of, read_table
 from fedboost.shell.draft import split_by_weights
 
+Float32 = npt.NDArray[np.float32]
+LABEL = "label"
+"""Of generated rows."""
 PARTIES = ("north", "south", "west")
 UNEVEN = (6.0, 3.0, 1.0)
 """Shares of the rows the three parties hold."""
+
+
+PACKAGES = {
+    "XGBoost": "xgboost",
+    "LightGBM": "lightgbm",
+    "scikit-learn": "scikit-learn",
+    "numpy": "numpy",
+    "numba": "numba",
+    "pyarrow": "pyarrow",
+    "gRPC": "grpcio",
+}
+"""Name to distribution."""
+PATHS = {"--data": "FOLDER", "--folder": "FOLDER", "--cgroup": "FOLDER"}
+"""Options that are paths, and how they are shown."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: words in the first column, mostly numbers in the others, sentences to read beneath it."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -43,12 +78,13 @@ DEFAULT_CREDIT = Dataset("default_credit", "default.payment.next.month", ("ID",)
 BANK_MARKETING = Dataset("bank_marketing", "y", ("duration",))
 HIGGS = Dataset("higgs_10k", "label", ("src",))
 CALIFORNIA = Dataset("california_housing", "MedHouseVal", metric="RMSE")
+KDDCUP = Dataset("kddcup99_10pct", "label")
 
 
-def arguments(description: str, needs_data: bool = True) -> argparse.ArgumentParser:
+def arguments(description: str | None, needs_data: bool = True) -> argparse.ArgumentParser:
     """The options every benchmark has."""
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     if needs_data:
         parser.add_argument(
@@ -68,6 +104,22 @@ def _output(name: str) -> Path:
     if path.is_dir() or not path.absolute().parent.is_dir():
         fail(f"{path}: cannot write: no such folder, or not a file")
     return path
+
+
+def generate(rows: int, features: int) -> tuple[dict[str, Float32], Float32]:
+    """Normal columns and a noisy linear label."""
+    draw = np.random.default_rng(0)
+    columns = {f"f{i}": draw.standard_normal(rows, dtype=np.float32) for i in range(features)}
+    score = draw.standard_normal(rows, dtype=np.float32)
+    for column in columns.values():
+        score += np.float32(0.3 * draw.standard_normal()) * column
+    return columns, (score > 0).astype(np.float32)
+
+
+def equal_parts(table: pa.Table, parties: int) -> list[pa.Table]:
+    """The rows of each party: views of the same arrays."""
+    ends = np.linspace(0, table.num_rows, parties + 1).astype(int).tolist()
+    return [table.slice(begin, end - begin) for begin, end in itertools.pairwise(ends)]
 
 
 def load(folder: Path, dataset: Dataset) -> pa.Table:
@@ -96,31 +148,91 @@ def parties(table: pa.Table, seed: int) -> dict[str, pa.Table]:
     return split_by_weights(table, PARTIES, UNEVEN, seed)
 
 
-def show(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print one table: the first column is words, the others are numbers."""
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    table = Table()
-    for place, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(title)
-    console.print(table)
-
-
-def save(path: Path | None, results: Mapping[str, Any]) -> None:
-    """Write the results with the versions they were measured with, if a path was given."""
-    if path is not None:
-        versions = {
-            "python": sys.version.split()[0],
-            "fedboost": fb.__version__,
-            "xgboost": xgb.__version__,
-            "numpy": np.__version__,
-        }
+def publish(options: argparse.Namespace, tables: Sequence[Table], values: Mapping[str, Any]) -> None:
+    """Print the tables; with --json also write them, with the values they were made from."""
+    console = Console(width=None if sys.stdout.isatty() else 160, markup=False, highlight=False)
+    for table in tables:
+        shown = rich.table.Table()
+        for place, heading in enumerate(table.headings):
+            shown.add_column(heading, justify="right" if place else "left")
+        for row in table.rows:
+            shown.add_row(*row)
+        console.print(table.title, shown, *table.notes, sep="\n")
+    if options.json is not None:
+        found = record(Path(sys.argv[0]).stem, sys.argv[1:], tables, values)
         try:
-            path.write_text(json.dumps({"versions": versions, **results}, indent=2) + "\n")
+            options.json.write_text(json.dumps(found, indent=2) + "\n")
         except OSError as error:
-            fail(f"{path}: cannot write: {error.strerror}")
+            fail(f"{options.json}: cannot write: {error.strerror}")
+
+
+def record(
+    benchmark: str, words: Sequence[str], tables: Sequence[Table], values: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a JSON file holds: what was run, when, where, the tables, and the values behind them."""
+    return {
+        "benchmark": benchmark,
+        "command": command(benchmark, words),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": machine(),
+        "versions": versions(),
+        "tables": [asdict(table) for table in tables],
+        "values": values,
+    }
+
+
+def command(benchmark: str, words: Sequence[str]) -> str:
+    """What anyone would type for the same results: paths are theirs, and where the JSON goes is no matter."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--json")
+    for option in PATHS:
+        parser.add_argument(option)
+    paths, others = parser.parse_known_args(words)
+    given = [f"{option} {name}" for option, name in PATHS.items() if getattr(paths, option.strip("-"))]
+    return " ".join(["python", f"benchmarks/{benchmark}.py", *given, *others])
+
+
+def machine() -> dict[str, Any]:
+    """The processor, how many cores this process may use, and GiB of memory."""
+    facts = {}
+    for file in ("/proc/cpuinfo", "/proc/meminfo"):
+        if Path(file).exists():
+            facts |= dict(re.findall(r"^(\S[^:\t]*)\s*: *(.*)$", Path(file).read_text(), re.MULTILINE))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "processor": facts.get("model name") or platform.processor() or platform.machine(),
+        "cores": cores,
+        "memory": round(int(facts["MemTotal"].split()[0]) / 2**20) if "MemTotal" in facts else None,
+        "system": platform.system(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of every library a benchmark may use; those that are not installed are left out."""
+    found = {"Python": platform.python_version(), "fedboost": fb.__version__}
+    for name, package in PACKAGES.items():
+        try:
+            found[name] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """Median, least and greatest."""
+    shown = [f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+    return f"{shown[0]} ({shown[1]} - {shown[2]})"
+
+
+def verdict(holds: bool) -> str:
+    """How a table says whether a claim holds."""
+    return "yes" if holds else "NO"
+
+
+def own_memory() -> int:
+    """Bytes of memory of this process that are no file's (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def fail(message: str) -> NoReturn:

@@ -1,192 +1,209 @@
-"""What does a tree cost, beside XGBoost's, and what do more parties in one process add?
+"""What does a tree cost beside XGBoost, LightGBM and scikit-learn, and what do more parties add?
 
-Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins, one thread, in turns: fedboost
-with one party, XGBoost `hist`, and fedboost with three parties that hold the same rows. The cost of a tree is
-the CPU time between the end of round 5 and the end of round 25 of the same training, divided by 20, so
-reading and binning the rows is left out on every side. fedboost's includes the metric of each round and the
-encoding of every message.
+All train on the same float32 rows, binary:logistic, depth 6, 256 bins, learning rate 0.3, in turns: fedboost
+(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (the faster of row-wise and
+col-wise, 64 leaves at most), scikit-learn's HistGradientBoosting, and fedboost with three parties that hold
+the same rows, in one process. Seconds are CPU time with one thread and wall time with two. Those of a tree are
+taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's include the metric
+of each round and the encoding of every message. scikit-learn's are the difference of two trainings, of 5 and
+of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's label is normal or not.
 
-The claims, for 1,000,000 x 50: one party costs at most 1.2 times XGBoost, three parties at most 1.5 times
-one. Also shown: CPU time from the raw floats to the end of the first tree.
+The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
+threads at most 0.9 times XGBoost's; from raw floats to the end of the first tree it takes at most half of
+XGBoost's time; three parties cost at most 1.5 times one. The other figures are shown beside.
 """
 
-# One thread on every side, and that must be said before the libraries are imported.
-import os
-
-os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
 import argparse
-import itertools
 import statistics
 import sys
-import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
 
 import common
 import numpy as np
-import numpy.typing as npt
+import peers
 import pyarrow as pa
-import xgboost as xgb
+import pyarrow.compute as pc
+from common import generate, spread, verdict
+from peers import FEDBOOST, LIGHTGBM, SKLEARN, XGBOOST, Cost, Rows
 
 import fedboost as fb
+from fedboost.shell.data import to_shard
 
-Float32 = npt.NDArray[np.float32]
-XGBOOST_AT_MOST = 1.2
+THREE = "fedboost, three parties"
+Figure = Literal["tree", "first"]
+
+
+def read(dataset: common.Dataset, positive: str | None, options: argparse.Namespace) -> Rows:
+    """A real table as float32: levels by their number, missing values as NaN."""
+    table = common.load(options.data, dataset)
+    if positive is not None:
+        place = table.column_names.index(dataset.label)
+        others = pc.not_equal(table.column(dataset.label).cast(pa.string()), positive)
+        table = table.set_column(place, dataset.label, others)
+    terms = fb.Terms.draft(table, dataset.label)
+    shard = to_shard(table.slice(0, options.rows), terms, "all")
+    columns = dict(zip(terms.columns.features, map(np.asarray, shard.columns), strict=True))
+    return Rows.of(columns, shard.label)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: so many that are generated, or a real table."""
+
+    name: str
+    rows: Callable[[argparse.Namespace], Rows]
+    real: bool = False
+
+
+def generated(rows: int, features: int) -> Source:
+    """Dense normal values."""
+    return Source(
+        f"{rows:,} x {features}",
+        lambda options: Rows.of(*generate(min(rows, options.rows or rows), features)),
+    )
+
+
+def real(dataset: common.Dataset, positive: str | None = None) -> Source:
+    """A real table, its label the level `positive` against all others, if one is named."""
+    return Source(dataset.name, partial(read, dataset, positive), real=True)
+
+
+SOURCES = (
+    generated(1_000_000, 50),
+    generated(200_000, 500),
+    real(common.ADULT),
+    real(common.KDDCUP, "normal"),
+)
+THREADS: dict[int, Literal["cpu", "wall"]] = {1: "cpu", 2: "wall"}
+"""With so many threads, which seconds count."""
+CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
+    ("tree", 1): {XGBOOST: 0.8, LIGHTGBM: 0.6},
+    ("tree", 2): {XGBOOST: 0.9},
+    ("first", 1): {XGBOOST: 0.5},
+    ("first", 2): {XGBOOST: 0.5},
+}
+"""How many times this side's seconds fedboost may take, on every table."""
 PARTIES_AT_MOST = 1.5
-EARLY, LATE = 5, 25
-"""Rounds between whose ends trees are timed."""
-LABEL = "label"
+"""How many times one party's seconds a tree of three may take, with one thread, on the first table."""
 
 
 @dataclass(frozen=True)
-class Cost:
-    """CPU seconds of one training: per tree, and from the raw floats to the end of the first tree."""
+class Measured:
+    """What came of a table and a number of threads: the costs of every side, a repeat after the other."""
 
-    tree: float
-    first: float
+    table: str
+    rows: int
+    features: int
+    threads: int
+    wise: str
+    repeats: list[dict[str, Cost]]
 
-    @classmethod
-    def of(cls, start: float, marks: list[float]) -> "Cost":
-        """From the clock at the start and at the end of each round."""
-        return cls((marks[LATE - 1] - marks[EARLY - 1]) / (LATE - EARLY), marks[0] - start)
+    def seconds(self, side: str, figure: Figure) -> list[float]:
+        """Of each repeat, by the clock that counts."""
+        return [getattr(getattr(repeat[side], figure), THREADS[self.threads]) for repeat in self.repeats]
 
-
-@dataclass(frozen=True)
-class Repeat:
-    """The three trainings of one repeat."""
-
-    one_party: Cost
-    xgboost: Cost
-    three_parties: Cost
+    def ratios(self, side: str, other: str, figure: Figure) -> list[float]:
+        """How many times the other's seconds, in each repeat."""
+        pairs = zip(self.seconds(side, figure), self.seconds(other, figure), strict=True)
+        return [mine / its for mine, its in pairs]
 
 
 def main() -> None:
-    """Time the three sides in turns."""
-    parser = common.arguments(__doc__ or "", needs_data=False)
-    parser.add_argument("--rows", type=int, default=1_000_000, help="default 1,000,000")
-    parser.add_argument("--features", type=int, default=50, help="default 50")
+    """Time all sides in turns, on one table after the other."""
+    parser = common.arguments(__doc__, needs_data=False)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="where adult and kddcup99_10pct are, to measure on these too",
+    )
+    parser.add_argument("--rows", type=int, metavar="N", help="of each table at most N rows, for a quick try")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     options = parser.parse_args()
-    if options.rows < 100 or options.features < 1 or options.repeats < 1:
-        common.fail("--rows must be at least 100, --features and --repeats at least 1")
-    columns, label = generate(options.rows, options.features)
-    terms = fb.Terms.read(
-        {"columns": {"label": LABEL, "numeric": list(columns)}, "rounds": LATE, "protection": "plain"}
+    if (options.rows is not None and options.rows < 100) or options.repeats < 1:
+        common.fail("--rows must be at least 100, --repeats at least 1")
+    peers.compile_kernels()
+    results = []
+    for source in SOURCES:
+        if source.real and options.data is None:
+            continue
+        rows = source.rows(options)
+        for threads in THREADS:
+            print(f"{source.name}, threads: {threads} ...", file=sys.stderr)
+            parties = source is SOURCES[0] and threads == 1
+            results.append(measure(source.name, rows, threads, parties, options.repeats))
+    tables = [trees(results), firsts(results), shards(results)]
+    common.publish(options, tables, {"results": [asdict(result) for result in results]})
+
+
+def measure(name: str, rows: Rows, threads: int, parties: bool, repeats: int) -> Measured:
+    """Train with every side in turn, so many times."""
+    clock = THREADS[threads]
+    wise = min(peers.WISE, key=lambda wise: getattr(peers.time_lightgbm(rows, threads, wise).tree, clock))
+    sides = {**peers.TIMED, LIGHTGBM: partial(peers.time_lightgbm, wise=wise)}
+    if parties:
+        sides[THREE] = partial(peers.time_fedboost, parties=3)
+    found = []
+    for number in range(repeats):
+        print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
+        found.append({side: train(rows, threads) for side, train in sides.items()})
+    return Measured(name, *rows.matrix.shape, threads, wise, found)
+
+
+# ---- what came of it --------------------------------------------------------------------------------
+
+
+def trees(results: Sequence[Measured]) -> common.Table:
+    """What a tree costs."""
+    wise = ", ".join(f"{r.table} with {r.threads}: {r.wise}-wise" for r in results)
+    return beside(
+        "Seconds a tree", "tree", results, [f"LightGBM's faster way, by table and threads: {wise}."]
     )
-    table = pa.table({**columns, LABEL: label})
-    small = table.slice(0, 100)
-    fb.simulate(terms, [small, small])  # compile
-    rows = np.ascontiguousarray(np.column_stack(list(columns.values())))
-    start = time.process_time()
-    matrix = xgb.QuantileDMatrix(rows, label, max_bin=256, nthread=1)
-    binning = time.process_time() - start
-    repeats = []
-    for number in range(options.repeats):
-        print(f"repeat {number + 1} of {options.repeats} ...", file=sys.stderr)
-        repeats.append(
-            Repeat(
-                one_party=time_fedboost(terms, table, 1),
-                xgboost=time_xgboost(matrix, binning),
-                three_parties=time_fedboost(terms, table, 3),
-            )
+
+
+def firsts(results: Sequence[Measured]) -> common.Table:
+    """What it takes until there is a tree."""
+    return beside("Seconds from raw floats to the end of the first tree", "first", results, [])
+
+
+def beside(title: str, figure: Figure, results: Sequence[Measured], notes: Sequence[str]) -> common.Table:
+    """Median seconds of every side, and fedboost's as a multiple of the others'."""
+    sides = (FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN)
+    rows = []
+    for result in results:
+        shown = [f"{statistics.median(result.seconds(side, figure)):.4f}" for side in sides]
+        claims, held = CLAIMS[figure, result.threads], []
+        for other in (XGBOOST, LIGHTGBM):
+            ratios = result.ratios(FEDBOOST, other, figure)
+            shown += [spread(ratios, 2), f"{claims[other]:g}" if other in claims else ""]
+            held += [statistics.median(ratios) <= claims[other]] if other in claims else []
+        rows.append(
+            [result.table, f"{result.threads}, {THREADS[result.threads]}", *shown, verdict(all(held))]
         )
-    report(repeats, options)
-
-
-def generate(rows: int, features: int) -> tuple[dict[str, Float32], Float32]:
-    """Normal columns and a noisy linear label."""
-    draw = np.random.default_rng(0)
-    columns = {f"f{i}": draw.standard_normal(rows, dtype=np.float32) for i in range(features)}
-    score = draw.standard_normal(rows, dtype=np.float32)
-    for column in columns.values():
-        score += np.float32(0.3 * draw.standard_normal()) * column
-    return columns, (score > 0).astype(np.float32)
-
-
-def time_fedboost(terms: fb.Terms, table: pa.Table, parties: int) -> Cost:
-    """One training with the rows in as many equal parts."""
-    ends = np.linspace(0, table.num_rows, parties + 1).astype(int).tolist()
-    shards = [
-        table.slice(begin, end - begin) for begin, end in itertools.pairwise(ends)
-    ]  # views of the same arrays
-    marks: list[float] = []
-    start = time.process_time()
-    fb.simulate(terms, shards, on_round=lambda row: marks.append(time.process_time()))
-    return Cost.of(start, marks)
-
-
-class Clock(xgb.callback.TrainingCallback):
-    """Reads the clock at the end of each of XGBoost's rounds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.marks: list[float] = []
-
-    def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
-        """Go on in any case."""
-        self.marks.append(time.process_time())
-        return False
-
-
-def time_xgboost(matrix: xgb.QuantileDMatrix, binning: float) -> Cost:
-    """One training with the rows binned already."""
-    settings = {
-        "objective": "binary:logistic",
-        "tree_method": "hist",
-        "max_depth": 6,
-        "max_bin": 256,
-        "nthread": 1,
-    }
-    clock = Clock()
-    start = time.process_time()
-    xgb.train(settings, matrix, LATE, callbacks=[clock])
-    return Cost.of(start - binning, clock.marks)
-
-
-def report(repeats: list[Repeat], options: argparse.Namespace) -> None:
-    """The table, the two ratios, and the JSON file."""
-    sides = {
-        "XGBoost": [repeat.xgboost for repeat in repeats],
-        "fedboost, one party": [repeat.one_party for repeat in repeats],
-        "fedboost, three parties": [repeat.three_parties for repeat in repeats],
-    }
-    claims = {
-        "fedboost, one party": ("XGBoost", XGBOOST_AT_MOST),
-        "fedboost, three parties": ("fedboost, one party", PARTIES_AT_MOST),
-    }
-    rows, ratios = [], []
-    for side, costs in sides.items():
-        row = [side, spread([cost.tree for cost in costs], 3), spread([cost.first for cost in costs], 2)]
-        if side in claims:
-            other, most = claims[side]
-            values = [mine.tree / its.tree for mine, its in zip(costs, sides[other], strict=True)]
-            median = statistics.median(values)
-            row += [f"{spread(values, 2)} x {other}", f"{most:.1f}", "yes" if median <= most else "NO"]
-            ratios.append({"side": side, "to": other, "median": median, "at_most": most})
-        rows.append(row)
-    common.show(
-        f"CPU seconds, {options.rows:,} x {options.features}, depth 6, 256 bins, one thread: "
-        f"median (least - most) of {len(repeats)}",
-        ("side", "per tree", "floats to first tree", "ratio of trees", "claim", "holds"),
+    return common.Table(
+        f"{title}: median of {len(results[0].repeats)}; ratios: median (least - most)",
+        ("rows", "threads", *sides, "of XGBoost's", "claim", "of LightGBM's", "claim", "holds"),
         rows,
-    )
-    common.save(
-        options.json,
-        {
-            "benchmark": "speed",
-            "rows": options.rows,
-            "features": options.features,
-            "unit": "CPU seconds",
-            "repeats": [asdict(repeat) for repeat in repeats],
-            "ratios": ratios,
-        },
+        notes,
     )
 
 
-def spread(values: list[float], digits: int) -> str:
-    """Median, least and greatest."""
-    shown = [f"{value:.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
-    return f"{shown[0]} ({shown[1]} - {shown[2]})"
+def shards(results: Sequence[Measured]) -> common.Table:
+    """What three parties cost beside one."""
+    rows = []
+    for result in results:
+        if THREE not in result.repeats[0]:
+            continue
+        ratios = result.ratios(THREE, FEDBOOST, "tree")
+        seconds = [spread(result.seconds(side, "tree"), 3) for side in (FEDBOOST, THREE)]
+        holds = statistics.median(ratios) <= PARTIES_AT_MOST
+        rows.append([result.table, *seconds, spread(ratios, 2), f"{PARTIES_AT_MOST:g}", verdict(holds)])
+    headings = ("rows", "one party", "three parties", "ratio", "claim", "holds")
+    return common.Table("CPU seconds a tree of all parties, one process, one thread", headings, rows)
 
 
 if __name__ == "__main__":
