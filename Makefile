@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet)
 
-.PHONY: demo test check protos bench clean
+.PHONY: demo test check protos bench bench-long clean
 
 demo: $(VENV)/demo
 	$(BIN)/fedboost demo
@@ -22,12 +22,32 @@ check: $(VENV)/dev
 protos: $(VENV)/dev
 	$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=. --pyi_out=. protos/fedboost/wire/v1/fedboost.proto
 
-# DATA=folder with the real tables that accuracy and wire measure on; see benchmarks/README.md
+# What docs/benchmarks.md is written from. DATA=folder with the real tables; see benchmarks/README.md.
+RESULTS ?= benchmarks/results
+# benchmark,options: if one fails, those after it are measured all the same
+measure = -$(BIN)/python benchmarks/$(1).py $(2) --json $(RESULTS)/$(1).json
+
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/speed.py
-	$(BIN)/python benchmarks/masked.py
-	$(if $(DATA),$(BIN)/python benchmarks/accuracy.py --data $(DATA))
-	$(if $(DATA),$(BIN)/python benchmarks/wire.py --data $(DATA))
+	mkdir -p $(RESULTS)
+	$(call measure,speed,$(if $(DATA),--data $(DATA)))
+	$(call measure,memory)
+	$(call measure,predict)
+	$(call measure,startup)
+	$(call measure,masked)
+	$(call measure,network)
+	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
+	$(if $(DATA),$(call measure,wire,--data $(DATA)))
+	$(if $(DATA),$(call measure,votes,--data $(DATA)))
+	$(BIN)/python benchmarks/report.py $(RESULTS)
+
+bench-long: $(VENV)/dev
+	mkdir -p $(RESULTS)
+	$(call measure,faults)
+	$(call measure,malformed)
+	$(call measure,crashes)
+	$(call measure,larger)
+	$(call measure,soak)
+	$(BIN)/python benchmarks/report.py $(RESULTS)
 
 $(VENV)/made:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

@@ -85,7 +85,7 @@ def main() -> None:
             ]
             pooled, federated = map(list, zip(*scores, strict=True))
             comparisons.append(Comparison(dataset.name, dataset.metric, learning_rate, pooled, federated))
-    common.show(
+    shown = common.Table(
         f"Test scores, {options.rounds} rounds, depth 6, 256 bins, mean of {options.seeds} splits",
         ("dataset", "metric", "rate", "XGBoost", "fedboost", "difference", "sd of it", "within"),
         [
@@ -106,7 +106,7 @@ def main() -> None:
         {**asdict(c), "mean_difference": c.mean, "sd_difference": c.deviation, "within": c.within}
         for c in comparisons
     ]
-    common.save(options.json, {"benchmark": "accuracy", "rounds": options.rounds, "results": results})
+    common.publish(options, [shown], {"rounds": options.rounds, "results": results})
 
 
 def score(

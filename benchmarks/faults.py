@@ -1,12 +1,13 @@
-"""Plays seeds of the simulator of faults (tests/faults.py) and counts how they came out.
+"""Whatever goes wrong when, does a session end with the right model, or a named error?
 
-    python benchmarks/faults.py --seeds 100000
+Plays seeds of the simulator of faults (tests/faults.py) and counts how they came out: messages lost and said
+twice, parties and the aggregator killed or out of memory at any moment, and every opened sum held to what the
+rows give.
 
-Exit code 1 if any seed breaks an invariant; such seeds are printed, and belong into
-tests/protocol/test_faults.py.
+The claim: no seed breaks an invariant. Those that do are printed, belong into tests/protocol/test_faults.py,
+and make the exit status 1.
 """
 
-import argparse
 import collections
 import sys
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
+import common
 from faults import play
 
 BATCH = 100
@@ -39,7 +41,7 @@ def batch(first: int) -> tuple[collections.Counter[str], collections.Counter[str
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = common.arguments(__doc__, needs_data=False)
     parser.add_argument("--seeds", type=int, default=100_000)
     parser.add_argument("--first", type=int, default=0)
     arguments = parser.parse_args()
@@ -53,11 +55,14 @@ def main() -> int:
             ends += some_ends
             faults += some_faults
             broken += some_broken
-    print(f"{arguments.seeds} seeds in {time.monotonic() - began:.0f} s, {len(broken)} violations")
-    for title, counts in (("ends", ends), ("faults", faults)):
-        print(title)
-        for name, count in sorted(counts.items()):
-            print(f"  {count:9} {name}")
+    seconds = time.monotonic() - began
+    shown = common.Table(
+        f"{arguments.seeds:,} seeds in {seconds:.0f} s",
+        ("what came of them, and what went wrong in them", "count"),
+        [(name, f"{count:,}") for counts in (ends, faults) for name, count in sorted(counts.items())],
+        [f"Violations: {len(broken)}; claimed none: {common.verdict(not broken)}."],
+    )
+    common.publish(arguments, [shown], {"seconds": seconds, "ends": ends, "faults": faults, "broken": broken})
     print("\n".join(broken[:20]))
     return 1 if broken else 0
 

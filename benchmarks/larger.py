@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 import common
 import numpy as np
 import pyarrow as pa
+from common import own_memory, verdict
 from pyarrow import parquet
 
 import fedboost as fb
@@ -52,12 +53,6 @@ def write(path: Path, rows: int) -> None:
         writer.write_table(part)
     if writer:
         writer.close()
-
-
-def own_memory() -> int:
-    """Bytes of memory of this process that are no file's."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def train_here(path: Path, scratch: Path | None, rounds: int) -> None:
@@ -139,17 +134,21 @@ def report(figures: list[dict[str, float]], options: argparse.Namespace) -> None
         )
         for figure, cost, where in zip(figures, costs, ("in memory", "in files"), strict=True)
     ]
-    common.show(
+    slower, larger = costs[1] / costs[0], size / allowed
+    what = "the limit" if options.cgroup else "its own memory"
+    notes = [
+        f"The table is {larger:.1f} times as large as {what}, {allowed / 2**20:.0f} MiB; claimed at least "
+        f"{LARGER_AT_LEAST:g}: {verdict(larger >= LARGER_AT_LEAST)}.",
+        f"A tree costs {slower:.2f} times as much per row; claimed at most {SLOWER_AT_MOST:g}: "
+        f"{verdict(slower <= SLOWER_AT_MOST)}.",
+    ]
+    shown = common.Table(
         f"{options.rows:,} x {FEATURES}: {size / 2**20:.0f} MiB as float32; {options.rounds} rounds",
         ("", "own memory, MiB", "cut points and bins, us a row", "tree, ns a row"),
         rows,
+        notes,
     )
-    slower, larger = costs[1] / costs[0], size / allowed
-    what = "the limit" if options.cgroup else "its own memory"
-    print(f"the table is {larger:.1f} times as large as {what}, {allowed / 2**20:.0f} MiB (claim: 10)")
-    print(f"a tree costs {slower:.2f} times as much per row (claim: at most {SLOWER_AT_MOST:g})")
-    holds = slower <= SLOWER_AT_MOST and larger >= LARGER_AT_LEAST
-    common.save(options.json, {"benchmark": "larger", "figures": figures, "allowed": allowed, "holds": holds})
+    common.publish(options, [shown], {"figures": figures, "allowed": allowed})
 
 
 if __name__ == "__main__":

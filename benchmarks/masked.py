@@ -14,7 +14,6 @@ import os
 
 os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
-import itertools
 import statistics
 import sys
 import time
@@ -24,9 +23,8 @@ from typing import Any
 from unittest import mock
 
 import common
-import numpy as np
 import pyarrow as pa
-from speed import LABEL, generate, spread
+from common import LABEL, generate, spread
 
 import fedboost as fb
 from fedboost.privacy.masked import MaskedSealer
@@ -80,8 +78,7 @@ def measure(table: pa.Table, parties: int) -> Pair:
 
 def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[float, float, float, Any]:
     """Seconds a tree, bytes a party sent, sealing seconds a tree and party, and the model."""
-    ends = np.linspace(0, table.num_rows, parties + 1).astype(int).tolist()
-    shards = [table.slice(begin, end - begin) for begin, end in itertools.pairwise(ends)]
+    shards = common.equal_parts(table, parties)
     numeric = [name for name in table.column_names if name != LABEL]
     terms = fb.Terms(
         columns={"label": LABEL, "numeric": numeric},
@@ -148,16 +145,17 @@ def report(results: list[Any], options: Any) -> None:
                 "yes" if holds else "NO",
             )
         )
-    common.show(
+    shown = common.Table(
         f"Wall seconds a tree, depth 6, 256 bins, one thread: median (least - most) of {options.repeats}",
         ("case", "plain", "masked", "ratio", "claim", "bytes", "extra CPU ms a party and tree", "holds"),
         rows,
+        ["All parties share one core here; on machines of their own each spends its extra time a tree."],
     )
     cases = [
         {"rows": number, "parties": parties, "at_most": most, "pairs": [asdict(pair) for pair in pairs]}
         for number, parties, most, pairs in results
     ]
-    common.save(options.json, {"benchmark": "masked", "features": options.features, "cases": cases})
+    common.publish(options, [shown], {"features": options.features, "cases": cases})
 
 
 if __name__ == "__main__":

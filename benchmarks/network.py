@@ -20,7 +20,6 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-import itertools
 import multiprocessing
 import statistics
 import sys
@@ -37,8 +36,8 @@ import common
 import numpy as np
 import pyarrow as pa
 import xgboost as xgb
+from common import LABEL, generate, spread
 from pyarrow import parquet
-from speed import LABEL, generate, spread
 from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
@@ -107,7 +106,6 @@ def measure(case: Case, features: int, repeats: int) -> list[dict[str, Cost]]:
     columns, label = generate(case.rows, features)
     table = pa.table({**columns, LABEL: label})
     names = [f"party-{i + 1}" for i in range(case.processes)]
-    ends = np.linspace(0, case.rows, case.processes + 1).astype(int).tolist()
     terms = fb.Terms.read(
         {
             "columns": {"label": LABEL, "numeric": list(columns)},
@@ -118,8 +116,8 @@ def measure(case: Case, features: int, repeats: int) -> list[dict[str, Cost]]:
     )
     with TemporaryDirectory(prefix="fedboost-") as folder, ExitStack() as running:
         files = {name: Path(folder) / f"{name}.parquet" for name in names}
-        for path, (begin, end) in zip(files.values(), itertools.pairwise(ends), strict=True):
-            parquet.write_table(table.slice(begin, end - begin), path)
+        for path, part in zip(files.values(), common.equal_parts(table, case.processes), strict=True):
+            parquet.write_table(part, path)
         boosters: list[Any] = []
         sides = _sides(case, terms, table, files, running, boosters)
         for warm_up in (ONE, PLAIN, MASKED):  # kernels are compiled, rows are read
@@ -306,7 +304,7 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
                 row += [f"{spread(values, 2)} x {other}", f"{most:g}", "yes" if median <= most else "NO"]
                 ratios.append({"case": name, "side": mine, "to": other, "median": median, "at_most": most})
             rows.append(row)
-    common.show(
+    table = common.Table(
         f"Seconds a tree, {options.features} features, depth 6, 256 bins, {os.cpu_count()} cores: "
         f"median (least - most) of {options.repeats}",
         ("side", "wall", "CPU of all", "ratio of wall", "claim", "holds"),
@@ -316,10 +314,8 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
         name: [{side: asdict(cost) for side, cost in repeat.items()} for repeat in repeats]
         for name, repeats in results.items()
     }
-    common.save(
-        options.json,
-        {"benchmark": "network", "features": options.features, "cases": shown, "ratios": ratios},
-    )
+    values = {"features": options.features, "cases": shown, "ratios": ratios}
+    common.publish(options, [table], values)
 
 
 if __name__ == "__main__":

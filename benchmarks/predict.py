@@ -1,9 +1,9 @@
 """What does a prediction cost beside XGBoost's?
 
-100 trees of depth 6, trained on 100,000 generated rows, predict 1,000,000 x 50 float32 values with one thread,
-in turns. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) have the same trees, from the
-same model file, and their predictions are compared; LightGBM and scikit-learn have trees of their own. Counted
-is CPU time.
+100 trees of depth 6, trained on 100,000 generated rows, predict 1,000,000 x 50 float32 values with one
+thread, in turns. fedboost and XGBoost (`inplace_predict`, the faster of its two ways) have the same trees,
+from the same model file, and their predictions are compared; LightGBM and scikit-learn have trees of their
+own. Counted is CPU time.
 
 The claim: fedboost takes at most XGBoost's time.
 """

@@ -3,7 +3,7 @@
 A consortium on loopback with keys, one process a member, trains small models back to back, masked and plain
 in turn. Every few seconds the resident memory and the open files of each process are read from /proc (Linux).
 
-The claims: from the second quarter of the time to the last the median of memory grows by GROWTH_AT_MOST at
+The claims: from the second quarter of the time to the last the median of memory grows by 8 MiB at
 most, and that of open files not at all; the same terms give the same model every time. Exit status 1 if one
 of them does not hold. In the first quarter libraries load and kernels compile: it is shown, and not judged.
 """
@@ -117,8 +117,8 @@ def main() -> int:
             results[f"{name}, {what}"] = {"quarters": medians, "most": max(values)}
     title = f"{count} sessions in {options.minutes:g} minutes, the same models: {'yes' if same else 'NO'}"
     headings = ["process", "1st quarter", "2nd", "3rd", "4th", "most", "4th - 2nd", "flat"]
-    common.show(title, headings, rows)
-    common.save(options.json, {"sessions": count, "same": same, "processes": results})
+    shown = common.Table(title, headings, rows)
+    common.publish(options, [shown], {"sessions": count, "same": same, "processes": results})
     return 0 if flat and same else 1
 
 

@@ -1,12 +1,13 @@
 """What does a tree cost beside XGBoost, LightGBM and scikit-learn, and what do more parties add?
 
 All train on the same float32 rows, binary:logistic, depth 6, 256 bins, learning rate 0.3, in turns: fedboost
-(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (the faster of row-wise and
-col-wise, 64 leaves at most), scikit-learn's HistGradientBoosting, and fedboost with three parties that hold
-the same rows, in one process. Seconds are CPU time with one thread and wall time with two. Those of a tree are
-taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's include the metric
-of each round and the encoding of every message. scikit-learn's are the difference of two trainings, of 5 and
-of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's label is normal or not.
+(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (at most 64 leaves, the faster of
+row-wise and col-wise, which the table names), scikit-learn's HistGradientBoosting, and fedboost with three
+parties that hold the same rows, in one process. Seconds are CPU time with one thread and wall time with two.
+Those of a tree are taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's
+include the metric of each round and the encoding of every message. scikit-learn's are the difference of two
+trainings, of 5 and of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's
+label is normal or not.
 
 The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
 threads at most 0.9 times XGBoost's; from raw floats to the end of the first tree it takes at most half of
@@ -96,8 +97,6 @@ class Measured:
     """What came of a table and a number of threads: the costs of every side, a repeat after the other."""
 
     table: str
-    rows: int
-    features: int
     threads: int
     wise: str
     repeats: list[dict[str, Cost]]
@@ -135,12 +134,12 @@ def main() -> None:
         for threads in THREADS:
             print(f"{source.name}, threads: {threads} ...", file=sys.stderr)
             parties = source is SOURCES[0] and threads == 1
-            results.append(measure(source.name, rows, threads, parties, options.repeats))
+            results.append(measure(source, rows, threads, parties, options.repeats))
     tables = [trees(results), firsts(results), shards(results)]
     common.publish(options, tables, {"results": [asdict(result) for result in results]})
 
 
-def measure(name: str, rows: Rows, threads: int, parties: bool, repeats: int) -> Measured:
+def measure(source: Source, rows: Rows, threads: int, parties: bool, repeats: int) -> Measured:
     """Train with every side in turn, so many times."""
     clock = THREADS[threads]
     wise = min(peers.WISE, key=lambda wise: getattr(peers.time_lightgbm(rows, threads, wise).tree, clock))
@@ -151,7 +150,8 @@ def measure(name: str, rows: Rows, threads: int, parties: bool, repeats: int) ->
     for number in range(repeats):
         print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
         found.append({side: train(rows, threads) for side, train in sides.items()})
-    return Measured(name, *rows.matrix.shape, threads, wise, found)
+    shape = "{:,} x {}".format(*rows.matrix.shape)
+    return Measured(f"{source.name}, {shape}" if source.real else shape, threads, wise, found)
 
 
 # ---- what came of it --------------------------------------------------------------------------------
@@ -159,23 +159,21 @@ def measure(name: str, rows: Rows, threads: int, parties: bool, repeats: int) ->
 
 def trees(results: Sequence[Measured]) -> common.Table:
     """What a tree costs."""
-    wise = ", ".join(f"{r.table} with {r.threads}: {r.wise}-wise" for r in results)
-    return beside(
-        "Seconds a tree", "tree", results, [f"LightGBM's faster way, by table and threads: {wise}."]
-    )
+    return beside("Seconds a tree", "tree", results)
 
 
 def firsts(results: Sequence[Measured]) -> common.Table:
     """What it takes until there is a tree."""
-    return beside("Seconds from raw floats to the end of the first tree", "first", results, [])
+    return beside("Seconds from raw floats to the end of the first tree", "first", results)
 
 
-def beside(title: str, figure: Figure, results: Sequence[Measured], notes: Sequence[str]) -> common.Table:
+def beside(title: str, figure: Figure, results: Sequence[Measured]) -> common.Table:
     """Median seconds of every side, and fedboost's as a multiple of the others'."""
     sides = (FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN)
     rows = []
     for result in results:
         shown = [f"{statistics.median(result.seconds(side, figure)):.4f}" for side in sides]
+        shown[sides.index(LIGHTGBM)] += f" {result.wise}"
         claims, held = CLAIMS[figure, result.threads], []
         for other in (XGBOOST, LIGHTGBM):
             ratios = result.ratios(FEDBOOST, other, figure)
@@ -188,7 +186,6 @@ def beside(title: str, figure: Figure, results: Sequence[Measured], notes: Seque
         f"{title}: median of {len(results[0].repeats)}; ratios: median (least - most)",
         ("rows", "threads", *sides, "of XGBoost's", "claim", "of LightGBM's", "claim", "holds"),
         rows,
-        notes,
     )
 
 

@@ -1,8 +1,9 @@
 """How long does it take until something happens?
 
 Wall seconds of whole processes, the start of Python included: `fedboost --help`, a Python that does nothing
-but `import fedboost`, and one that calls a compiled kernel and finds it in the cache of an earlier run; beside
-them a Python that does nothing, and those that import XGBoost or LightGBM. Each once to warm up, then in turns.
+but `import fedboost`, and one that calls a compiled kernel and finds it in the cache of an earlier run;
+beside them a Python that does nothing, and those that import XGBoost or LightGBM. Each once to warm up, then
+in turns.
 
 The claims: the first two take less than 0.3 s, the first call of a kernel less than 1 s.
 """

@@ -65,7 +65,7 @@ def main() -> None:
             scores = [[score(of, table, seed) for seed in range(options.seeds)] for of in (terms, voted)]
             auc, sent = transposed(scores)
             results.append(Comparison(dataset.name, learning_rate, *auc, *map(float, np.mean(sent, axis=1))))
-    common.show(
+    shown = common.Table(
         f"Test AUC, {options.rounds} rounds, vote_top_k {options.vote_top_k}, mean of {options.seeds} splits",
         ("dataset", "rate", "without", "voted", "difference", "sd of it", "within", "MB without", "MB voted"),
         [
@@ -83,10 +83,10 @@ def main() -> None:
             for r in results
         ],
     )
-    common.save(
-        options.json,
+    common.publish(
+        options,
+        [shown],
         {
-            "benchmark": "votes",
             "rounds": options.rounds,
             "vote_top_k": options.vote_top_k,
             "results": [{**asdict(r), "within": r.within} for r in results],

@@ -19,7 +19,7 @@ from pathlib import Path
 import common
 import numpy as np
 import pyarrow as pa
-from speed import LABEL, generate
+from common import LABEL, generate
 
 import fedboost as fb
 
@@ -86,7 +86,7 @@ def main() -> None:
         for learning_rate in LEARNING_RATES:
             print(f"{claim.dataset.name}, learning rate {learning_rate} ...", file=sys.stderr)
             results.append(measure(claim, table, learning_rate, options.rounds))
-    common.show(
+    shown = common.Table(
         f"MB per round, depth 6, 256 bins, mean of {options.rounds} rounds",
         ("dataset", "rate", "sent", "claim", "holds", "sent, with start", "both ways", "XGBoost allreduce*"),
         [
@@ -102,12 +102,12 @@ def main() -> None:
             )
             for r in results
         ],
+        ["* received per worker, four workers: a constant for comparison, not measured by this script"],
     )
-    print("* received per worker, four workers: a constant for comparison, not measured by this script")
-    common.save(
-        options.json,
+    common.publish(
+        options,
+        [shown],
         {
-            "benchmark": "wire",
             "rounds": options.rounds,
             "unit": "bytes",
             "results": [{**asdict(r), "holds": r.holds} for r in results],

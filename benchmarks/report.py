@@ -1,0 +1,195 @@
+"""Writes docs/benchmarks.md from the JSON files that the benchmarks left in a folder.
+
+    python benchmarks/report.py FOLDER
+
+Promises: the tables are those the scripts printed, and what is measured is said in the words of the script
+itself; a benchmark without a file in the folder keeps its section as it is; the same files give the same
+page. Ends with status 1, after the page is written, if a table says that a claim does not hold.
+Refuses: files that are no results of a benchmark of SECTIONS, and a page with a section that is none of these
+(one line on standard error, exit status 2).
+"""
+
+import argparse
+import ast
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The heading of a benchmark, and what is to be said of its results beyond what the script says."""
+
+    heading: str
+    remark: str = ""
+
+
+SECTIONS = {
+    "accuracy": Section(
+        "Accuracy",
+        "At 100 rounds and rate 0.3 these models overfit, and any change of the bins moves the AUC of a\n"
+        "single split by about 0.003 either way. That an earlier rule for the cut points failed here is in\n"
+        "[decision 0005](decisions/0005-cuts-at-quantiles.md).",
+    ),
+    "speed": Section("Speed"),
+    "memory": Section("Memory"),
+    "predict": Section("Prediction"),
+    "startup": Section("Start-up"),
+    "masked": Section("Masks"),
+    "network": Section("Network"),
+    "wire": Section("Bytes"),
+    "votes": Section(
+        "Votes",
+        "Rows were shared out at random: parties whose rows are unlike vote unlike.",
+    ),
+    "larger": Section("Tables larger than the memory"),
+    "malformed": Section("Malformed messages"),
+    "faults": Section("Faults"),
+    "crashes": Section("Killed processes"),
+    "soak": Section("Sessions back to back"),
+}
+"""In the order of the page, by the script's name."""
+ELSEWHERE = {"parties": "docs/scaling.md"}
+"""Scripts whose results are on another page."""
+FAILS = "NO"
+"""What a table says where a claim does not hold."""
+
+_MARK = "<!-- benchmark: {} -->"
+_INTRODUCTION = """\
+# What was measured
+
+Written by `benchmarks/report.py` from what the scripts of [benchmarks](../benchmarks/README.md) left, word
+for word: `make bench` runs those that take minutes, `make bench-long` the others. A section says when and
+with what it was measured; what a table compares was measured in the same run, in turns. A machine that does
+other work, too, shows in the distance of the least from the most. Every parameter that is not named is at its
+default.
+"""
+
+
+def main() -> int:
+    """Write the page; 1 if a claim does not hold."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("folder", type=Path, help="holds a JSON file of each benchmark that was run")
+    parser.add_argument("--page", type=Path, default=PAGE, help="default: docs/benchmarks.md")
+    options = parser.parse_args()
+    results = read_results(options.folder)
+    text = options.page.read_text() if options.page.exists() else ""
+    options.page.write_text(written(text, results))
+    print(f"{options.page}: new sections: {', '.join(results)}")
+    failed = [line for result in results.values() for line in failing(result)]
+    for line in failed:
+        print(f"does not hold: {line}")
+    return 1 if failed else 0
+
+
+def read_results(folder: Path) -> dict[str, dict[str, Any]]:
+    """What the JSON files hold, by benchmark, in the order of the page."""
+    found = {}
+    for path in sorted(folder.glob("*.json")):
+        try:
+            result = json.loads(path.read_text())
+            name = result["benchmark"]
+            section_of(name, result)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            fail(f"{path}: not the results of a benchmark ({type(error).__name__}: {error})")
+        if name in found:
+            fail(f"{path}: another file of the folder is of {name}, too; keep one of them")
+        found[name] = result
+    if not found:
+        fail(f"{folder.absolute()}: no results there; run a benchmark with --json {folder}/NAME.json first")
+    return {name: found[name] for name in SECTIONS if name in found}
+
+
+def written(page: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with the sections of these results new, and all others as they are."""
+    kept = sections(page)
+    latest = max(results.values(), key=lambda result: str(result["date"]))
+    parts = [_INTRODUCTION, f"The latest of these results: {origin(latest)}\n"]
+    for name, section in SECTIONS.items():
+        if name in results:
+            parts.append(section_of(name, results[name]))
+        else:
+            empty = f"{_MARK.format(name)}\n## {section.heading}\n\nNot measured yet.\n"
+            parts.append(kept.get(name, empty))
+    return "\n".join(parts)
+
+
+def sections(page: str) -> dict[str, str]:
+    """The sections of a page, from the comment that names the benchmark to the next, in their order."""
+    pieces = re.split(rf"^{_MARK.format('(.+)')}$", page, flags=re.MULTILINE)
+    found = {}
+    for name, body in zip(pieces[1::2], pieces[2::2], strict=True):
+        if name not in SECTIONS:
+            fail(f"the page has a section of {name!r}, which is no benchmark; take it out")
+        found[name] = f"{_MARK.format(name)}\n{body.strip()}\n"
+    return found
+
+
+def section_of(name: str, result: Mapping[str, Any]) -> str:
+    """One section of the page."""
+    tables = [part for table in result["tables"] for part in (f"{table['title']}:", *markdown(table))]
+    said = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())) or ""
+    parts = [
+        f"## {SECTIONS[name].heading}",
+        f"    {result['command']}",
+        said,
+        *tables,
+        *filter(None, [SECTIONS[name].remark]),
+        f"Measured {origin(result)}",
+    ]
+    return f"{_MARK.format(name)}\n" + "\n\n".join(parts) + "\n"
+
+
+def markdown(table: Mapping[str, Any]) -> list[str]:
+    """A table, and the sentences beneath it."""
+    headings, rows = table["headings"], table["rows"]
+    columns = [[row[place] for row in rows] for place in range(len(headings))]
+    aligned = ["--:" if any(map(_is_number, column)) else "---" for column in columns]
+    lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in (headings, *rows)]
+    lines.insert(1, "|" + "|".join(["---", *aligned[1:]]) + "|")
+    return ["\n".join(lines), *map(_cell, table["notes"])]
+
+
+def _is_number(cell: str) -> bool:
+    return re.match(r"[+-]?\d", cell) is not None
+
+
+def _cell(text: str) -> str:
+    return re.sub(r"([|*<])", r"\\\1", text)
+
+
+def origin(result: Mapping[str, Any]) -> str:
+    """When, where and with what, as the end of a sentence."""
+    machine = result["machine"]
+    memory = f", {machine['memory']} GiB of memory" if machine["memory"] else ""
+    where = f"{machine['processor']}, cores: {machine['cores']}{memory}, {machine['system']}"
+    return f"{result['date']} on {where}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}."
+
+
+def failing(result: Mapping[str, Any]) -> list[str]:
+    """The rows and sentences that say of a claim that it does not hold."""
+    found: list[Sequence[str]] = []
+    for table in result["tables"]:
+        found += [row for row in table["rows"] if FAILS in row]
+        found += [[note] for note in table["notes"] if re.search(rf"\b{FAILS}\b", note)]
+        found += [[table["title"]]] if re.search(rf"\b{FAILS}\b", table["title"]) else []
+    return [f"{result['benchmark']}: {' | '.join(cells)}" for cells in found]
+
+
+def fail(message: str) -> NoReturn:
+    """End with one line of what went wrong."""
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,126 @@
+"""The page of what was measured: every benchmark has a section there, and results reach it word for word."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import common
+import report
+
+BENCHMARKS = report.HERE
+SCRIPTS = {path.stem for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"report"}
+SPREAD = common.Table(
+    "CPU seconds",
+    ("side", "a tree", "holds"),
+    [("fedboost | one", "0.12", "yes"), ("b", "1", "")],
+    ["A note*."],
+)
+
+
+def left(folder: Path, benchmark: str, *tables: common.Table, words: tuple[str, ...] = ()) -> None:
+    """What a benchmark leaves in the folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / f"{benchmark}.json").write_text(json.dumps(common.record(benchmark, words, tables, {})))
+
+
+def write(folder: Path, page: Path) -> "subprocess.CompletedProcess[str]":
+    """Run the generator."""
+    command = [sys.executable, str(BENCHMARKS / "report.py"), str(folder), "--page", str(page)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_every_script_has_a_section_and_every_section_a_script():
+    assert SCRIPTS - set(report.ELSEWHERE) == set(report.SECTIONS)
+    assert [*report.sections(report.PAGE.read_text())] == [*report.SECTIONS]
+
+
+def test_every_script_is_described_and_run_by_make():
+    readme = (BENCHMARKS / "README.md").read_text()
+    make = (BENCHMARKS.parent / "Makefile").read_text()
+    for name in report.SECTIONS:
+        assert f"| `{name}.py` |" in readme
+        assert f"python benchmarks/{name}.py" in readme
+        assert f"$(call measure,{name}" in make
+
+
+def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    page.write_text(report.PAGE.read_text())
+    before = report.sections(page.read_text())
+    left(results, "speed", SPREAD, words=("--data", "/somewhere/private", "--json=x", "--repeats", "3"))
+    done = write(results, page)
+    assert done.returncode == 0, done.stderr
+    after = report.sections(page.read_text())
+    assert {name: text for name, text in after.items() if name != "speed"} == {
+        name: text for name, text in before.items() if name != "speed"
+    }
+    assert "    python benchmarks/speed.py --data FOLDER --repeats 3\n" in after["speed"]
+    table = "| side | a tree | holds |\n|---|--:|---|\n| fedboost \\| one | 0.12 | yes |\n| b | 1 |  |\n"
+    assert f"\n\nCPU seconds:\n\n{table}\nA note\\*.\n" in after["speed"]
+    assert page.read_text().startswith("# What was measured\n")
+    assert common.machine()["processor"] in after["speed"]
+    assert f"numpy {common.versions()['numpy']}" in after["speed"]
+
+
+def test_the_same_results_give_the_same_page(tmp_path):
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    left(results, "speed", SPREAD)
+    left(results, "soak", SPREAD)
+    assert write(results, page).returncode == 0
+    first = page.read_bytes()
+    assert write(results, page).returncode == 0
+    assert page.read_bytes() == first
+    assert [*report.sections(first.decode())] == [*report.SECTIONS]
+    assert first.count(b"Not measured yet.") == len(report.SECTIONS) - 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        common.Table("t", ("side", "holds"), [("fedboost", "NO")]),
+        common.Table("t", ("side",), [("fedboost",)], ["Claimed at most 3: NO."]),
+        common.Table("the same models: NO", ("side",), []),
+    ],
+)
+def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
+    left(tmp_path / "results", "memory", table)
+    done = write(tmp_path / "results", tmp_path / "page.md")
+    assert done.returncode == 1
+    assert "does not hold: memory: " in done.stdout
+    assert "## Memory" in (tmp_path / "page.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", '{"benchmark": "unknown"}', '{"benchmark": "speed", "tables": [{}]}']
+)
+def test_other_files_are_refused_and_the_page_stays(tmp_path, content):
+    page, results = tmp_path / "page.md", tmp_path / "results"
+    page.write_text("as it was")
+    left(results, "soak", SPREAD)
+    (results / "other.json").write_text(content)
+    done = write(results, page)
+    assert (done.returncode, page.read_text()) == (2, "as it was")
+    assert done.stderr.startswith(f"error: {results / 'other.json'}: not the results of a benchmark")
+    assert done.stderr.count("\n") == 1
+
+
+def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
+    done = write(tmp_path, tmp_path / "page.md")
+    assert (done.returncode, done.stderr[:7]) == (2, "error: ")
+    left(tmp_path, "soak", SPREAD)
+    (tmp_path / "again.json").write_text((tmp_path / "soak.json").read_text())
+    assert "keep one of them" in write(tmp_path, tmp_path / "page.md").stderr
+    assert not (tmp_path / "page.md").exists()
+
+
+def test_a_section_that_is_no_benchmark_is_refused(tmp_path):
+    left(tmp_path / "results", "soak", SPREAD)
+    (tmp_path / "page.md").write_text("<!-- benchmark: gone -->\n## Gone\n")
+    done = write(tmp_path / "results", tmp_path / "page.md")
+    assert done.returncode == 2
+    assert "'gone'" in done.stderr
