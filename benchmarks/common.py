@@ -32,6 +32,8 @@ from fedboost.shell.data import SUFFIXES, column_of, read_table
 from fedboost.shell.draft import split_by_weights
 
 Float32 = npt.NDArray[np.float32]
+LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
+"""Of the machine before the benchmark began: mean number of processes that ran or waited, in a minute."""
 LABEL = "label"
 """Of generated rows."""
 PARTIES = ("north", "south", "west")
@@ -193,7 +195,7 @@ def command(benchmark: str, words: Sequence[str]) -> str:
 
 
 def machine() -> dict[str, Any]:
-    """The processor, how many cores this process may use, and GiB of memory."""
+    """The processor, how many cores this process may use, GiB of memory, and how busy it was before."""
     facts = {}
     for file in ("/proc/cpuinfo", "/proc/meminfo"):
         if Path(file).exists():
@@ -204,6 +206,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "memory": round(int(facts["MemTotal"].split()[0]) / 2**20) if "MemTotal" in facts else None,
         "system": platform.system(),
+        "load": LOAD,
     }
 
 

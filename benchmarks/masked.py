@@ -24,7 +24,7 @@ from unittest import mock
 
 import common
 import pyarrow as pa
-from common import LABEL, generate, spread
+from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
 from fedboost.privacy.masked import MaskedSealer
@@ -142,7 +142,7 @@ def report(results: list[Any], options: Any) -> None:
                 f"{most:.1f}" if most else "",
                 f"{size:.4f}",
                 spread(extra, 1),
-                "yes" if holds else "NO",
+                verdict(holds) if most else "",
             )
         )
     shown = common.Table(

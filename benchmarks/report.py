@@ -67,9 +67,9 @@ _INTRODUCTION = """\
 
 Written by `benchmarks/report.py` from what the scripts of [benchmarks](../benchmarks/README.md) left, word
 for word: `make bench` runs those that take minutes, `make bench-long` the others. A section says when and
-with what it was measured; what a table compares was measured in the same run, in turns. A machine that does
-other work, too, shows in the distance of the least from the most. Every parameter that is not named is at its
-default.
+with what it was measured; what a table compares was measured in the same run, in turns. A machine that did
+other work, too, shows in its load before the run and in the distance of the least from the most. Every
+parameter that is not named is at its default.
 """
 
 
@@ -99,7 +99,7 @@ def read_results(folder: Path) -> dict[str, dict[str, Any]]:
             result = json.loads(path.read_text())
             name = result["benchmark"]
             section_of(name, result)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             fail(f"{path}: not the results of a benchmark ({type(error).__name__}: {error})")
         if name in found:
             fail(f"{path}: another file of the folder is of {name}, too; keep one of them")
@@ -151,7 +151,8 @@ def section_of(name: str, result: Mapping[str, Any]) -> str:
 
 def markdown(table: Mapping[str, Any]) -> list[str]:
     """A table, and the sentences beneath it."""
-    headings, rows = table["headings"], table["rows"]
+    headings = table["headings"]
+    rows = [[*row, *[""] * (len(headings) - len(row))] for row in table["rows"]]
     columns = [[row[place] for row in rows] for place in range(len(headings))]
     aligned = ["--:" if any(map(_is_number, column)) else "---" for column in columns]
     lines = ["| " + " | ".join(map(_cell, row)) + " |" for row in (headings, *rows)]
@@ -171,7 +172,8 @@ def origin(result: Mapping[str, Any]) -> str:
     """When, where and with what, as the end of a sentence."""
     machine = result["machine"]
     memory = f", {machine['memory']} GiB of memory" if machine["memory"] else ""
-    where = f"{machine['processor']}, cores: {machine['cores']}{memory}, {machine['system']}"
+    load = "" if machine["load"] is None else f", load before {machine['load']}"
+    where = f"{machine['processor']}, cores: {machine['cores']}{memory}, {machine['system']}{load}"
     return f"{result['date']} on {where}; {', '.join(f'{k} {v}' for k, v in result['versions'].items())}."
 
 

@@ -55,30 +55,28 @@ def read(dataset: common.Dataset, positive: str | None, options: argparse.Namesp
 class Source:
     """Where rows come from: so many that are generated, or a real table."""
 
-    name: str
     rows: Callable[[argparse.Namespace], Rows]
     real: bool = False
 
 
 def generated(rows: int, features: int) -> Source:
     """Dense normal values."""
-    return Source(
-        f"{rows:,} x {features}",
-        lambda options: Rows.of(*generate(min(rows, options.rows or rows), features)),
-    )
+    return Source(lambda options: Rows.of(*generate(min(rows, options.rows or rows), features)))
 
 
 def real(dataset: common.Dataset, positive: str | None = None) -> Source:
     """A real table, its label the level `positive` against all others, if one is named."""
-    return Source(dataset.name, partial(read, dataset, positive), real=True)
+    return Source(partial(read, dataset, positive), real=True)
 
 
-SOURCES = (
-    generated(1_000_000, 50),
-    generated(200_000, 500),
-    real(common.ADULT),
-    real(common.KDDCUP, "normal"),
-)
+SOURCES = {
+    "long": generated(1_000_000, 50),
+    "wide": generated(200_000, 500),
+    "adult": real(common.ADULT),
+    "kddcup99_10pct": real(common.KDDCUP, "normal"),
+}
+SHARED = "long"
+"""The table that is also shared out to three parties."""
 THREADS: dict[int, Literal["cpu", "wall"]] = {1: "cpu", 2: "wall"}
 """With so many threads, which seconds count."""
 CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
@@ -87,9 +85,11 @@ CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
     ("first", 1): {XGBOOST: 0.5},
     ("first", 2): {XGBOOST: 0.5},
 }
-"""How many times this side's seconds fedboost may take, on every table."""
+"""How many times this side's seconds fedboost may take, on the tables CLAIMED."""
+CLAIMED = ("long", "wide", "adult", "kddcup99_10pct")
+"""The others are shown only."""
 PARTIES_AT_MOST = 1.5
-"""How many times one party's seconds a tree of three may take, with one thread, on the first table."""
+"""How many times one party's seconds a tree of three may take, with one thread, on the table SHARED."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,7 @@ class Measured:
     """What came of a table and a number of threads: the costs of every side, a repeat after the other."""
 
     table: str
+    claimed: bool
     threads: int
     wise: str
     repeats: list[dict[str, Cost]]
@@ -120,6 +121,7 @@ def main() -> None:
         metavar="FOLDER",
         help="where adult and kddcup99_10pct are, to measure on these too",
     )
+    parser.add_argument("--tables", nargs="+", choices=SOURCES, default=[*SOURCES], metavar="NAME")
     parser.add_argument("--rows", type=int, metavar="N", help="of each table at most N rows, for a quick try")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     options = parser.parse_args()
@@ -127,31 +129,34 @@ def main() -> None:
         common.fail("--rows must be at least 100, --repeats at least 1")
     peers.compile_kernels()
     results = []
-    for source in SOURCES:
-        if source.real and options.data is None:
-            continue
+    chosen = {name: source for name, source in SOURCES.items() if name in options.tables}
+    if options.data is None:
+        chosen = {name: source for name, source in chosen.items() if not source.real}
+    if not chosen:
+        common.fail("--tables: these are real ones; say with --data where they are")
+    for name, source in chosen.items():
         rows = source.rows(options)
         for threads in THREADS:
-            print(f"{source.name}, threads: {threads} ...", file=sys.stderr)
-            parties = source is SOURCES[0] and threads == 1
-            results.append(measure(source, rows, threads, parties, options.repeats))
-    tables = [trees(results), firsts(results), shards(results)]
+            print(f"{name}, threads: {threads} ...", file=sys.stderr)
+            results.append(measure(name, rows, threads, options.repeats))
+    tables = [trees(results), firsts(results), *([shards(results)] if SHARED in chosen else [])]
     common.publish(options, tables, {"results": [asdict(result) for result in results]})
 
 
-def measure(source: Source, rows: Rows, threads: int, parties: bool, repeats: int) -> Measured:
+def measure(name: str, rows: Rows, threads: int, repeats: int) -> Measured:
     """Train with every side in turn, so many times."""
     clock = THREADS[threads]
     wise = min(peers.WISE, key=lambda wise: getattr(peers.time_lightgbm(rows, threads, wise).tree, clock))
     sides = {**peers.TIMED, LIGHTGBM: partial(peers.time_lightgbm, wise=wise)}
-    if parties:
+    if name == SHARED and threads == 1:
         sides[THREE] = partial(peers.time_fedboost, parties=3)
     found = []
     for number in range(repeats):
         print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
         found.append({side: train(rows, threads) for side, train in sides.items()})
     shape = "{:,} x {}".format(*rows.matrix.shape)
-    return Measured(f"{source.name}, {shape}" if source.real else shape, threads, wise, found)
+    table = f"{name}, {shape}" if SOURCES[name].real else shape
+    return Measured(table, name in CLAIMED, threads, wise, found)
 
 
 # ---- what came of it --------------------------------------------------------------------------------
@@ -174,14 +179,13 @@ def beside(title: str, figure: Figure, results: Sequence[Measured]) -> common.Ta
     for result in results:
         shown = [f"{statistics.median(result.seconds(side, figure)):.4f}" for side in sides]
         shown[sides.index(LIGHTGBM)] += f" {result.wise}"
-        claims, held = CLAIMS[figure, result.threads], []
+        claims, held = CLAIMS[figure, result.threads] if result.claimed else {}, []
         for other in (XGBOOST, LIGHTGBM):
             ratios = result.ratios(FEDBOOST, other, figure)
             shown += [spread(ratios, 2), f"{claims[other]:g}" if other in claims else ""]
             held += [statistics.median(ratios) <= claims[other]] if other in claims else []
-        rows.append(
-            [result.table, f"{result.threads}, {THREADS[result.threads]}", *shown, verdict(all(held))]
-        )
+        threads = f"{result.threads}, {THREADS[result.threads]}"
+        rows.append([result.table, threads, *shown, verdict(all(held)) if held else ""])
     return common.Table(
         f"{title}: median of {len(results[0].repeats)}; ratios: median (least - most)",
         ("rows", "threads", *sides, "of XGBoost's", "claim", "of LightGBM's", "claim", "holds"),
