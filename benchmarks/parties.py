@@ -38,11 +38,11 @@ import common
 import costs
 import numpy as np
 import pyarrow as pa
+from common import LABEL, generate
 from costs import MBIT, Case, Constants
 from delay import DelayProxy, Link
 from network import OneThread, cpu_seconds
 from pyarrow import parquet
-from speed import LABEL, generate
 
 import fedboost as fb
 from fedboost.protocol.aggregator_session import AggregatorSession
@@ -112,12 +112,13 @@ def main() -> int:
             runs += measures[kind](options.rounds)
     pages = [page(runs)]
     holds = claims(runs)
-    results: dict[str, Any] = {"benchmark": "parties", "runs": [asdict(run) for run in runs]}
+    results: dict[str, Any] = {"runs": [asdict(run) for run in runs]}
     if {run.kind for run in runs} == set(kinds):
         constants = calibrate(runs)
         pages += [show_constants(constants), show_model(runs, constants), show_predictions(constants)]
         results["constants"] = asdict(constants)
-    common.save(options.json, results)
+    tables = [common.Table(title, headings, rows) for _, title, headings, rows in pages]
+    common.publish(options, tables, results)
     if options.page:
         write_page(options.page, pages)
     return 0 if holds else 1
@@ -373,8 +374,7 @@ Shown = tuple[str, str, tuple[str, ...], list[tuple[str, ...]]]
 
 
 def shown(mark: str, title: str, headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> Shown:
-    """Print a table, and keep it for the page."""
-    common.show(title, headings, rows)
+    """A table, and where on the page it stands."""
     return mark, title, headings, rows
 
 

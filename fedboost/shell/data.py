@@ -295,13 +295,22 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
     if not isinstance(table, StoredTable):
         labels, weights = label(table), weight(table)
-        return Shard(tuple(read(table) for read in features.values()), labels, weights)
+        shard = Shard(tuple(read(table) for read in features.values()), labels, weights)
+        _give_back()
+        return shard
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
     for column in columns:
         column.check()
     return Shard(columns, labels, weights, table.room)
+
+
+def _give_back() -> None:
+    """Arrow's allocator keeps what it used to read and convert, hundreds of megabytes; nobody wants it again."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
 
 
 def _ones(table: "pa.Table") -> Float32:
