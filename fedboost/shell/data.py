@@ -307,7 +307,7 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
 
 
 def _give_back() -> None:
-    """Arrow's allocator keeps what it used to read and convert, hundreds of megabytes; nobody wants it again."""
+    """Arrow's allocator keeps the hundreds of megabytes it read and converted in; nobody wants them again."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
