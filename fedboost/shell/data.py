@@ -295,9 +295,11 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
     if not isinstance(table, StoredTable):
         labels, weights = label(table), weight(table)
-        shard = Shard(tuple(read(table) for read in features.values()), labels, weights)
+        values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
+        for column, read in zip(values, features.values(), strict=True):
+            column[:] = read(table)
         _give_back()
-        return shard
+        return Shard(tuple(values), labels, weights)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
