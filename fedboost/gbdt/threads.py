@@ -21,11 +21,21 @@ class Threads:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self._pool = ThreadPoolExecutor(number) if number > 1 else None
+        self._pool = ThreadPoolExecutor(number - 1) if number > 1 else None
 
     def each(self, work: Callable[[Piece], Made], pieces: Iterable[Piece]) -> list[Made]:
         """work(piece) of every piece."""
-        return list(self._pool.map(work, pieces) if self._pool else map(work, pieces))
+        every = list(pieces)
+        if self._pool is None or len(every) < 2:
+            return [work(piece) for piece in every]
+
+        def share(thread: int) -> list[Made]:
+            return [work(piece) for piece in every[thread :: self.number]]
+
+        # One task a thread, and this one works, too: to hand over a piece costs as much as many a piece does.
+        others = [self._pool.submit(share, thread) for thread in range(1, self.number)]
+        made = [share(0), *(other.result() for other in others)]
+        return [made[place % self.number][place // self.number] for place in range(len(every))]
 
 
 ONE = Threads(1)
