@@ -47,11 +47,15 @@ class StoredTable:
         return int(self.ends[-1])
 
     def group(self, number: int, column: str) -> "pa.Table":
-        """A group of rows of one column."""
+        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
+        import pyarrow as pa
         from pyarrow import parquet
 
-        with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
-            return file.read_row_group(number, [column])
+        try:
+            with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
+                return file.read_row_group(number, [column])
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError("its table can no longer be read", f"{self._path}: {error}") from None
 
     def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array in a file without a name. ConfigError if there is no room for it."""
@@ -62,8 +66,8 @@ class StoredTable:
                 os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, and no signal later
                 mapped = mmap.mmap(file.fileno(), size)
         except OSError as error:
-            said = f"scratch folder {self._scratch}: no room for {size:,} bytes: {error.strerror}"
-            raise ConfigError(said) from None
+            where = f"scratch folder {self._scratch}, {size:,} bytes: {error.strerror}"
+            raise ConfigError("no room for what is made of the rows", where) from None
         return np.frombuffer(mapped, dtype, count).reshape(shape)
 
 

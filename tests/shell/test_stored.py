@@ -98,9 +98,8 @@ def test_what_cannot_be_is_said_when_the_party_starts(folder):
     with pytest.raises(ConfigError, match="with a scratch folder the table must be a Parquet file"):
         read_table(folder / "north.csv", folder / "scratch")
     parquet.write_table(rows(), folder / "north.parquet")
-    with pytest.raises(
-        ConfigError, match=re.escape(f"scratch folder {folder / 'none'}: no room for 1 bytes")
-    ):
+    none = re.escape(f"scratch folder {folder / 'none'}, 1 bytes: No such file or directory")
+    with pytest.raises(ConfigError, match=f"no room for what is made of the rows: {none}"):
         read_table(folder / "north.parquet", folder / "none")
     (folder / "broken.parquet").write_bytes(b"PAR1 nonsense")
     with pytest.raises(ConfigError, match=r"broken\.parquet: cannot be read as Parquet"):
@@ -127,3 +126,12 @@ def test_a_label_of_words_is_one_or_zero_whatever_part_it_is_in(folder):
     with pytest.raises(Misfit) as caught:
         to_shard(kept(folder, table), wanted, "north")
     assert "label 'y' has more than two values: 'no', 'yes', 'perhaps'" in str(caught.value)
+
+
+def test_a_file_that_is_gone_in_the_middle_of_a_session_is_said_to_the_site_alone(folder):
+    wanted = terms().with_parties(["north"])
+    shard = to_shard(kept(folder, rows()), wanted, "north")
+    (folder / "north.parquet").unlink()
+    with pytest.raises(ConfigError, match=r"north\.parquet: .*No such file") as caught:
+        shard.columns[0][0:5]
+    assert caught.value.public == "its table can no longer be read"
