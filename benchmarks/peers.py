@@ -6,10 +6,12 @@ in a leaf where there is such a bound, and the number of threads it is told; a l
 process that trains with it.
 """
 
-# One thread a library unless it is told otherwise; this must be said before the libraries are imported.
+# Each side is told its number of threads. OMP_NUM_THREADS would be a bound for XGBoost, whatever it is told,
+# so it is taken away; this must happen before the libraries are imported.
 import os
 
-os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+os.environ |= {"NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+os.environ.pop("OMP_NUM_THREADS", None)
 
 import time
 from collections.abc import Callable
