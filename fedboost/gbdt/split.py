@@ -10,6 +10,7 @@ as in XGBoost the gain is not halved, and `gamma` is compared with it.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -56,36 +57,18 @@ class SplitRule:
 
     def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
         """The highest gain of a split by each feature, 0 where none gains: float64 [features]."""
-        gains: Float64 = kernels.best_gains(
-            histogram,
-            layout.offsets,
-            layout.value_bins,
-            layout.missing,
-            self._factors,
-            self._penalties,
-            total,
-        )
+        gains: Float64 = kernels.best_gains(*self._asked(histogram, layout, total))
         return gains
 
-    @property
-    def _factors(self) -> tuple[float, float]:
-        return self.gradient.factor, self.hessian.factor
-
-    @property
-    def _penalties(self) -> tuple[float, float, float]:
-        return float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
+    def _asked(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
+        """What both kernels take: the node and the rule."""
+        factors = self.gradient.factor, self.hessian.factor
+        penalties = float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
+        return histogram, layout.offsets, layout.value_bins, layout.missing, factors, penalties, total
 
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
         """The split of highest gain, or None if none gains enough."""
-        found = kernels.best_split(
-            histogram,
-            layout.offsets,
-            layout.value_bins,
-            layout.missing,
-            self._factors,
-            self._penalties,
-            total,
-        )
+        found = kernels.best_split(*self._asked(histogram, layout, total))
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
         if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
             return None
