@@ -7,6 +7,7 @@ Refuses: sums of a child that are not those its parent's split gave (PeerError).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -46,7 +47,7 @@ class Parted:
         """The sibling of a child."""
         return 2 * self.left + 1 - node
 
-    @property
+    @cached_property
     def open(self) -> tuple[int, ...]:
         """The children that may split again."""
         children = self.left, self.left + 1

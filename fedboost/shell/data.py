@@ -63,6 +63,7 @@ def read_table(path: Path | str, scratch: Path | None = None) -> "pa.Table | Sto
         if scratch is not None:
             return _stored(path, scratch, form)
         table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
+        give_back()
         return _distinct(table, str(path))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
@@ -298,7 +299,7 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
         for column, read in zip(values, features.values(), strict=True):
             column[:] = read(table)
-        _give_back()
+        give_back()
         return Shard(tuple(values), labels, weights)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
@@ -308,8 +309,8 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
     return Shard(columns, labels, weights, table.room)
 
 
-def _give_back() -> None:
-    """Arrow's allocator keeps the hundreds of megabytes it read and converted in; nobody wants them again."""
+def give_back() -> None:
+    """Arrow's allocator keeps what it read and converted tables in: nobody wants it again when those are gone."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

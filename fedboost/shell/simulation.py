@@ -24,7 +24,7 @@ from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell.allocator import keep_freed_memory
-from fedboost.shell.data import as_table, to_shard
+from fedboost.shell.data import as_table, give_back, to_shard
 from fedboost.shell.model import Model
 from fedboost.shell.telemetry import Meter, Row
 from fedboost.wire import codec
@@ -149,8 +149,14 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 def _reader(data: object, terms: Terms, name: str) -> Reader:
     """What reads these rows: they are held to the terms now, and kept until they are asked for."""
-    held = [to_shard(as_table(data), terms, name)]
-    return lambda terms: held.pop() if held else to_shard(as_table(data), terms, name)
+    held = [_read(data, terms, name)]
+    return lambda terms: held.pop() if held else _read(data, terms, name)
+
+
+def _read(data: object, terms: Terms, name: str) -> Shard:
+    shard = to_shard(as_table(data), terms, name)
+    give_back()  # the table is gone, if it was read from a file
+    return shard
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
