@@ -16,7 +16,6 @@ import numpy as np
 
 import fedboost as fb
 from fedboost.gbdt.model import Booster
-from fedboost.gbdt.tree import ROOT
 from fedboost.programs.boosting import end_round, grow_tree
 from fedboost.programs.start import Scales, find_base_score, find_cut_points
 from fedboost.protocol.progress import Grown
@@ -32,7 +31,7 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
     rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    constant = ((ROOT, terms.loss.margin(score)),)
+    constant = tuple((root, terms.loss.margin(score)) for root in terms.roots)
     exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
     trees = []
     for number in range(terms.rounds):
@@ -41,8 +40,8 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
-        trees.append(tree)
-    return Booster(terms.objective, score, terms.columns.features, tuple(trees))
+        trees += tree.parts(len(terms.roots))  # one an output
+    return Booster(terms.loss, score, terms.columns.features, tuple(trees))
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ class Layout:
 def build(
     binned: BinnedRows,
     nodes: Sequence[Rows],
-    pairs: Int64,
+    pairs: Sequence[Int64],
     layout: Layout,
     limit: int,
     out: Int64,
@@ -88,7 +88,7 @@ def build(
 ) -> None:
     """What `NodeSums.read` reads of each node: out, int64 [nodes, layout.cells + STATS], all zero before.
 
-    pairs: gradients and hessians of all rows, packed (`kernels.quantise`).
+    pairs: for each node the gradients and hessians of all rows, packed (`kernels.quantise`).
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
     """
     block, features = (1 << 31) // limit - 1, binned.dense.size
@@ -97,22 +97,22 @@ def build(
     dense = begins[binned.dense], ends[binned.dense]
     together = min(kernels.TOGETHER, -(-features // threads.number))
 
-    def add(piece: tuple[Rows, Int64, int]) -> None:
-        rows, cells, first = piece
+    def add(piece: tuple[Rows, Int64, Int64, int]) -> None:
+        rows, of_all, cells, first = piece
         if first < features:
             last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
-            kernels.build_histogram(binned.by_row, rows, pairs, *dense, first, last, block, scratch, cells)
+            kernels.build_histogram(binned.by_row, rows, of_all, *dense, first, last, block, scratch, cells)
         elif rare is not None:
             at = begins[rare.features]
             kernels.build_rare(
-                rare.starts, rare.entries, rows, pairs, rare.places, rare.common, at, block, cells
+                rare.starts, rare.entries, rows, of_all, rare.places, rare.common, at, block, cells
             )
 
     rare = binned.rare
     firsts = [*range(0, features, together), *([features] if rare is not None else [])]
-    for parts in passes(nodes, pairs.size):
-        pieces = zip(parts, out, strict=True)
-        threads.each(add, [(rows, cells, first) for rows, cells in pieces for first in firsts])
+    for parts in passes(nodes, binned.by_row.shape[0]):
+        pieces = zip(parts, pairs, out, strict=True)
+        threads.each(add, [(*piece, first) for piece in pieces for first in firsts])
 
 
 def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:

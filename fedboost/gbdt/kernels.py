@@ -171,6 +171,54 @@ def logistic_gradients(margin, label, weight):
 
 
 @_loop
+def softmaxes(margin):
+    """e**margin of each output over their sum: float64 [N, K] of margins [K, N]."""
+    outputs, rows = margin.shape
+    out = np.empty((rows, outputs), np.float64)
+    for i in range(rows):
+        top = margin[0, i]
+        for k in range(1, outputs):
+            top = max(top, margin[k, i])
+        total = 0.0
+        for k in range(outputs):
+            out[i, k] = _exp(margin[k, i] - top)
+            total += out[i, k]
+        for k in range(outputs):
+            out[i, k] /= total
+    return out
+
+
+@_loop
+def softmax_gradients(margin, label, weight):
+    """Gradients w (p - y) and hessians 2 w p (1 - p) of the log loss of K classes: two float64 [K, N]."""
+    share = softmaxes(margin)
+    gradient = np.empty(margin.shape, np.float64)
+    hessian = np.empty(margin.shape, np.float64)
+    for k in range(margin.shape[0]):
+        for i in range(margin.shape[1]):
+            p = share[i, k]
+            gradient[k, i] = weight[i] * (p - (1.0 if label[i] == k else 0.0))
+            hessian[k, i] = weight[i] * (2.0 * p * (1.0 - p))
+    return gradient, hessian
+
+
+@_loop
+def softmax_losses(margin, label, weight):
+    """-w log p of the class a row has: float64 [N]."""
+    outputs, rows = margin.shape
+    out = np.empty(rows, np.float64)
+    for i in range(rows):
+        top = margin[0, i]
+        for k in range(1, outputs):
+            top = max(top, margin[k, i])
+        total = 0.0
+        for k in range(outputs):
+            total += _exp(margin[k, i] - top)
+        out[i] = weight[i] * (_log(total) + (top - margin[np.int64(label[i]), i]))
+    return out
+
+
+@_loop
 def log_losses(margin, label, weight):
     """w log(1 + e**-z), z the margin signed by the label: float64 [N]."""
     out = np.empty(margin.size, np.float64)

@@ -6,7 +6,9 @@ Refuses: labels an objective cannot have.
 """
 
 import math
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -20,7 +22,23 @@ LARGEST_LABEL = math.ldexp(1.0, 60)
 
 
 class Loss(Protocol):
-    """One objective. Margins are float64 [N], labels and weights float32 [N]."""
+    """One objective; its fields are parameters of the terms. Margins are float64 [N], or [outputs, N] where a
+    row has several; labels and weights float32 [N]."""
+
+    @property
+    def name(self) -> str:
+        """As the terms and XGBoost name it."""
+        ...
+
+    @property
+    def outputs(self) -> int:
+        """Margins of a row, each with trees of its own."""
+        ...
+
+    @property
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
+        """Its parameters in XGBoost's model file."""
+        ...
 
     @property
     def metric(self) -> str:
@@ -33,7 +51,7 @@ class Loss(Protocol):
         ...
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """First and second derivative of the loss in the margin, times the weight."""
+        """First and second derivative of the loss in each margin, times the weight: as the margins."""
         ...
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -45,7 +63,7 @@ class Loss(Protocol):
         ...
 
     def predict(self, margin: Float64) -> Float64:
-        """The prediction of each margin."""
+        """The prediction of each row: float64 [N], or [N, outputs]."""
         ...
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
@@ -53,11 +71,15 @@ class Loss(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class Logistic:
     """binary:logistic: label 0 or 1, prediction the probability of 1."""
 
-    metric = "logloss"
-    bounds = (0, -1)
+    name: ClassVar = "binary:logistic"
+    outputs: ClassVar = 1
+    in_xgboost: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
+    metric: ClassVar = "logloss"
+    bounds: ClassVar = (0, -1)
     """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient w / 2
     and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
 
@@ -93,11 +115,15 @@ class Logistic:
         return (int(bad[0]), "0 or 1") if bad.size else None
 
 
+@dataclass(frozen=True)
 class SquaredError:
     """reg:squarederror: any finite label, prediction the conditional mean."""
 
-    metric = "rmse"
-    bounds = None
+    name: ClassVar = "reg:squarederror"
+    outputs: ClassVar = 1
+    in_xgboost: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
+    metric: ClassVar = "rmse"
+    bounds: ClassVar = None
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         hessian = weight.astype(np.float64)
@@ -117,4 +143,50 @@ class SquaredError:
         return (int(bad[0]), "a number of magnitude at most 2**60") if bad.size else None
 
 
-LOSSES: dict[str, Loss] = {"binary:logistic": Logistic(), "reg:squarederror": SquaredError()}
+@dataclass(frozen=True)
+class Softmax:
+    """multi:softprob: labels 0, 1, ... num_class - 1, prediction the probability of each."""
+
+    num_class: int
+
+    name: ClassVar = "multi:softprob"
+    metric: ClassVar = "mlogloss"
+    bounds: ClassVar = (0, -1)
+    """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
+
+    @property
+    def outputs(self) -> int:
+        return self.num_class
+
+    @property
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
+        return {"softmax_multiclass_param": {"num_class": str(self.num_class)}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = kernels.softmax_gradients(margin, label, weight)
+        return gradient, hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return 0.5  # as XGBoost has it; probabilities depend on the differences of margins alone
+
+    def margin(self, score: float) -> float:
+        return score
+
+    def predict(self, margin: Float64) -> Float64:
+        out: Float64 = kernels.softmaxes(margin)
+        return out
+
+    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+        bad = np.flatnonzero(~((label >= 0) & (label < self.num_class) & (label == np.floor(label))))
+        return (int(bad[0]), f"whole numbers from 0 to {self.num_class - 1}") if bad.size else None
+
+
+LOSSES: dict[str, type[Logistic | SquaredError | Softmax]] = {
+    kind.name: kind for kind in (Logistic, SquaredError, Softmax)
+}
+
+
+def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
+    """The objective of that name, with those of the parameters that are its own. KeyError if it lacks one."""
+    kind = LOSSES[name]
+    return kind(**{one.name: int(str(parameters[one.name])) for one in fields(kind)})

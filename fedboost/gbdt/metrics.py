@@ -132,7 +132,46 @@ class Rmse:
         return math.sqrt(self.scale(of).decode(int(total[0])) / weight)
 
 
-METRICS: dict[str, Metric] = {"logloss": LogLoss(), "error": Error(), "auc": Auc(), "rmse": Rmse()}
+class MultiLogLoss:
+    """Mean of -log of the probability given to the row's class; resolution 2**-21 a row."""
+
+    objectives = ("multi:softprob",)
+    cells = 1
+
+    def scale(self, of: MetricScale) -> Scale:
+        return Scale(of.weight.exponent + 10, METRIC_BITS)  # beyond 2**10 it is taken for that
+
+    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
+        return _total(self.scale(of), kernels.softmax_losses(margin, label, weight))
+
+    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
+        return self.scale(of).decode(int(total[0])) / weight
+
+
+class MultiError:
+    """Share of rows whose most probable class, the lowest of several, is another than theirs."""
+
+    objectives = ("multi:softprob",)
+    cells = 1
+
+    def scale(self, of: MetricScale) -> Scale:
+        return of.weight
+
+    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
+        return _total(of.weight, weight[np.argmax(margin, axis=0) != label])
+
+    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
+        return of.weight.decode(int(total[0])) / weight
+
+
+METRICS: dict[str, Metric] = {
+    "logloss": LogLoss(),
+    "error": Error(),
+    "auc": Auc(),
+    "rmse": Rmse(),
+    "mlogloss": MultiLogLoss(),
+    "merror": MultiError(),
+}
 
 
 def _total(scale: Scale, values: Float64 | Float32) -> Int64:

@@ -22,16 +22,12 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
-from fedboost.gbdt.loss import LOSSES
+from fedboost.gbdt.loss import LOSSES, Loss, loss_of
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 FORMAT_VERSION = [2, 0, 0]
 """The XGBoost version whose format is written: later ones read it too."""
 _NO_PARENT = 2147483647
-_OBJECTIVE_PARAMETERS = {
-    "binary:logistic": {"reg_loss_param": {"scale_pos_weight": "1"}},
-    "reg:squarederror": {"reg_loss_param": {"scale_pos_weight": "1"}},
-}
 IMPORTANCES = ("gain", "cover", "weight")
 _BEYOND_FLOAT32 = 1e39
 """JSON has no infinity. This is one as soon as it is a float32, for XGBoost as for `from_xgboost`."""
@@ -39,49 +35,46 @@ _BEYOND_FLOAT32 = 1e39
 
 @dataclass(frozen=True)
 class Booster:
-    """Trees over named features. `base_score` is the constant prediction boosting started from."""
+    """Trees over named features: where a row has several outputs, those of the first round for each of them,
+    then those of the second. `base_score` is the constant prediction boosting started from."""
 
-    objective: str
+    loss: Loss
     base_score: float
     features: tuple[str, ...]
     trees: tuple[Tree, ...] = field(repr=False)
 
     @cached_property
     def _nodes(self) -> Any:
-        """All trees as the columns `kernels.predict_margins` takes."""
-        sizes = [len(tree.left) for tree in self.trees]
-        roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
+        """The trees of each output as the columns `kernels.predict_margins` takes."""
+        outputs = self.loss.outputs
+        return [_columns(self.trees[output::outputs]) for output in range(outputs)]
 
-        def column(name: str, kind: type) -> npt.NDArray[Any]:
-            return np.array([v for tree in self.trees for v in getattr(tree, name)], kind)
-
-        left = column("left", np.int64)
-        return (
-            roots,
-            left,
-            np.where(left >= 0, left + 1, left),
-            column("feature", np.int64),
-            column("threshold", np.float32),
-            column("missing_left", np.bool_),
-            column("value", np.float64),
-        )
+    @property
+    def objective(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
 
     @property
     def constant(self) -> float:
         """The margin boosting started from."""
-        return LOSSES[self.objective].margin(self.base_score)
+        return self.loss.margin(self.base_score)
 
     def margins(self, features: Float32) -> Float64:
-        """Sum of leaf values over the trees, from the base score's margin: float64 [rows]."""
-        margin = np.full(features.shape[0], self.constant, np.float64)
+        """Sum of leaf values over the trees, from the base score's margin: float64 [rows], or
+        [outputs, rows]."""
+        outputs = self.loss.outputs
+        margin = np.full((outputs, features.shape[0]), self.constant, np.float64)
         if self.trees:
-            add: Any = kernels.predict_margins
-            add(np.ascontiguousarray(features, np.float32), *self._nodes, margin)
-        return margin
+            rows = np.ascontiguousarray(features, np.float32)
+            for number, of_output in enumerate(margin):
+                add: Any = kernels.predict_margins
+                add(rows, *self._nodes[number], of_output)
+        return margin if outputs > 1 else margin[0]
 
     def predict(self, features: Float32) -> Float64:
-        """Probabilities or values, float64 [rows], for float32 [rows, features] (NaN = missing)."""
-        return LOSSES[self.objective].predict(self.margins(features))
+        """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
+        missing)."""
+        return self.loss.predict(self.margins(features))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, for features that split: XGBoost's `gain` and `cover` (means over the
@@ -107,8 +100,8 @@ class Booster:
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
         """The model as XGBoost's JSON; attributes ride along and change no prediction."""
-        width = len(self.features)
-        count = str(len(self.trees))
+        width, outputs = len(self.features), self.loss.outputs
+        count = len(self.trees)
         return json.dumps(
             {
                 "learner": {
@@ -117,9 +110,9 @@ class Booster:
                     "feature_types": ["float"] * width,
                     "gradient_booster": {
                         "model": {
-                            "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": count},
-                            "iteration_indptr": list(range(len(self.trees) + 1)),
-                            "tree_info": [0] * len(self.trees),
+                            "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(count)},
+                            "iteration_indptr": list(range(0, count + 1, outputs)),
+                            "tree_info": [number % outputs for number in range(count)],
                             "trees": [_tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
                         },
                         "name": "gbtree",
@@ -127,11 +120,11 @@ class Booster:
                     "learner_model_param": {
                         "base_score": repr(self.base_score),
                         "boost_from_average": "1",
-                        "num_class": "0",
+                        "num_class": str(outputs) if outputs > 1 else "0",
                         "num_feature": str(width),
                         "num_target": "1",
                     },
-                    "objective": {"name": self.objective, **_OBJECTIVE_PARAMETERS[self.objective]},
+                    "objective": {"name": self.objective, **self.loss.in_xgboost},
                 },
                 "version": FORMAT_VERSION,
             },
@@ -145,7 +138,9 @@ class Booster:
         """The model and its attributes, from what `to_xgboost` wrote."""
         try:
             learner = json.loads(text)["learner"]
-            objective = str(learner["objective"]["name"])
+            objective = dict(learner["objective"])
+            name = str(objective.pop("name"))
+            stated = {key: value for of in objective.values() for key, value in of.items()}
             parameters = learner["learner_model_param"]
             features = tuple(str(name) for name in learner["feature_names"])
             with np.errstate(over="ignore"):
@@ -157,23 +152,46 @@ class Booster:
                 "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
             )
             raise ConfigError(f"{source}: not a fedboost model: {why}") from None
-        if objective not in LOSSES:
-            raise ConfigError(f"{source}: objective {objective!r} is none of {', '.join(LOSSES)}")
+        if name not in LOSSES:
+            raise ConfigError(f"{source}: objective {name!r} is none of {', '.join(LOSSES)}")
+        try:
+            loss = loss_of(name, stated)
+        except (LookupError, TypeError, ValueError):
+            raise ConfigError(f"{source}: objective {name} without its parameters") from None
         for number, tree in enumerate(trees):
             _check_tree(tree, number, len(features), source)
         try:
-            sound = math.isfinite(LOSSES[objective].margin(score))
+            sound = math.isfinite(loss.margin(score)) and len(trees) % loss.outputs == 0
         except ConfigError:
             sound = False
         if not sound:
-            raise ConfigError(f"{source}: base_score {score} does not fit objective {objective}")
-        booster = cls(objective, score, features, trees)
+            raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
+        booster = cls(loss, score, features, trees)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read what stands there otherwise, and predict something else.
             raise ConfigError(
                 f"{source}: not as fedboost wrote it; it was changed or saved by another program"
             )
         return booster, attributes
+
+
+def _columns(trees: tuple[Tree, ...]) -> tuple[npt.NDArray[Any], ...]:
+    sizes = [len(tree.left) for tree in trees]
+    roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
+
+    def column(name: str, kind: type) -> npt.NDArray[Any]:
+        return np.array([v for tree in trees for v in getattr(tree, name)], kind)
+
+    left = column("left", np.int64)
+    return (
+        roots,
+        left,
+        np.where(left >= 0, left + 1, left),
+        column("feature", np.int64),
+        column("threshold", np.float32),
+        column("missing_left", np.bool_),
+        column("value", np.float64),
+    )
 
 
 def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """A tree as columns, and the rows of its nodes.
 
 Promises: children are numbered in the order of the splits, left before right, so every party grows the
-same tree; `RowsOfNodes` reorders one array of row numbers in place and never copies a table.
+same tree; `RowsOfNodes` reorders one array of row numbers in place and never copies a table. Where a round
+grows a tree for each of several outputs they grow as one, with a root each, numbered first.
 Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
 """
 
@@ -17,7 +18,6 @@ from fedboost.gbdt.histogram import Rows, passes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import ONE, Threads
 
-ROOT = 0
 NO_CHILD = -1
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -35,7 +35,8 @@ class Split:
 
 @dataclass
 class Tree:
-    """Columns with one entry a node: XGBoost's columns under XGBoost's names, but for `value`.
+    """One tree, or those of a round with their roots first. Columns with one entry a node: XGBoost's columns
+    under XGBoost's names, but for `value`.
 
     value: float32 leaf values, learning rate included (at inner nodes the value a leaf there would have);
     threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves.
@@ -77,27 +78,57 @@ class Tree:
         """Numbers of the leaves."""
         return [node for node, left in enumerate(self.left) if left == NO_CHILD]
 
+    def parts(self, roots: int) -> "list[Tree]":
+        """The tree of each root by itself: its nodes in their order, numbered anew."""
+        if roots == 1:
+            return [self]
+        root_of = list(range(roots)) + [0] * (len(self.left) - roots)
+        for node, left in enumerate(self.left):  # parents come before their children
+            if left != NO_CHILD:
+                root_of[left] = root_of[left + 1] = root_of[node]
+        nodes: list[list[int]] = [[] for _ in range(roots)]
+        number = []
+        for node, root in enumerate(root_of):
+            number.append(len(nodes[root]))
+            nodes[root].append(node)
+        return [self._only(of_root, number) for of_root in nodes]
+
+    def _only(self, nodes: list[int], number: list[int]) -> "Tree":
+        columns = {name: [column[node] for node in nodes] for name, column in vars(self).items()}
+        columns["left"] = [left if left == NO_CHILD else number[left] for left in columns["left"]]
+        return Tree(**columns)
+
 
 class RowsOfNodes:
-    """Which rows are in which leaf of the tree that grows: one array of row numbers, a range a leaf."""
+    """Which rows are in which leaf of the tree that grows: an array of row numbers for each of its roots, a
+    range a leaf."""
 
-    def __init__(self, rows: int, threads: Threads = ONE, room: Room = in_memory) -> None:
+    def __init__(self, rows: int, roots: int = 1, threads: Threads = ONE, room: Room = in_memory) -> None:
         self._threads = threads
-        self._rows: Rows = room((rows,), np.dtype(np.uint32))
-        self._scratch: Rows = room((rows,), np.dtype(np.uint32))
+        self._rows: Rows = room((roots, rows), np.dtype(np.uint32))
+        self._scratch: Rows = room((roots, rows), np.dtype(np.uint32))
         self.begin()
 
     def begin(self) -> None:
-        """A new tree: all rows are in the root."""
-        kernels.count_up(self._rows)
-        self._ranges: dict[int, tuple[int, int]] = {ROOT: (0, self._rows.size)}
+        """A new tree: all rows are in each root."""
+        roots, rows = self._rows.shape
+        for of_root in self._rows:
+            kernels.count_up(of_root)
+        self._ranges = {root: (root, 0, rows) for root in range(roots)}
 
     def of(self, node: int) -> Rows:
         """Row numbers of a leaf, increasing."""
+        root, start, end = self._range(node)
+        return self._rows[root, start:end]
+
+    def root_of(self, node: int) -> int:
+        """The root that a leaf is below."""
+        return self._range(node)[0]
+
+    def _range(self, node: int) -> tuple[int, int, int]:
         if node not in self._ranges:
             raise PeerError(f"node {node} is not a leaf of the tree that grows")
-        start, end = self._ranges[node]
-        return self._rows[start:end]
+        return self._ranges[node]
 
     def apply(self, splits: tuple[Split, ...], binned: BinnedRows, cut_points: CutPoints) -> None:
         """Send the rows of each split node to its children."""
@@ -127,24 +158,26 @@ class RowsOfNodes:
         def part(split: Split) -> int:
             value_bins = cut_points.cuts[split.feature].size + 1
             missing_bin = value_bins if cut_points.missing[split.feature] else -1
-            codes, (start, end) = binned.by_feature[split.feature], self._ranges[split.node]
-            rows, scratch = self._rows[start:end], self._scratch[start:end]
+            codes, (root, start, end) = binned.by_feature[split.feature], self._ranges[split.node]
+            rows, scratch = self._rows[root, start:end], self._scratch[root, start:end]
             left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, scratch)
             return int(left)
 
         for split, left in zip(splits, self._threads.each(part, splits), strict=True):
-            start, end = self._ranges.pop(split.node)
-            self._ranges[split.left] = (start, start + left)
-            self._ranges[split.left + 1] = (start + left, end)
+            root, start, end = self._ranges.pop(split.node)
+            self._ranges[split.left] = (root, start, start + left)
+            self._ranges[split.left + 1] = (root, start + left, end)
 
     def add_values(self, values: dict[int, float], margin: Float64) -> None:
-        """Move the margin of each row by the value of its leaf; every leaf must have one."""
+        """Move the margin of each row by the value of its leaf of each root: float64 [roots, rows]. Every
+        leaf must have a value."""
         if set(values) != set(self._ranges):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
 
-        def add(piece: tuple[Rows, float]) -> None:
-            kernels.add_value(margin, *piece)
+        def add(piece: tuple[Rows, int, float]) -> None:
+            rows, node, value = piece
+            kernels.add_value(margin[self.root_of(node)], rows, value)
 
         leaves = [self.of(node) for node in values]
-        for parts in passes(leaves, margin.size):
-            self._threads.each(add, zip(parts, values.values(), strict=True))
+        for parts in passes(leaves, margin.shape[1]):
+            self._threads.each(add, zip(parts, values, values.values(), strict=True))

@@ -13,7 +13,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
-from fedboost.gbdt.tree import ROOT, Split, Tree
+from fedboost.gbdt.tree import Split, Tree
 from fedboost.programs.frontier import Leaf, Level, Parted, add_children, elect
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
@@ -34,8 +34,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    constant = terms.loss.margin(score)
-    exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), ((ROOT, constant),), scales)
+    values = tuple((root, terms.loss.margin(score)) for root in terms.roots)
+    exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
         raise ConfigError(
             "the label is the same in every row of every party, but for rounding: there is nothing to learn"
@@ -46,8 +46,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
         tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
-        trees.append(tree)
-    return Booster(terms.objective, score, terms.columns.features, tuple(trees))
+        trees += tree.parts(len(terms.roots))
+    return Booster(terms.loss, score, terms.columns.features, tuple(trees))
 
 
 def end_round(
@@ -84,10 +84,12 @@ def _grow(
     layout = Layout.of(cut_points)
 
     scale = rule.gradient, rule.hessian
+    query = HistogramQuery(rows, number, (), terms.roots, layout.bins, *scale)
+    sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()
-    root = NodeSums.read((yield HistogramQuery(rows, number, (), (ROOT,), layout.bins, *scale)), layout)
-    tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
-    frontier = [Leaf(ROOT, 0, root)]
+    for root in sums:
+        tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
+    frontier = [Leaf(node, 0, root) for node, root in zip(terms.roots, sums, strict=True)]
     while True:
         splits, wanted = [], []
         for leaf in frontier:

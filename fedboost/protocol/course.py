@@ -222,7 +222,8 @@ class Course:
             queries.check_splits(self._terms, whole)
         except Refused as error:
             raise ConfigError(f"a tree in turn {record.turn}: {error}") from None
-        fits = len({2 * len(whole) + 1, *map(len, dataclasses.astuple(record.tree))}) == 1
+        nodes = 2 * len(whole) + len(self._terms.roots)
+        fits = len({nodes, *map(len, dataclasses.astuple(record.tree))}) == 1
         ends = isinstance(self.pending, EndRoundQuery) and self.pending.tree == self._read
         if not (ends and fits and record.turn == self.turn and 0 < record.levels <= self._terms.levels):
             raise ConfigError(f"a tree in turn {record.turn} that does not grow there")

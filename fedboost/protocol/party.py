@@ -17,7 +17,7 @@ from fedboost.gbdt import bins, histogram, kernels, metrics
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import Threads, blocks
-from fedboost.gbdt.tree import ROOT, RowsOfNodes, Split
+from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
 from fedboost.protocol.queries import (
@@ -63,10 +63,11 @@ class Party:
         self._shard = shard = read()
         self._terms = terms
         self._loss = terms.loss
-        self._margin: Float64 = shard.room((shard.rows,), np.dtype(np.float64))
+        shape = self._loss.outputs, shard.rows
+        self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
         self._margin[:] = 0.0
-        self._nodes = RowsOfNodes(shard.rows, self._threads, shard.room)
-        self._pairs: Int64 = shard.room((shard.rows,), np.dtype(np.int64))
+        self._nodes = RowsOfNodes(shard.rows, self._loss.outputs, self._threads, shard.room)
+        self._pairs: Int64 = shard.room(shape, np.dtype(np.int64))
         self._quantised = False
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
         self._own: OwnHistograms | None = None
@@ -134,9 +135,15 @@ class Party:
         total: Int64 = np.sum(self._threads.each(of_block, blocks(self.rows)), axis=0)
         return total
 
+    def _margins(self, rows: slice) -> Float64:
+        """Of some rows, as losses and metrics take them."""
+        return (
+            np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
+        )
+
     def _exponents(self, rows: slice) -> Int64:
         label, weight = self._shard.label[rows], self._shard.weight[rows]
-        gradient, hessian = self._loss.gradients(self._margin[rows], label, np.ones_like(weight))
+        gradient, hessian = self._loss.gradients(self._margins(rows), label, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
     def _quantise(self, query: StartQuery | TreeQuery) -> None:
@@ -146,8 +153,10 @@ class Party:
 
         def quantise(rows: slice) -> None:
             label, weight = self._shard.label[rows], self._shard.weight[rows]
-            gradient, hessian = self._loss.gradients(self._margin[rows], label, weight)
-            kernels.quantise(gradient, hessian, *factors, limit, self._pairs[rows])
+            gradients = self._loss.gradients(self._margins(rows), label, weight)
+            of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
+            for gradient, hessian, pairs in of_outputs:
+                kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])
 
         self._threads.each(quantise, blocks(self.rows))
 
@@ -173,7 +182,7 @@ class Party:
             raise PeerError("the cut points were given already")
         self._bin(query)
         self._quantise(query)
-        return np.array(kernels.sum_pairs(self._pairs), np.int64)
+        return np.array(kernels.sum_pairs(self._pairs[0]), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         binned, _, layout = self._started()
@@ -184,7 +193,8 @@ class Party:
         self._grow(query)
         nodes = [self._nodes.of(node) for node in query.nodes]
         out = np.zeros((len(nodes), layout.cells + histogram.STATS), np.int64)
-        histogram.build(binned, nodes, self._pairs, layout, query.gradient.limit, out, self._threads)
+        pairs = [self._pairs[self._nodes.root_of(node)] for node in query.nodes]
+        histogram.build(binned, nodes, pairs, layout, query.gradient.limit, out, self._threads)
         return out.reshape(-1)
 
     def _grow(self, query: TreeQuery) -> None:
@@ -193,7 +203,7 @@ class Party:
         tree, levels = self.so_far.tree, self.so_far.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
-        if (levels == 0) != (query.nodes == (ROOT,)):
+        if (levels == 0) != (query.nodes == self._terms.roots):
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
         if levels == self._terms.levels:
             raise PeerError(f"tree {tree}: more levels than the terms allow")
@@ -220,8 +230,8 @@ class Party:
         self._grow(query)
         own, (_, _, layout) = self._own_of(query), self._started()
         out = []
-        everything = Elected(layout.features, layout.bins)
-        for node, elected in zip(query.nodes, query.elected or (everything,), strict=True):
+        everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
+        for node, elected in zip(query.nodes, query.elected or everything, strict=True):
             sums = own.of(node)
             picked = layout.pick(sums[: layout.cells], elected.features)
             if picked.size != histogram.STATS * elected.bins:
@@ -246,7 +256,7 @@ class Party:
 
         def sums(rows: slice) -> Int64:
             label, weight = self._shard.label[rows], self._shard.weight[rows]
-            return metrics.sums(query.metrics, self._margin[rows], label, weight, query.scale)
+            return metrics.sums(query.metrics, self._margins(rows), label, weight, query.scale)
 
         return np.concatenate([self._sum(sums), *([self._sum(self._exponents)] if query.exponents else [])])
 

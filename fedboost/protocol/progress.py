@@ -149,8 +149,9 @@ class ModelSoFar:
         if self.start is None or not self.rounds:
             return b""
         constant, *rounds = self.rounds
-        cuts = self.start.cut_points.cuts
-        return structure(constant.values[0][1], [_tree_of(done, cuts) for done in rounds])
+        cuts, roots = self.start.cut_points.cuts, len(constant.values)
+        trees = (tree for done in rounds for tree in _tree_of(done, cuts, roots).parts(roots))
+        return structure(constant.values[0][1], trees)
 
 
 NOTHING_YET = ModelSoFar()
@@ -175,10 +176,11 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
     return hashlib.sha256(fields.pack(*parts)).digest()
 
 
-def _tree_of(done: Round, cuts: tuple[Float32, ...]) -> Tree:
+def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
     """The tree that these splits and values make; without gains, covers and values of inner nodes."""
     tree = Tree()
-    tree.add_leaf(0.0, 0.0)
+    for _ in range(roots):
+        tree.add_leaf(0.0, 0.0)
     for split in done.splits:
         while len(tree.left) < split.left + 2:
             tree.add_leaf(0.0, 0.0)

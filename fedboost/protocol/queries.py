@@ -21,7 +21,7 @@ from fedboost.gbdt.bins import SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import MetricScale
-from fedboost.gbdt.tree import ROOT, Split
+from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import Terms
 
@@ -338,7 +338,7 @@ def check(query: Query, terms: Terms) -> None:
                 for of_gradient, of_hessian in widths
             ):
                 raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
-            if bool(elected) != bool(terms.vote_top_k and nodes != (ROOT,)):
+            if bool(elected) != bool(terms.vote_top_k and nodes != terms.roots):
                 raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
             if elected and len(elected) != len(nodes):
                 raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
@@ -365,7 +365,7 @@ def _check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tupl
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("histograms before the first tree")
-    if not nodes or len(nodes) > 1 << terms.max_depth or len(set(nodes)) != len(nodes):
+    if not nodes or len(nodes) > terms.most_leaves or len(set(nodes)) != len(nodes):
         raise Refused(
             f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
         )
@@ -380,12 +380,12 @@ def check_tree(
     terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
 ) -> None:
     """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
-    nodes = 2 << terms.max_depth
+    nodes = 2 * terms.most_leaves
     if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
         raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
     if tree == CONSTANT_TREE and splits:
         raise Refused("splits of the constant that boosting starts from")
-    if len(values) > 1 << terms.max_depth:
+    if len(values) > terms.most_leaves:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
     if len({node for node, _ in values}) != len(values):
         raise Refused("a leaf with two values")
@@ -397,12 +397,12 @@ def check_tree(
 
 def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
     """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
-    deeper than the terms allow, and its children numbered next. Other numbers could make a tree of a few
-    splits, which travels in a few bytes, as large as the largest."""
-    depths = {ROOT: 0}
+    deeper than the terms allow, and its children numbered next, behind the roots. Other numbers could make a
+    tree of a few splits, which travels in a few bytes, as large as the largest."""
+    depths = dict.fromkeys(terms.roots, 0)
     for number, split in enumerate(splits):
         depth = depths.pop(split.node, terms.max_depth) + 1
-        if depth > terms.max_depth or split.left != 2 * number + 1:
+        if depth > terms.max_depth or split.left != 2 * number + len(terms.roots):
             raise Refused(
                 f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
                 f"{terms.max_depth}"

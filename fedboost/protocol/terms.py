@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss
+from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss, loss_of
 from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
@@ -42,7 +43,10 @@ Several = Annotated[tuple[T, ...], FailFast()]
 MAX_FEATURES = 1 << 16
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
+MAX_LEAVES = 1 << 16
+"""Of a round."""
 MAX_PARTIES = 1 << 12
+MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
 _OTHER_NAMES = {
     "num_boost_round": "rounds",
@@ -131,6 +135,7 @@ class Terms(Frozen):
     gamma: float = Field(default=0.0, ge=0)
     min_child_weight: float = Field(default=1.0, ge=0)
     base_score: float | None = None
+    num_class: int | None = Field(default=None, ge=2, le=MAX_CLASSES)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     cut_points: Literal["grid", "kll"] = "grid"
     gradient_bits: int = Field(default=16, ge=8, le=24)
@@ -169,6 +174,18 @@ class Terms(Frozen):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
+        multi = self.objective == "multi:softprob"
+        if multi != (self.num_class is not None):
+            raise ValueError(
+                "multi:softprob needs num_class, the number of classes"
+                if multi
+                else f"num_class is for multi:softprob; {self.objective} has none"
+            )
+        if multi and self.most_leaves > MAX_LEAVES:
+            raise ValueError(
+                f"num_class {self.num_class} trees of depth {self.max_depth} a round are too many: at most "
+                f"{MAX_LEAVES} leaves"
+            )
         for name in self.eval_metric:
             _known(name, METRICS, "eval_metric")
             if self.objective not in METRICS[name].objectives:
@@ -245,10 +262,20 @@ class Terms(Frozen):
         root's."""
         return 2 * self.max_depth - 1 if self.vote_top_k else self.max_depth
 
-    @property
+    @cached_property
     def loss(self) -> Loss:
         """The objective."""
-        return LOSSES[self.objective]
+        return loss_of(self.objective, vars(self))
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """The roots that grow in a round: one an output."""
+        return tuple(range(self.loss.outputs))
+
+    @property
+    def most_leaves(self) -> int:
+        """Of a round's trees."""
+        return len(self.roots) << self.max_depth
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
         """What decides on splits and leaf values, for sums of these scales."""

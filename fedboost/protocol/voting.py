@@ -42,8 +42,8 @@ class OwnHistograms:
         """The histogram of a leaf, and the last pair of its sums."""
         if node not in self._known:
             own = np.zeros((1, self._layout.cells + histogram.STATS), np.int64)
-            of = [self._rows.of(node)]
-            histogram.build(self._binned, of, self._pairs, self._layout, self._limit, own, self._threads)
+            of, pairs = [self._rows.of(node)], [self._pairs[self._rows.root_of(node)]]
+            histogram.build(self._binned, of, pairs, self._layout, self._limit, own, self._threads)
             self._known[node] = own[0]
         return self._known[node]
 

@@ -310,7 +310,7 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
 
 
 def give_back() -> None:
-    """Arrow's allocator keeps what it read and converted tables in: nobody wants it again when those are gone."""
+    """Arrow's allocator keeps what it read and converted tables in, after those are gone."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()

@@ -118,6 +118,27 @@ def test_log_losses():
     assert (np.abs(found - libm) <= ROOT_EPS * libm).all()
 
 
+def test_softmax():
+    rng = np.random.default_rng(2)
+    margin = rng.normal(0, 3, (5, 400)) * np.exp(rng.normal(0, 2, 400))
+    label, weight = rng.integers(0, 5, 400).astype(np.float32), rng.random(400).astype(np.float32)
+    same_bits(kernels.softmaxes(margin), twins.softmaxes(margin))
+    same_bits(kernels.softmaxes(margin)[:, 0], np.array([softmaxes_of(row)[0] for row in margin.T]))
+    for found, due in zip(
+        kernels.softmax_gradients(margin, label, weight),
+        twins.softmax_gradients(margin, label, weight),
+        strict=True,
+    ):
+        same_bits(found, due)
+    same_bits(kernels.softmax_losses(margin, label, weight), twins.softmax_losses(margin, label, weight))
+    assert np.abs(kernels.softmaxes(margin).sum(axis=1) - 1).max() <= 1e-15
+
+
+def softmaxes_of(row):
+    """Of one row by itself: a row's probabilities do not depend on its neighbours."""
+    return kernels.softmaxes(np.ascontiguousarray(row[:, None]))[0]
+
+
 @pytest.mark.parametrize("name", ["exps", "logs", "sigmoids"])
 def test_no_rows_no_values(name):
     assert getattr(kernels, name)(np.zeros(0)).shape == (0,)

@@ -8,7 +8,7 @@ import pytest
 from fedboost.errors import ConfigError
 from fedboost.gbdt.loss import LOSSES
 
-LOGISTIC, SQUARED = LOSSES["binary:logistic"], LOSSES["reg:squarederror"]
+LOGISTIC, SQUARED = LOSSES["binary:logistic"](), LOSSES["reg:squarederror"]()
 
 
 def test_logistic_gradients_stay_within_the_public_bounds():

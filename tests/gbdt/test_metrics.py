@@ -20,7 +20,10 @@ PLAIN = MetricScale(UNIT, 4)
 def rows(objective):
     rng = np.random.default_rng(0)
     margin = rng.normal(0, 1.5, ROWS)
-    if objective == "binary:logistic":
+    if objective == "multi:softprob":
+        margin = rng.normal(0, 1.5, (4, ROWS))
+        label = np.argmax(margin + rng.gumbel(size=margin.shape), axis=0)
+    elif objective == "binary:logistic":
         label = rng.random(ROWS) < 1 / (1 + np.exp(-margin))
     else:
         label = margin + rng.normal(0, 2, ROWS)
@@ -34,9 +37,14 @@ def value(name, margin, label, weight, of):
 
 def due(name, margin, label, weight):
     probability = 1 / (1 + np.exp(-margin))
+    shares = (np.exp(margin) / np.exp(margin).sum(axis=0)).T
     match name:
         case "logloss":
             return sklearn.log_loss(label, probability, sample_weight=weight)
+        case "mlogloss":
+            return sklearn.log_loss(label, shares, sample_weight=weight)
+        case "merror":
+            return 1 - sklearn.accuracy_score(label, shares.argmax(axis=1), sample_weight=weight)
         case "error":
             return 1 - sklearn.accuracy_score(label, margin > 0, sample_weight=weight)
         case "auc":

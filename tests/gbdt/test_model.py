@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.loss import Logistic, SquaredError
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
-OBJECTIVES = ("binary:logistic", "reg:squarederror")
+OBJECTIVES = {"binary:logistic": {}, "reg:squarederror": {}, "multi:softprob": {"num_class": 3}}
 
 
 def data(objective):
@@ -26,6 +27,8 @@ def data(objective):
     X[rng.random((800, 5)) < 0.15] = np.nan
     X[:, 4] = np.where(rng.random(800) < 0.5, 1.0, np.nan)  # nothing to learn but whether it is there
     signal = np.nan_to_num(X[:, 0]) * 2 + np.nan_to_num(X[:, 1]) ** 2 + 1.5 * np.isnan(X[:, 4]) - 1.5
+    if objective == "multi:softprob":
+        return X, np.digitize(signal, [-1.5, 1.5]).astype(np.float32)
     if objective == "binary:logistic":
         return X, (rng.random(800) < 1 / (1 + np.exp(-signal))).astype(np.float32)
     return X, (100 + 10 * signal).astype(np.float32)
@@ -34,7 +37,8 @@ def data(objective):
 @pytest.fixture(scope="module", params=OBJECTIVES)
 def trained(request):
     X, y = data(request.param)
-    session = run(X, y, randomly(len(y), 2), objective=request.param, rounds=8, max_depth=4)
+    settings = {"objective": request.param, **OBJECTIVES[request.param]}
+    session = run(X, y, randomly(len(y), 2), rounds=8, max_depth=4, **settings)
     assert session.error is None
     return X, session.booster
 
@@ -58,7 +62,7 @@ def presence_model(left=0.5, right=-0.5):
     """One split that parts the present from the missing, by hand."""
     columns = {"feature": [1, 0, 0], "missing_left": [False] * 3, "cover": [4.0, 3.0, 1.0]}
     tree = Tree([1, -1, -1], threshold=[math.inf, 0, 0], value=[0, left, right], gain=[2.0, 0, 0], **columns)
-    return Booster("reg:squarederror", 10.0, ("a", "b"), (tree,))
+    return Booster(SquaredError(), 10.0, ("a", "b"), (tree,))
 
 
 # ---- XGBoost reads it -------------------------------------------------------------------------------
@@ -87,7 +91,7 @@ def test_xgboost_reads_names_covers_and_gains(trained):
     _, booster = trained
     loaded = load(booster.to_xgboost())
     assert loaded.feature_names == list(booster.features)
-    assert loaded.num_boosted_rounds() == len(booster.trees)
+    assert loaded.num_boosted_rounds() == len(booster.trees) // booster.loss.outputs == 8
     for kind in ("gain", "cover", "weight"):
         theirs = loaded.get_score(importance_type=kind)
         ours = booster.importance(kind)
@@ -121,7 +125,7 @@ def test_the_file_is_json_for_a_strict_parser(trained):
 
 
 def test_a_model_of_no_trees_is_its_constant():
-    booster = Booster("binary:logistic", 0.25, ("a",), ())
+    booster = Booster(Logistic(), 0.25, ("a",), ())
     rows = np.zeros((2, 1), np.float32)
     assert booster.predict(rows) == pytest.approx([0.25, 0.25], rel=1e-7)
     assert booster.importance() == {}
@@ -132,7 +136,7 @@ def test_a_model_of_no_trees_is_its_constant():
 def test_a_base_score_near_0_or_1_is_the_margin_xgboost_makes_of_it(score):
     tree = Tree()
     tree.add_leaf(0.0, 1.0)
-    booster = Booster("binary:logistic", float(np.float32(score)), ("a",), (tree,))
+    booster = Booster(Logistic(), float(np.float32(score)), ("a",), (tree,))
     rows = np.zeros((1, 1), np.float32)
     theirs = load(booster.to_xgboost()).predict(
         xgboost.DMatrix(rows, feature_names=["a"]), output_margin=True

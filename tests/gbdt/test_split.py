@@ -128,7 +128,7 @@ def test_build_and_the_sibling_by_subtraction():
     def built(rows):
         nodes = [np.flatnonzero(rows).astype(np.uint32)]
         out = np.zeros((1, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, pairs, layout, 128, out, ONE)
+        histograms.build(bins, nodes, [pairs], layout, 128, out, ONE)
         return out[0]
 
     some = rng.random(500) < 0.3
@@ -145,7 +145,8 @@ def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
     out = np.zeros((1, 4), np.int64)
-    histograms.build(BinnedRows.of(codes, np.array([1])), [everyone], pairs, layout_of(1), limit, out, ONE)
+    bins = BinnedRows.of(codes, np.array([1]))
+    histograms.build(bins, [everyone], [pairs], layout_of(1), limit, out, ONE)
     assert out[0, :2].tolist() == [sign * limit * rows, limit * rows]
 
 
@@ -171,7 +172,7 @@ def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
                 np.add.at(due[node, :, stat], offset + codes[rows, feature].astype(int), values)
     for number in (1, 2, 3):
         out = np.zeros((3, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, pairs, layout, 128, out, Threads(number))
+        histograms.build(bins, nodes, [pairs] * 3, layout, 128, out, Threads(number))
         assert out[:, : layout.cells].tolist() == due.reshape(3, -1).tolist()
         for sums, rows in zip(out, nodes, strict=True):
             gradient, hessian = pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF

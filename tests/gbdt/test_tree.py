@@ -6,7 +6,9 @@ import pytest
 from fedboost.errors import PeerError
 from fedboost.gbdt.bins import BinnedRows, CutPoints
 from fedboost.gbdt.split import BestSplit
-from fedboost.gbdt.tree import NO_CHILD, ROOT, RowsOfNodes, Split, Tree
+from fedboost.gbdt.tree import NO_CHILD, RowsOfNodes, Split, Tree
+
+ROOT = 0
 
 CUTS = CutPoints(
     (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
@@ -48,9 +50,9 @@ def test_rows_follow_the_splits(rows):
                 leaf_of[row] = split.left + (not goes_left(split, bins, row))
         for leaf in leaves:
             assert nodes.of(leaf).tolist() == [row for row in range(rows) if leaf_of[row] == leaf]
-    margin, values = np.zeros(rows), {leaf: leaf / 8 for leaf in leaves}
+    margin, values = np.zeros((1, rows)), {leaf: leaf / 8 for leaf in leaves}
     nodes.add_values(values, margin)
-    assert margin.tolist() == [leaf_of[row] / 8 for row in range(rows)]
+    assert margin.tolist() == [[leaf_of[row] / 8 for row in range(rows)]]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +83,7 @@ def test_a_split_that_does_not_fit_the_tree(split, says):
     "values", [{}, {1: 0.5}, {1: 0.5, 2: 1.0, 3: 0.0}, {ROOT: 1.0}, {ROOT: 1, 1: 1, 2: 1}]
 )
 def test_values_must_be_those_of_the_leaves(values):
-    nodes, margin = RowsOfNodes(20), np.zeros(20)
+    nodes, margin = RowsOfNodes(20), np.zeros((1, 20))
     nodes.apply((Split(ROOT, 0, 4, False, 1),), table(20), CUTS)
     with pytest.raises(PeerError, match="leaf values"):
         nodes.add_values(values, margin)
@@ -115,3 +117,28 @@ def test_a_split_after_the_last_bin_has_no_finite_threshold():
     tree.add_leaf(0.0, 1.0)
     tree.split(ROOT, BestSplit(1.0, 1, 3, False, (0, 0), (0, 0)), CUTS, 1)
     assert tree.threshold[ROOT] == float("inf")
+
+
+def test_trees_with_roots_of_their_own_grow_as_one_and_part():
+    nodes, bins = RowsOfNodes(20, roots=2), table(20)
+    nodes.apply((Split(1, 0, 4, False, 2), Split(0, 1, 1, True, 4), Split(3, 2, 0, False, 6)), bins, CUTS)
+    assert [nodes.root_of(node) for node in (2, 4, 5, 6, 7)] == [1, 0, 0, 1, 1]
+    for root, leaves in ((0, (4, 5)), (1, (2, 6, 7))):
+        assert sorted(row for leaf in leaves for row in nodes.of(leaf).tolist()) == list(range(20))
+        for leaf in leaves:
+            assert nodes.root_of(leaf) == root
+    margin = np.zeros((2, 20))
+    nodes.add_values({2: 1.0, 4: 2.0, 5: 3.0, 6: 4.0, 7: 5.0}, margin)
+    assert set(margin[0]) <= {2.0, 3.0}
+    assert set(margin[1]) <= {1.0, 4.0, 5.0}
+
+    tree = Tree()
+    for number in range(8):
+        tree.add_leaf(number / 8, 1.0)
+    for node, feature, left in ((1, 0, 2), (0, 1, 4), (3, 2, 6)):
+        tree.split(node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0)), CUTS, left)
+    first, second = tree.parts(2)
+    assert (first.left, first.feature, first.value) == ([1, -1, -1], [1, 0, 0], [0, 0.5, 0.625])
+    assert second.left == [1, -1, 3, -1, -1]
+    assert (second.feature, second.value) == ([0, 0, 2, 0, 0], [0.125, 0.25, 0.375, 0.75, 0.875])
+    assert tree.parts(1) == [tree]

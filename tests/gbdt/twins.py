@@ -53,6 +53,28 @@ def log_losses(margin, label, weight):
     return weight * (np.maximum(-z, 0.0) + logs(1.0 + exps(-np.abs(z))))
 
 
+def softmaxes(margin):
+    powers = exps(margin - margin.max(axis=0))
+    total = np.zeros(margin.shape[1])
+    for of_output in powers:  # one after the other: the order of a sum matters
+        total = total + of_output
+    return (powers / total).T
+
+
+def softmax_gradients(margin, label, weight):
+    p = softmaxes(margin).T
+    own = label == np.arange(margin.shape[0])[:, None]
+    return weight * (p - own), weight * (2.0 * p * (1.0 - p))
+
+
+def softmax_losses(margin, label, weight):
+    top, total = margin.max(axis=0), np.zeros(margin.shape[1])
+    for of_output in margin:
+        total = total + exps(of_output - top)
+    own = margin[label.astype(int), np.arange(label.size)]
+    return weight * (logs(total) + (top - own))
+
+
 def quantise(gradient, hessian, gradient_factor, hessian_factor, limit):
     out = []
     for g, h in zip(gradient.tolist(), hessian.tolist(), strict=True):

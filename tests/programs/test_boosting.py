@@ -9,7 +9,7 @@ import pytest
 import xgboost
 from inprocess import model_of, one_party, pack, randomly, run, shard_of, terms_of, unpack
 from sklearn.datasets import load_breast_cancer
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import log_loss, roc_auc_score
 
 from fedboost.programs.boosting import train
 from fedboost.protocol.messages import Report
@@ -21,14 +21,18 @@ SMALL = {"rounds": 4, "max_depth": 4}
 REGRESSION = {"objective": "reg:squarederror", **SMALL}
 
 
-def data(regression=False):
+CLASSES = {"objective": "multi:softprob", "num_class": 3, **SMALL}
+
+
+def data(kind="binary"):
     rng = np.random.default_rng(11)
     X = rng.normal(size=(ROWS, 5)).astype(np.float32)
     X[:, 3] = rng.integers(0, 4, ROWS)
     X[:, 4] = np.exp(5 * X[:, 4])
     signal = X[:, 0] + np.abs(X[:, 1]) * X[:, 3] - 1
     X[rng.random(X.shape) < 0.1] = np.nan
-    y = 50 + 20 * signal if regression else signal + rng.normal(size=ROWS) > 0
+    noisy = signal + rng.normal(size=ROWS)
+    y = {"binary": noisy > 0, "number": 50 + 20 * signal, "classes": np.digitize(noisy, [-0.5, 1.0])}[kind]
     return X, y.astype(np.float32), rng.exponential(1, ROWS).astype(np.float32)
 
 
@@ -50,23 +54,25 @@ def partitions():
 
 PARTITIONS = partitions()
 SETTINGS = {
-    "logistic": (False, False, SMALL),
-    "logistic, weights": (False, True, SMALL),
-    "squared error": (True, False, REGRESSION),
-    "squared error, weights": (True, True, REGRESSION),
+    "logistic": ("binary", False, SMALL),
+    "logistic, weights": ("binary", True, SMALL),
+    "squared error": ("number", False, REGRESSION),
+    "squared error, weights": ("number", True, REGRESSION),
+    "classes": ("classes", False, CLASSES),
+    "classes, weights": ("classes", True, CLASSES),
     "strong penalties": (
-        False,
+        "binary",
         False,
         {**SMALL, "reg_alpha": 1.0, "reg_lambda": 0.0, "gamma": 0.5, "min_child_weight": 5.0, "max_bin": 16},
     ),
-    "few bits": (False, True, {**SMALL, "gradient_bits": 8}),
+    "few bits": ("binary", True, {**SMALL, "gradient_bits": 8}),
 }
 _pooled = {}
 
 
 def setting_of(name):
-    regression, weighted, settings = SETTINGS[name]
-    X, y, weight = data(regression)
+    kind, weighted, settings = SETTINGS[name]
+    X, y, weight = data(kind)
     return X, y, weight if weighted else None, settings
 
 
@@ -107,7 +113,7 @@ def test_the_models_compared_are_models():
     assert len(set(texts)) == len(SETTINGS)
     for text in texts:
         trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
-        assert len(trees) == SMALL["rounds"]
+        assert len(trees) in (SMALL["rounds"], SMALL["rounds"] * CLASSES["num_class"])
         assert all(len(tree["left_children"]) > 3 for tree in trees)
 
 
@@ -222,6 +228,24 @@ def test_rmse_is_xgboosts_on_a_regression():
     assert abs(np.mean(ratios) - 1) < 0.05
 
 
+def test_probabilities_of_classes_are_xgboosts():
+    """The mean over paired seeds of the log loss; three classes, one of them rare."""
+    ratios = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(3000, 6)).astype(np.float32)
+        y = np.digitize(X[:, 0] + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=3000), [-1.0, 2.0])
+        X, y, X_test, y_test = split_in_two(X, y.astype(np.float32))
+        settings = {"objective": "multi:softprob", "num_class": 3}
+        session = run(X, y, randomly(len(y), 3), rounds=20, **settings)
+        same = {**settings, "max_depth": 6, "eta": 0.3, "tree_method": "hist", "nthread": 1}
+        theirs = xgboost.train(same, xgboost.DMatrix(X, y), 20).predict(xgboost.DMatrix(X_test))
+        losses = [log_loss(y_test, p) for p in (session.booster.predict(X_test), theirs)]
+        assert losses[1] < 0.5
+        ratios.append(losses[0] / losses[1])
+    assert abs(np.mean(ratios) - 1) < 0.05
+
+
 def test_kll_cut_points_train():
     X, y, _ = data()
     session = run(X, y, PARTITIONS["3 at random"], cut_points="kll", eval_metric="auc", **SMALL)
@@ -230,7 +254,7 @@ def test_kll_cut_points_train():
 
 
 def test_each_round_learns_what_the_last_one_left():
-    X, y, _ = data(regression=True)
+    X, y, _ = data("number")
     session = run(X, y, PARTITIONS["5 at random"], **{**REGRESSION, "rounds": 12})
     rmse = [round_.metrics["rmse"] for round_ in session.history]
     assert rmse == sorted(rmse, reverse=True)
@@ -296,7 +320,7 @@ def test_a_constant_label_of_a_regression_fails_and_says_so(label, weighted):
 
 @pytest.mark.parametrize("far", [1e4, -1e5])
 def test_labels_far_from_zero_are_learned(far):
-    X, y, _ = data(regression=True)
+    X, y, _ = data("number")
     session = run(X, (y + far).astype(np.float32), PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 12})
     assert session.history[-1].metrics["rmse"] < np.std(y) / 3
 
@@ -327,7 +351,7 @@ def test_rows_of_weight_zero_count_for_nothing():
 
 @pytest.mark.parametrize("size", [1e-30, 1e16])
 def test_labels_of_any_size(size):
-    X, y, _ = data(regression=True)
+    X, y, _ = data("number")
     y = (y * size).astype(np.float32)
     session = run(X, y, PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 8})
     assert session.error is None

@@ -40,7 +40,7 @@ class Played:
         """A program that counts the rows twice."""
         for _ in range(2):
             self.sums.append(int((yield RowsQuery())[0]))
-        return Booster("binary:logistic", 0.5, terms.columns.features, ())
+        return Booster(terms.loss, 0.5, terms.columns.features, ())
 
     def play(self, lost=lambda party, message: False):
         """To the end. `lost(party, message)`: the party is gone after the aggregator got this message."""

@@ -131,7 +131,7 @@ class Aggregator:
             total = yield QUERIES[name]
             cells = [str(cell) for cell in total.tolist() if cell]
             self._got.append(f"= sum {' '.join(cells) or 0}")
-        return Booster("binary:logistic", 0.5, terms.columns.features, ())
+        return Booster(terms.loss, 0.5, terms.columns.features, ())
 
     def play(self, line):
         party, _, event = line.partition(" < ")

@@ -39,6 +39,7 @@ OTHER = {
 }
 NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
+NEEDS_CLASSES = {"num_class": 4}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -73,7 +74,9 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    assert {*OTHER, *NEEDS_PLAIN, *NEEDS_SHRINK} == set(Terms.model_fields)
+    assert {*OTHER, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES} == set(Terms.model_fields)
+    three = terms(objective="multi:softprob", num_class=3)
+    assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
     assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
     plain = terms(protection="plain")
@@ -208,6 +211,12 @@ def test_terms_are_frozen():
         (
             {"objective": REGRESSION, "eval_metric": ["auc"]},
             "does not fit objective reg:squarederror; use rmse",
+        ),
+        ({"objective": "multi:softprob"}, "multi:softprob needs num_class, the number of classes"),
+        ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
+        (
+            {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
+            "num_class 100 trees of depth 12 a round are too many",
         ),
         ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
         (

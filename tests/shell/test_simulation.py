@@ -155,7 +155,7 @@ def test_an_error_of_a_program_ends_the_session_with_its_sentence():
 def test_a_program_may_end_without_trees():
     def constant(terms, grown):
         yield RowsQuery()
-        return Booster(terms.objective, 0.5, terms.columns.features, ())
+        return Booster(terms.loss, 0.5, terms.columns.features, ())
 
     result = simulate(terms(), shared_out(2), program=constant)
     assert result.history == []
