@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from fedboost.gbdt.sampling import mixed
 from fedboost.privacy import identity
 from fedboost.privacy.cells import Run, parts_of, signed
 from fedboost.programs.boosting import train as boosting
@@ -35,18 +36,21 @@ def unpack(packed, *runs):
     return signed(words, runs)
 
 
-def shard_of(X, y, weight=None, rows=slice(None)):
-    """The rows of a party: X [rows, features], NaN = missing."""
+def shard_of(X, y, weight=None, rows=slice(None), validation=None):
+    """The rows of a party: X [rows, features], NaN = missing. Keys are their places among all rows."""
     label = np.asarray(y, np.float32)[rows]
     weights = np.ones(label.size) if weight is None else np.asarray(weight)[rows]
     columns = tuple(np.ascontiguousarray(column, np.float32) for column in np.asarray(X)[rows].T)
-    return Shard(columns, label, weights.astype(np.float32))
+    keys = mixed(np.arange(len(y), dtype=np.uint64))[rows]
+    flags = None if validation is None else np.asarray(validation, bool)[rows]
+    return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags)
 
 
-def terms_of(X, parties, weight=None, **settings):
+def terms_of(X, parties, weight=None, validation=None, **settings):
     """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise."""
     numeric = [f"f{i}" for i in range(X.shape[1])]
     columns = {"label": "y", "numeric": numeric, **({} if weight is None else {"weight": "w"})}
+    columns |= {} if validation is None else {"validation": "v"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
@@ -76,18 +80,19 @@ def sites_of(terms, shards):
     }
 
 
-def run(X, y, parts, weight=None, seed=0, spoil=None, program=boosting, **settings):
+def run(X, y, parts, weight=None, delivery=0, spoil=None, program=boosting, validation=None, **settings):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
     `spoil(party, message)` may return another message instead of one a party sent.
     """
-    terms = terms_of(X, len(parts), weight, **settings)
-    shards = {name: shard_of(X, y, weight, rows) for name, rows in zip(terms.parties, parts, strict=True)}
+    terms = terms_of(X, len(parts), weight, validation, **settings)
+    places = zip(terms.parties, parts, strict=True)
+    shards = {name: shard_of(X, y, weight, rows, validation) for name, rows in places}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
     aggregator = AggregatorSession("s", terms, program)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(delivery)
 
     def send(outbox):
         for name, message in outbox:

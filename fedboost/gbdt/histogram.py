@@ -5,6 +5,7 @@ feature's bins sum to the same node total; `check` holds a sum from outside to t
 Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -61,6 +62,16 @@ class Layout:
             return self
         places = [self.features.index(feature) for feature in features]
         return self._made(self.value_bins[places], self.missing[places], features)
+
+    def among(self, features: tuple[int, ...]) -> "Layout":
+        """Some of these features, increasing, where they stand in a histogram of them all."""
+        if features == self.features:
+            return self
+        places = [self.features.index(feature) for feature in features]
+        some = self.offsets[places], self.value_bins[places], self.missing[places]
+        return dataclasses.replace(
+            self, offsets=some[0], value_bins=some[1], missing=some[2], features=features
+        )
 
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
         """The part of a histogram that is of some of these features, increasing."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedboost.errors import PeerError
+from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
@@ -53,6 +53,10 @@ class Metric(Protocol):
     def value(self, total: Int64, weight: float, of: MetricScale) -> float:
         """The metric, from the total of all parties and the sum of row weights."""
         ...
+
+
+GROWS = ("auc",)
+"""Metrics of which more is better."""
 
 
 class LogLoss:
@@ -192,6 +196,18 @@ def sums(names: tuple[str, ...], margin: Float64, label: Float32, weight: Float3
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
     weights = _total(of.weight, weight)
     return np.concatenate([weights, *(METRICS[name].sums(margin, label, weight, of) for name in names)])
+
+
+def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, of: MetricScale) -> dict[str, float]:
+    """Metric by name, those of another set than the first behind its own name. PeerError as `values`."""
+    out: dict[str, float] = {}
+    for number, rows in enumerate(sets):
+        part = total[number * cells(names) : (number + 1) * cells(names)]
+        if not part[0] and number:
+            raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
+        prefix = f"{rows}-" if number else ""
+        out |= {prefix + name: value for name, value in values(names, part, of).items()}
+    return out
 
 
 def values(names: tuple[str, ...], total: Int64, of: MetricScale) -> dict[str, float]:

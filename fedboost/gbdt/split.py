@@ -67,7 +67,7 @@ class SplitRule:
         return histogram, layout.offsets, layout.value_bins, layout.missing, factors, penalties, total
 
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
-        """The split of highest gain, or None if none gains enough."""
+        """The split of highest gain by the features of a layout, or None if none gains enough."""
         found = kernels.best_split(*self._asked(histogram, layout, total))
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
         if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:

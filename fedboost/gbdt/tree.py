@@ -109,12 +109,16 @@ class RowsOfNodes:
         self._scratch: Rows = room((roots, rows), np.dtype(np.uint32))
         self.begin()
 
-    def begin(self) -> None:
-        """A new tree: all rows are in each root."""
+    def begin(self, members: Rows | None = None) -> None:
+        """A new tree: all rows are in each root, or those of these numbers, increasing."""
         roots, rows = self._rows.shape
         for of_root in self._rows:
-            kernels.count_up(of_root)
-        self._ranges = {root: (root, 0, rows) for root in range(roots)}
+            if members is None:
+                kernels.count_up(of_root)
+            else:
+                of_root[: members.size] = members
+        size = rows if members is None else members.size
+        self._ranges = {root: (root, 0, size) for root in range(roots)}
 
     def of(self, node: int) -> Rows:
         """Row numbers of a leaf, increasing."""

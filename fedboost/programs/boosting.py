@@ -14,7 +14,7 @@ from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Split, Tree
-from fedboost.programs.frontier import Leaf, Level, Parted, add_children, elect
+from fedboost.programs.frontier import Columns, Leaf, Level, Parted, add_children, elect
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import (
@@ -35,19 +35,35 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
     values = tuple((root, terms.loss.margin(score)) for root in terms.roots)
-    exponents = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
+    exponents, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
         raise ConfigError(
             "the label is the same in every row of every party, but for rounding: there is nothing to learn"
         )
-    trees = []
+    trees: list[Tree] = []
+    scores: list[float] = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents = yield from end_round(terms, rows, number, splits, values, scales)
+        exponents, found = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
-    return Booster(terms.loss, score, terms.columns.features, tuple(trees))
+        scores.append(watched(terms, found))
+        if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
+            break
+    kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
+    return Booster(terms.loss, score, terms.columns.features, tuple(trees[: kept * len(terms.roots)]))
+
+
+def watched(terms: Terms, found: dict[str, float]) -> float:
+    """What early stopping looks at, less being better: the last metric, of the last set of rows."""
+    last = [*found.items()][-1]
+    return -last[1] if terms.metrics[-1] in metrics.GROWS else last[1]
+
+
+def best(scores: list[float]) -> int:
+    """The first round with the best of these."""
+    return min(range(len(scores)), key=scores.__getitem__)
 
 
 def end_round(
@@ -57,11 +73,13 @@ def end_round(
     splits: tuple[Split, ...],
     values: tuple[tuple[int, float], ...],
     scales: Scales,
-) -> Generator[Query, Int64, Int64]:
-    """Move the margins; the exponent counts of the new gradients (empty if the terms ask for none)."""
-    exponents = terms.asks_for_exponents
-    total = yield EndRoundQuery(rows, number, splits, values, terms.metrics, scales.metric, exponents)
-    return total[metrics.cells(terms.metrics) :]
+) -> Generator[Query, Int64, tuple[Int64, dict[str, float]]]:
+    """Move the margins; the exponent counts of the new gradients (empty if the terms ask for none), and the
+    metrics."""
+    asked = terms.metrics, scales.metric, terms.asks_for_exponents, terms.sets
+    total = yield EndRoundQuery(rows, number, splits, values, *asked)
+    found = metrics.by_set(terms.metrics, terms.sets, total, scales.metric)
+    return total[len(terms.sets) * metrics.cells(terms.metrics) :], found
 
 
 def grow_tree(
@@ -89,11 +107,12 @@ def _grow(
     tree = Tree()
     for root in sums:
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
-    frontier = [Leaf(node, 0, root) for node, root in zip(terms.roots, sums, strict=True)]
+    frontier = [Leaf(node, node, 0, root) for node, root in zip(terms.roots, sums, strict=True)]
+    columns = Columns(terms, number)
     while True:
         splits, wanted = [], []
         for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, leaf.sums.layout, leaf.sums.total)
+            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total)
             if best is not None:
                 splits.append(add_children(tree, leaf, best, cut_points, rule))
                 parted = Parted(leaf, best, splits[-1].left, rule)

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import sampling
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums, Total
 from fedboost.gbdt.split import BestSplit, SplitRule
@@ -23,11 +24,30 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Leaf:
-    """A leaf that may still split: its number, its depth, and its sums."""
+    """A leaf that may still split: its number, the root it is below, its depth, and its sums."""
 
     node: int
+    root: int
     depth: int
     sums: NodeSums
+
+
+class Columns:
+    """By which features the nodes of a round's trees may split: shares of shares, as XGBoost draws them."""
+
+    def __init__(self, terms: Terms, tree: int) -> None:
+        self._terms, self._tree = terms, tree
+
+    def of(self, leaf: Leaf) -> Layout:
+        """The layout of those among the features that are known of a leaf."""
+        terms, layout = self._terms, leaf.sums.layout
+        if min(terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode) == 1.0:
+            return layout
+        at = terms.seed, self._tree
+        some: tuple[int, ...] = tuple(range(len(terms.columns.features)))
+        some = sampling.some_of(some, terms.colsample_bytree, *at, "tree", leaf.root)
+        some = sampling.some_of(some, terms.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
+        return layout.among(sampling.some_of(some, terms.colsample_bynode, *at, "node", leaf.node))
 
 
 @dataclass(frozen=True)
@@ -79,7 +99,7 @@ class Parted:
         if self.other(asks[0]) in self.open:
             sibling = self.leaf.sums.sibling(told[0])
             known[self.other(asks[0])] = sibling.joined(told[1], elected) if len(told) > 1 else sibling
-        return [Leaf(node, self.leaf.depth + 1, known[node]) for node in self.open]
+        return [Leaf(node, self.leaf.root, self.leaf.depth + 1, known[node]) for node in self.open]
 
 
 @dataclass(frozen=True)

@@ -446,7 +446,7 @@ class AggregatorSession:
         self.state, self.attestations, self._unsigned = "closing", {}, set()
         self.digest, self._structure = self._met_as, self.course.structure
         self._set_deadline()
-        outbox = self._to_roster(Close(self.attempt))
+        outbox = self._to_roster(Close(self.attempt, self.course.rounds))
         return outbox + self._end()
 
     def _attest(self, party: str, attest: Attest) -> Outbox:

@@ -95,8 +95,14 @@ class Course:
 
     @property
     def structure(self) -> bytes:
-        """Of the trees that the parties know once they have answered (`progress.structure`)."""
-        return self.so_far.after(self.pending).structure()
+        """Of the model, by what the parties know once they have answered (`progress.structure`)."""
+        return self.so_far.after(self.pending).structure(self.rounds)
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the model: it may end before the last one that was asked for."""
+        assert self.booster is not None
+        return min(len(self.booster.trees) // len(self._terms.roots), self._terms.rounds)
 
     def start(self) -> None:
         """Run the program to its first question, unless it stands at a later one already."""
@@ -149,7 +155,7 @@ class Course:
         asked = self._pending
         if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
             assert total is not None
-            values = metrics.values(asked.metrics, total, asked.scale)
+            values = metrics.by_set(asked.metrics, asked.sets, total, asked.scale)
             self.history.append(Round(asked.tree, values, self.roster))
         try:
             query = next(self._program) if total is None else self._program.send(total)

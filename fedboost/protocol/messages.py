@@ -90,9 +90,10 @@ class Assist:
 
 @dataclass(frozen=True)
 class Close:
-    """The model is done. Answered by Attest."""
+    """The model is done: the constant and so many rounds. Answered by Attest."""
 
-    attempt: int = 1
+    attempt: int
+    rounds: int
 
 
 @dataclass(frozen=True)

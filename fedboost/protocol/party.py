@@ -7,13 +7,15 @@ Refuses: queries out of order or that do not fit the tree (PeerError: they come 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
-from fedboost.gbdt import bins, histogram, kernels, metrics
+from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.threads import Threads, blocks
@@ -35,16 +37,26 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
 
+Mask = npt.NDArray[np.bool_]
+TRAIN, VALIDATION = "train", "validation"
+"""The sets of rows that metrics are of."""
+
 
 @dataclass(frozen=True)
 class Shard:
     """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them."""
+    where there is room for what is made of them.
+
+    keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
+    tree grows on, where the terms have a column that says so.
+    """
 
     columns: tuple[Column, ...]
     label: Float32
     weight: Float32
     room: Room = in_memory
+    keys: sampling.Keys | None = None
+    validation: Mask | None = None
 
     @property
     def rows(self) -> int:
@@ -66,7 +78,16 @@ class Party:
         shape = self._loss.outputs, shard.rows
         self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
         self._margin[:] = 0.0
-        self._nodes = RowsOfNodes(shard.rows, self._loss.outputs, self._threads, shard.room)
+        roots = self._loss.outputs
+        self._validation = _validation_of(shard, terms)
+        """Rows that no tree grows on."""
+        self._nodes = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
+        """The rows that the tree grows on."""
+        self._others: RowsOfNodes | None = None
+        """The other rows, which go down the tree all the same, if there are any."""
+        if self._validation is not None or terms.subsample < 1.0:
+            self._others = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
+        self._begin_tree(0)
         self._pairs: Int64 = shard.room(shape, np.dtype(np.int64))
         self._quantised = False
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
@@ -91,12 +112,11 @@ class Party:
                 self._bin(so_far.start)
         if not finished or self.so_far.rounds != so_far.rounds[:finished]:
             self._margin[:], finished = 0.0, 0
-        self._nodes.begin()
-        for done in so_far.rounds[finished:]:
-            self._end_tree(done.splits, done.values)
+        self._begin_tree(finished - 1)
+        for number, done in enumerate(so_far.rounds[finished:], finished - 1):
+            self._end_tree(number, done.splits, done.values)
         if so_far.splits:
-            binned, cut_points, _ = self._started()
-            self._nodes.apply(so_far.splits, binned, cut_points)
+            self._split(so_far.splits)
         self._quantised, self._own = False, None
         self.so_far = so_far
 
@@ -182,7 +202,8 @@ class Party:
             raise PeerError("the cut points were given already")
         self._bin(query)
         self._quantise(query)
-        return np.array(kernels.sum_pairs(self._pairs[0]), np.int64)
+        pairs = self._pairs[0] if self._validation is None else self._pairs[0][~self._validation]
+        return np.array(kernels.sum_pairs(pairs), np.int64)
 
     def _histograms(self, query: HistogramQuery) -> Int64:
         binned, _, layout = self._started()
@@ -199,7 +220,6 @@ class Party:
 
     def _grow(self, query: TreeQuery) -> None:
         """Apply the splits of a question about the tree that grows."""
-        binned, cut_points, _ = self._started()
         tree, levels = self.so_far.tree, self.so_far.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
@@ -212,7 +232,25 @@ class Party:
         if not self._quantised:
             self._quantise(query)
             self._quantised = True
-        self._nodes.apply(query.splits, binned, cut_points)
+        self._split(query.splits)
+
+    def _begin_tree(self, number: int) -> None:
+        """Draw the rows that a tree grows on."""
+        if self._others is None:
+            return self._nodes.begin()
+        grown_on = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
+        if self._terms.subsample < 1.0:
+            assert self._shard.keys is not None
+            salt = self._terms.seed, "subsample", number
+            grown_on &= sampling.drawn(self._shard.keys, self._terms.subsample, *salt)
+        self._nodes.begin(np.flatnonzero(grown_on).astype(np.uint32))
+        return self._others.begin(np.flatnonzero(~grown_on).astype(np.uint32))
+
+    def _split(self, splits: tuple[Split, ...]) -> None:
+        """Send rows to the children of nodes of the tree that grows."""
+        binned, cut_points, _ = self._started()
+        for nodes in filter(None, (self._nodes, self._others)):
+            nodes.apply(splits, binned, cut_points)
 
     def _votes(self, query: VoteQuery) -> Int64:
         self._grow(query)
@@ -252,23 +290,38 @@ class Party:
         self._started()
         if query.tree != self.so_far.tree:
             raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
-        self._end_tree(query.splits, query.values)
+        self._end_tree(query.tree, query.splits, query.values)
 
-        def sums(rows: slice) -> Int64:
-            label, weight = self._shard.label[rows], self._shard.weight[rows]
-            return metrics.sums(query.metrics, self._margins(rows), label, weight, query.scale)
+        def sums(rows: slice, of: str) -> Int64:
+            margin, label, weight = self._margins(rows), self._shard.label[rows], self._shard.weight[rows]
+            if self._validation is not None:
+                chosen = self._validation[rows] == (of == VALIDATION)
+                margin, label, weight = margin[..., chosen], label[chosen], weight[chosen]
+            return metrics.sums(query.metrics, margin, label, weight, query.scale)
 
-        return np.concatenate([self._sum(sums), *([self._sum(self._exponents)] if query.exponents else [])])
+        sets = [self._sum(partial(sums, of=of)) for of in query.sets]
+        return np.concatenate([*sets, *([self._sum(self._exponents)] if query.exponents else [])])
 
-    def _end_tree(self, splits: tuple[Split, ...], values: Values) -> None:
-        """Split the last nodes of a tree, and move each row's margin by its leaf's value."""
-        binned, cut_points, _ = self._started()
-        self._nodes.apply(splits, binned, cut_points)
-        self._nodes.add_values(dict(values), self._margin)
-        self._nodes.begin()
+    def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
+        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
+        self._split(splits)
+        for nodes in filter(None, (self._nodes, self._others)):
+            nodes.add_values(dict(values), self._margin)
+        self._begin_tree(number + 1)
         self._quantised, self._own = False, None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:
             raise PeerError("no cut points were given yet")
         return self._binned
+
+
+def _validation_of(shard: Shard, terms: Terms) -> Mask | None:
+    """The rows that no tree grows on: those of the column, or those that are drawn."""
+    if terms.columns.validation is not None:
+        assert shard.validation is not None
+        return shard.validation
+    if not terms.validation_fraction:
+        return None
+    assert shard.keys is not None
+    return sampling.drawn(shard.keys, terms.validation_fraction, terms.seed, "validation")

@@ -127,8 +127,8 @@ class PartySession:
                     yield from self._answer(message)
                 case Open(turn, attempt, request):
                     yield self._assist(turn, attempt, request)
-                case Close(attempt):
-                    yield self._attest(attempt)
+                case Close(attempt, rounds):
+                    yield self._attest(attempt, rounds)
                 case Bye(reason):
                     made = "" if self._attested else "the aggregator ended the session without a model"
                     self.ended, self._sealer = quoted(reason) or made, None
@@ -321,18 +321,18 @@ class PartySession:
             self._help[request] = answer
         return Assist(turn, attempt, self._help[request])
 
-    def _attest(self, attempt: int) -> Attest:
+    def _attest(self, attempt: int, rounds: int) -> Attest:
         asked, party = self._asked, self._party
         if self._sealer is None or asked is None or party is None or self._terms is None:
             raise PeerError("a model before anything was asked")
         if attempt != self._attempt or asked.attempt != attempt:
             raise PeerError("a model before anything was asked since the parties gathered anew")
         if self._attested is None:
-            self._attested, self._signed_once = self._signed(attempt, self._terms, party), True
+            self._attested, self._signed_once = self._signed(attempt, rounds, self._terms, party), True
         return self._attested
 
-    def _signed(self, attempt: int, terms: Terms, party: Party) -> Attest:
-        told = self._answered, self._transcript, party.so_far.structure()
+    def _signed(self, attempt: int, rounds: int, terms: Terms, party: Party) -> Attest:
+        told = self._answered, self._transcript, party.so_far.structure(rounds)
         if self._site.credentials is None:
             return Attest(attempt, *told, b"", b"")
         signer = self._site.credentials.signer

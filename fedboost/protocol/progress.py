@@ -144,13 +144,13 @@ class ModelSoFar:
         elif self.splits:
             raise Refused("splits before the root was asked for")
 
-    def structure(self) -> bytes:
-        """`structure` of the model so far; nothing before the constant."""
+    def structure(self, rounds: int) -> bytes:
+        """`structure` of the model after so many rounds, or of all there are; nothing before the constant."""
         if self.start is None or not self.rounds:
             return b""
-        constant, *rounds = self.rounds
+        constant, *finished = self.rounds
         cuts, roots = self.start.cut_points.cuts, len(constant.values)
-        trees = (tree for done in rounds for tree in _tree_of(done, cuts, roots).parts(roots))
+        trees = (tree for done in finished[:rounds] for tree in _tree_of(done, cuts, roots).parts(roots))
         return structure(constant.values[0][1], trees)
 
 

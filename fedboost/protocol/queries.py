@@ -202,7 +202,8 @@ class EndRoundQuery:
     """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
 
     Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
-    exponents, exponent counts of the new gradients, hessians and weights.
+    exponents, exponent counts of the new gradients, hessians and weights. Metric sums are of each of these
+    sets of rows, one after the other.
     """
 
     rows: int
@@ -212,10 +213,13 @@ class EndRoundQuery:
     metrics: tuple[str, ...]
     scale: MetricScale
     exponents: bool
+    sets: tuple[str, ...] = ("train",)
 
     @property
     def cells(self) -> int:
-        return metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
+        return (
+            len(self.sets) * metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
+        )
 
     @property
     def cell_bits(self) -> int:
@@ -351,12 +355,14 @@ def check(query: Query, terms: Terms) -> None:
             _check_nodes(terms, tree, splits, nodes)
             if not terms.vote_top_k or of != features or not 1 <= parties <= len(terms.parties):
                 raise Refused(f"votes of {parties} parties on {of} features, the terms say otherwise")
-        case EndRoundQuery(_, tree, splits, values, names, _, exponents):
+        case EndRoundQuery(_, tree, splits, values, names, _, exponents, sets):
             check_tree(terms, tree, splits, values)
             if exponents and not terms.asks_for_exponents:
                 raise Refused("the terms need no exponents of gradients: they have a public bound")
             if names != terms.metrics:
                 raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
+            if sets != terms.sets:
+                raise Refused(f"the terms allow metrics of the rows {', '.join(terms.sets)}")
         case RowsQuery():
             pass
 

@@ -43,12 +43,16 @@ Several = Annotated[tuple[T, ...], FailFast()]
 MAX_FEATURES = 1 << 16
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
+SMALLEST_SHARE = 0.05
+"""Of the rows, for a sum over rows that are drawn: of a handful of rows it would show each."""
 MAX_LEAVES = 1 << 16
 """Of a round."""
 MAX_PARTIES = 1 << 12
 MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
 _OTHER_NAMES = {
+    "random_state": "seed",
+    "n_iter_no_change": "early_stopping_rounds",
     "num_boost_round": "rounds",
     "n_estimators": "rounds",
     "num_rounds": "rounds",
@@ -83,6 +87,12 @@ class Schema(Frozen):
         default=None, description="the label value that counts as 1, where labels are words"
     )
     weight: Name | None = Field(default=None, description="a column of row weights")
+    validation: Name | None = Field(
+        default=None, description="a column of 0 and 1 or false and true: rows that no tree grows on"
+    )
+    row_id: Name | None = Field(
+        default=None, description="a column by which rows are drawn, wherever they are held"
+    )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
     categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
@@ -91,9 +101,14 @@ class Schema(Frozen):
         """Feature names, in order."""
         return (*self.numeric, *self.categorical)
 
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """Columns that are neither features nor the label."""
+        return tuple(filter(None, (self.weight, self.validation, self.row_id)))
+
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "Schema":
-        others = [self.label, *([self.weight] if self.weight else [])]
+        others = [self.label, *self.beside]
         twice = sorted(name for name, count in Counter([*self.features, *others]).items() if count > 1)
         if twice:
             raise ValueError(f"column {twice[0]!r} is named more than once")
@@ -106,8 +121,9 @@ class Schema(Frozen):
 
     @model_validator(mode="after")
     def _names_can_be_written(self) -> "Schema":
-        rules = [*((name, NOT_IN_FEATURES) for name in self.features), (self.label, NOT_IN_TEXT)]
-        for name, rule in [*rules, *([(self.weight, NOT_IN_TEXT)] if self.weight else [])]:
+        others = [self.label, *self.beside]
+        rules = [*((name, NOT_IN_FEATURES) for name in self.features)]
+        for name, rule in [*rules, *((name, NOT_IN_TEXT) for name in others)]:
             if odd := rule.search(name):
                 raise ValueError(
                     f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
@@ -134,9 +150,16 @@ class Terms(Frozen):
     reg_alpha: float = Field(default=0.0, ge=0)
     gamma: float = Field(default=0.0, ge=0)
     min_child_weight: float = Field(default=1.0, ge=0)
+    subsample: float = Field(default=1.0, ge=SMALLEST_SHARE, le=1)
+    colsample_bytree: float = Field(default=1.0, gt=0, le=1)
+    colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
+    colsample_bynode: float = Field(default=1.0, gt=0, le=1)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
     base_score: float | None = None
     num_class: int | None = Field(default=None, ge=2, le=MAX_CLASSES)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
+    validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
+    early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     cut_points: Literal["grid", "kll"] = "grid"
     gradient_bits: int = Field(default=16, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
@@ -191,6 +214,7 @@ class Terms(Frozen):
             if self.objective not in METRICS[name].objectives:
                 fitting = ", ".join(n for n, m in METRICS.items() if self.objective in m.objectives)
                 raise ValueError(f"eval_metric {name} does not fit objective {self.objective}; use {fitting}")
+        self._check_draws()
         if self.base_score is not None:
             try:
                 if abs(self.base_score) > LARGEST_LABEL:
@@ -226,6 +250,22 @@ class Terms(Frozen):
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
+
+    def _check_draws(self) -> None:
+        validation = self.columns.validation
+        if validation is not None and self.validation_fraction:
+            raise ValueError(
+                f"validation_fraction draws validation rows, and column {validation!r} names them: give one"
+            )
+        if 0.0 < self.validation_fraction < SMALLEST_SHARE:
+            raise ValueError(f"validation_fraction must be 0, or {SMALLEST_SHARE:g} to 0.9")
+        if self.early_stopping_rounds is not None and len(self.sets) == 1:
+            raise ValueError(
+                "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
+            )
+        columns = min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
+        if self.vote_top_k and columns < 1.0:
+            raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
 
     def _check_group(self, parties: int) -> None:
         smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
@@ -293,6 +333,17 @@ class Terms(Frozen):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
         return self.eval_metric or (self.loss.metric,)
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets of rows that metrics are of."""
+        validates = self.validation_fraction or self.columns.validation is not None
+        return ("train", "validation") if validates else ("train",)
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether rows are drawn, so that each needs a key."""
+        return self.subsample < 1.0 or self.validation_fraction > 0.0
 
     @property
     def asks_for_exponents(self) -> bool:

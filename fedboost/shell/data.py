@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
+from fedboost.gbdt import sampling
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.loss import LARGEST_LABEL
 from fedboost.protocol.party import Shard
@@ -103,7 +104,7 @@ def to_shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
     except ConfigError as error:
         raise Refused(f"party {site}: {error.public}", error.detail) from None
     try:
-        return _shard(table, terms)
+        return _shard(table, terms, site)
     except ConfigError as error:
         said = f"party {site}: its rows do not fit the terms; its own log says which column and why"
         raise Misfit(said, str(error)) from None
@@ -282,16 +283,21 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_columns(table: "pa.Table", schema: Schema) -> None:
-    for name in (schema.label, *([schema.weight] if schema.weight else []), *schema.features):
+    for name in (schema.label, *schema.beside, *schema.features):
         column_of(table, name)
 
 
-def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
+def _shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
     schema = terms.columns
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     label = _label_of(table, terms)
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
+    keys = _keys(table, terms, site) if terms.draws_rows else None
+    validation = None
+    if schema.validation is not None:
+        parts = (_flags(part, schema.validation) for part in _parts(table, schema.validation))
+        validation = np.concatenate([*parts])
     features: dict[str, Reader] = {name: partial(_finite, name=name) for name in schema.numeric}
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
     if not isinstance(table, StoredTable):
@@ -300,13 +306,13 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms) -> Shard:
         for column, read in zip(values, features.values(), strict=True):
             column[:] = read(table)
         give_back()
-        return Shard(tuple(values), labels, weights)
+        return Shard(tuple(values), labels, weights, keys=keys, validation=validation)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
     for column in columns:
         column.check()
-    return Shard(columns, labels, weights, table.room)
+    return Shard(columns, labels, weights, table.room, keys, validation)
 
 
 def give_back() -> None:
@@ -314,6 +320,33 @@ def give_back() -> None:
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
+
+
+def _keys(table: "pa.Table | StoredTable", terms: Terms, site: str) -> sampling.Keys:
+    """The key of each row: of its id, or of its place at this site where it has none."""
+    name = terms.columns.row_id
+    if name is None:
+        return sampling.keys_of(site, table.num_rows)
+    parts = []
+    for part in _parts(table, name):
+        codes, found = texts(column_of(part, name), name)
+        _refuse_missing(codes < 0, f"row_id {name!r}")
+        parts.append(np.array([sampling.key_of(text) for text in found], np.uint64)[codes])
+    return np.concatenate(parts)
+
+
+def _flags(table: "pa.Table", name: str) -> Rows:
+    """A column of 0 and 1, or of false and true."""
+    values = _plain(column_of(table, name))
+    if str(values.type) == "bool":
+        missing = np.array(values.is_null())
+        _refuse_missing(missing, f"validation {name!r}")
+        flags: Rows = np.array(values, np.bool_)
+        return flags
+    found = numbers(values, name)
+    _refuse_missing(np.isnan(found), f"validation {name!r}")
+    _refuse(table, name, (found != 0.0) & (found != 1.0), "says neither 0 nor 1, false nor true")
+    return np.equal(found, 1.0)
 
 
 def _ones(table: "pa.Table") -> Float32:

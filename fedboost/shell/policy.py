@@ -178,9 +178,8 @@ class Policy(Frozen):
 
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
-    """Every column the terms name: label, weight, features."""
-    weight = () if terms.columns.weight is None else (terms.columns.weight,)
-    return (terms.columns.label, *weight, *terms.columns.features)
+    """Every column the terms name."""
+    return (terms.columns.label, *terms.columns.beside, *terms.columns.features)
 
 
 def summary(terms: Terms) -> str:

@@ -63,6 +63,7 @@ MAX_GREETING = 64 << 10
 """Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
+MAX_SETS = 2
 """Features that one question names, of all its nodes."""
 
 Traffic = Mapping[str, tuple[int, int]]
@@ -138,8 +139,8 @@ def encode_to_party(message: ToParty) -> bytes:
             out = pb.ToParty(ask=ask)
         case Open(turn, attempt, request):
             out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))
-        case Close(attempt):
-            out = pb.ToParty(close=pb.Close(attempt=attempt))
+        case Close(attempt, rounds):
+            out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds))
         case Bye(reason):
             out = pb.ToParty(bye=pb.Bye(reason=reason))
         case _:
@@ -166,7 +167,7 @@ def decode_to_party(data: bytes) -> ToParty:
         case "open":
             return Open(message.open.turn, message.open.attempt, message.open.request)
         case "close":
-            return Close(message.close.attempt)
+            return Close(message.close.attempt, message.close.rounds)
         case "bye":
             return Bye(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
@@ -242,7 +243,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
             )
             return {"histograms": histograms}
-        case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents):
+        case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents, sets):
             end_round = pb.EndRoundQuery(
                 rows=rows,
                 tree=tree,
@@ -252,6 +253,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 weight=_scale_to_pb(scale.weight),
                 residual_exponent=scale.residual_exponent,
                 exponents=exponents,
+                sets=sets,
             )
             return {"end_round": end_round}
         case _:
@@ -308,6 +310,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _few(q.metrics, MAX_METRICS, "metrics"),
                 MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
                 q.exponents,
+                _few(q.sets, MAX_SETS, "sets of rows"),
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
 

@@ -65,6 +65,14 @@ SETTINGS = {
         False,
         {**SMALL, "reg_alpha": 1.0, "reg_lambda": 0.0, "gamma": 0.5, "min_child_weight": 5.0, "max_bin": 16},
     ),
+    "rows drawn": ("binary", True, {**SMALL, "subsample": 0.6, "seed": 5}),
+    "rows drawn, classes": ("classes", False, {**CLASSES, "subsample": 0.6}),
+    "rows held out": ("number", True, {**REGRESSION, "validation_fraction": 0.3, "subsample": 0.8}),
+    "columns drawn": (
+        "binary",
+        False,
+        {**SMALL, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
+    ),
     "few bits": ("binary", True, {**SMALL, "gradient_bits": 8}),
 }
 _pooled = {}
@@ -96,7 +104,7 @@ def test_every_partition_gives_the_model_of_the_pooled_rows(name, partition):
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_the_order_of_delivery_does_not_matter(seed):
     X, y, weight, settings = setting_of("logistic, weights")
-    text = model_of(X, y, PARTITIONS["5 at random"], weight, seed=seed, **settings)
+    text = model_of(X, y, PARTITIONS["5 at random"], weight, delivery=seed, **settings)
     assert text == pooled_model("logistic, weights")
 
 
@@ -132,6 +140,83 @@ def test_metrics_of_the_rounds_are_those_of_the_pooled_rows():
     )
 
 
+# ---- rows that are drawn, and rows that are held out -------------------------------------------------
+
+
+def test_validation_rows_are_watched_and_not_learned_from():
+    X, y, weight = data()
+    held_out = np.random.default_rng(3).random(ROWS) < 0.4
+    settings = {**SMALL, "eval_metric": ["error", "logloss"]}
+    session = run(X, y, PARTITIONS["3 at random"], weight, validation=held_out, **settings)
+    without = run(
+        X, np.where(held_out, 1 - y, y), PARTITIONS["3 at random"], weight, validation=held_out, **settings
+    )
+    assert session.booster.trees == without.booster.trees
+    last = session.history[-1].metrics
+    assert list(last) == ["error", "logloss", "validation-error", "validation-logloss"]
+    for rows, prefix in ((~held_out, ""), (held_out, "validation-")):
+        probability = np.clip(session.booster.predict(X[rows]), 1e-9, 1 - 1e-9)
+        due = log_loss(y[rows], probability, sample_weight=weight[rows])
+        assert last[prefix + "logloss"] == pytest.approx(due, rel=1e-3)
+
+
+def test_a_share_of_the_rows_is_held_out_and_the_seed_says_which():
+    X, y, _ = data()
+    one, other = (
+        run(X, y, PARTITIONS["3 at random"], validation_fraction=0.25, seed=seed, **SMALL) for seed in (0, 1)
+    )
+    assert one.booster.trees != other.booster.trees
+    assert one.history[-1].metrics["validation-logloss"] > one.history[-1].metrics["logloss"]
+
+
+def test_early_stopping_keeps_the_best_round():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 5)).astype(np.float32)
+    y = (X[:, 0] + 2 * rng.normal(size=ROWS) > 0).astype(np.float32)  # soon nothing but noise is left
+    settings = {"validation_fraction": 0.3, "rounds": 40, "max_depth": 3}
+    parts = randomly(ROWS, 3)
+    everything = run(X, y, parts, **settings)
+    losses = [row.metrics["validation-logloss"] for row in everything.history]
+    best = losses.index(min(losses))
+    assert best < 20
+    stopped = run(X, y, parts, early_stopping_rounds=5, **settings)
+    assert [row.metrics["validation-logloss"] for row in stopped.history] == losses[: best + 6]
+    assert stopped.booster.trees == everything.booster.trees[: best + 1]
+    assert len({attest.structure for attest in stopped.attestations.values()}) == 1
+
+
+def test_early_stopping_of_a_metric_that_grows():
+    X, y, _ = data()
+    settings = {**SMALL, "rounds": 30, "validation_fraction": 0.4, "eval_metric": ["logloss", "auc"]}
+    session = run(X, y, PARTITIONS["3 at random"], early_stopping_rounds=3, **settings)
+    found = [row.metrics["validation-auc"] for row in session.history]
+    assert len(session.booster.trees) == found.index(max(found)) + 1 == len(found) - 3
+
+
+def test_no_validation_rows_fail_and_say_so():
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], validation=np.zeros(ROWS), **SMALL)
+    assert "no party has validation rows" in str(session.error)
+
+
+def test_trees_of_a_share_of_the_rows_cover_that_share():
+    X, y, _ = data()
+    trees = run(X, y, one_party(ROWS), subsample=0.5, objective="reg:squarederror", **SMALL).booster.trees
+    covers = [tree.cover[0] for tree in trees]
+    assert len(set(covers)) == SMALL["rounds"]
+    assert all(0.4 * ROWS < cover < 0.6 * ROWS for cover in covers)
+
+
+def test_trees_split_by_the_columns_that_were_drawn():
+    X, y, _ = data()
+    session = run(X, y, one_party(ROWS), colsample_bytree=0.4, **{**SMALL, "rounds": 20})
+    used = [
+        {f for f, left in zip(t.feature, t.left, strict=True) if left >= 0} for t in session.booster.trees
+    ]
+    assert all(len(features) <= 2 for features in used)
+    assert len(set().union(*used)) == 5
+
+
 # ---- votes ------------------------------------------------------------------------------------------
 
 VOTED = {**SMALL, "vote_top_k": 2}
@@ -141,7 +226,7 @@ def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(
     X, y, weight = data()
     parts = PARTITIONS["3 at random"]
     models = {
-        model_of(X, y, parts, weight, seed=seed, protection=protection, **VOTED)
+        model_of(X, y, parts, weight, delivery=seed, protection=protection, **VOTED)
         for protection in ("plain", "masked")
         for seed in range(3)
     }
@@ -151,7 +236,7 @@ def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(
 
 
 @pytest.mark.parametrize("partition", ["one row", "3 at random", "columns of one sign"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "columns drawn"])
 def test_with_all_features_elected_the_model_is_that_of_the_pooled_rows(name, partition):
     X, y, weight, settings = setting_of(name)
     every = {**settings, "vote_top_k": X.shape[1]}

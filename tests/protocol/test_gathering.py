@@ -136,7 +136,7 @@ def test_the_liar_can_also_be_honest():
     liar = Liar()
     liar.train(end_of(2))
     assert liar.so_far.tree == 3
-    assert all(isinstance(*liar.say(party, Close(1)), Attest) for party in liar.terms.parties)
+    assert all(isinstance(*liar.say(party, Close(1, 100)), Attest) for party in liar.terms.parties)
 
 
 SPLIT = Split(0, 0, 2, True, 1)
@@ -362,7 +362,7 @@ def test_nor_a_tree_that_cannot_grow(grown, change):
 def test_but_one_that_can(grown):
     liar = Liar()
     liar.gather(grown, attempt=2)
-    (signed,) = {(end._party.so_far.structure()) for end in liar.ends.values()}
+    (signed,) = {(end._party.so_far.structure(100)) for end in liar.ends.values()}
     assert len(signed) == 32
 
 
@@ -413,7 +413,7 @@ def test_no_help_after_the_model_was_signed():
     liar = Liar()
     liar.gather()
     liar.ask(RowsQuery())
-    liar.say("p0", Close(1))
+    liar.say("p0", Close(1, 100))
     with pytest.raises(Left, match="asked for help after the model was signed"):
         liar.say("p0", Open(1, 1, liar.requests["p0"]))
 
@@ -424,7 +424,7 @@ def test_after_a_signature_the_last_question_alone_is_asked_again():
     so_far = liar.so_far
     liar.ask(end)
     for party in liar.terms.parties:
-        liar.say(party, Close(1))
+        liar.say(party, Close(1, 100))
     liar.gather(so_far)
     liar.ask(end, liar.turn)
     after = liar.so_far

@@ -252,7 +252,7 @@ def test_another_question_in_a_turn_that_was_answered():
 def test_a_model_is_signed_once_and_only_after_questions():
     played = Played(3)
     (party, *_) = played.terms.parties
-    early = Played(3, changing(Ask, lambda m: Close(m.attempt), only=[party]))
+    early = Played(3, changing(Ask, lambda m: Close(m.attempt, 1), only=[party]))
     assert sums_until_one_leaves(early, "a model before anything was asked") == []
     twice = Played(3, lambda party, message: [message, message] if isinstance(message, Close) else [message])
     assert twice.play().state == "done"

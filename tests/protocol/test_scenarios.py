@@ -245,7 +245,7 @@ class OneParty:
             case "Open":
                 return Open(int(values["turn"]), attempt, b"")
             case "Close":
-                return Close(attempt)
+                return Close(attempt, 0)
             case "Ask":
                 turn = int(values.pop("turn"))
                 query = QUERIES[rest[0]]

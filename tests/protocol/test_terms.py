@@ -36,14 +36,22 @@ OTHER = {
     "rejoin_timeout": 60.0,
     "vote_top_k": 1,
     "program": "forest",
+    "subsample": 0.5,
+    "seed": 7,
+    "validation_fraction": 0.25,
 }
+ALONE = {"colsample_bytree": 0.5, "colsample_bylevel": 0.5, "colsample_bynode": 0.5}
+"""Settings that do not go together with all of the above."""
 NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
+NEEDS_VALIDATION = {"early_stopping_rounds": 3}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
     {"weight": "w"},
+    {"validation": "v"},
+    {"row_id": "i"},
     {"numeric": ["a"]},
     {"numeric": ["b", "a"]},
     {"categorical": {}},
@@ -74,7 +82,10 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    assert {*OTHER, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES} == set(Terms.model_fields)
+    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION}
+    assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
+    validated = terms(validation_fraction=0.25)
+    assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
     three = terms(objective="multi:softprob", num_class=3)
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
@@ -82,8 +93,8 @@ def test_every_setting_changes_the_digest():
     plain = terms(protection="plain")
     assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
     digests = {terms().digest}
-    digests |= {terms(**{key: value}).digest for key, value in OTHER.items()}
-    assert len(digests) == 1 + len(OTHER)
+    digests |= {terms(**{key: value}).digest for key, value in (OTHER | ALONE).items()}
+    assert len(digests) == 1 + len(OTHER | ALONE)
 
 
 def refusal_of(**settings):
@@ -212,6 +223,17 @@ def test_terms_are_frozen():
             {"objective": REGRESSION, "eval_metric": ["auc"]},
             "does not fit objective reg:squarederror; use rmse",
         ),
+        ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
+        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or 0.05 to 0.9"),
+        ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
+        (
+            {"validation_fraction": 0.2, "columns": {**COLUMNS, "validation": "v"}},
+            "validation_fraction draws validation rows, and column 'v' names them: give one",
+        ),
+        ({"vote_top_k": 1, "colsample_bynode": 0.5}, "vote_top_k elects features, and colsample_* draws"),
+        ({"columns": {**COLUMNS, "row_id": "a"}}, "column 'a' is named more than once"),
+        ({"columns": {**COLUMNS, "validation": "v\n"}}, r"column 'v\n' cannot have the character '\n'"),
+        ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
         ({"objective": "multi:softprob"}, "multi:softprob needs num_class, the number of classes"),
         ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
         (

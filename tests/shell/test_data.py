@@ -602,6 +602,56 @@ def test_labels_that_do_not_fit_positive() -> None:
 # Weights
 
 
+HELD_OUT = terms(numeric=["x"], validation="v")
+
+
+@pytest.mark.parametrize("flags", [[0, 1, 0], [0.0, 1.0, 0.0], [False, True, False], ["0", "1", "0"]])
+def test_validation_rows_of_a_column(flags: list[Any]) -> None:
+    table = pa.table({"x": [1, 2, 3], "y": [0, 1, 0], "v": flags})
+    found = to_shard(table, HELD_OUT, "north").validation
+    assert found is not None
+    assert found.tolist() == [False, True, False]
+    assert to_shard(table, NUMERIC, "north").validation is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        ([0, 2], "column 'v' says neither 0 nor 1, false nor true: it is 2 in row 2"),
+        (
+            [0, None],
+            "validation 'v' has missing values, fill them in or drop their rows: the first is in row 2",
+        ),
+        (
+            [True, None],
+            "validation 'v' has missing values, fill them in or drop their rows: the first is in row 2",
+        ),
+    ],
+)
+def test_validation_columns_that_are_none(flags: list[Any], said: str) -> None:
+    assert refusal(pa.table({"x": [1, 2], "y": [0, 1], "v": flags}), HELD_OUT) == said
+
+
+def test_rows_have_the_keys_of_their_ids_at_every_site() -> None:
+    drawn = Terms.read({"columns": {"label": "y", "row_id": "i", "numeric": ["x"]}, "subsample": 0.5})
+    rows = {"x": [1, 2, 3], "y": [0, 1, 0]}
+    one = to_shard(pa.table({**rows, "i": ["a", "b", "c"]}), drawn, "north").keys
+    other = to_shard(pa.table({**rows, "i": ["c", "a", "b"]}), drawn, "south").keys
+    assert one is not None
+    assert other is not None
+    assert one[[2, 0, 1]].tolist() == other.tolist()
+    assert len(set(one.tolist())) == 3
+    numbers = [
+        to_shard(pa.table({**rows, "i": ids}), drawn, "north").keys for ids in ([7, 8, 9], [7.0, 8.0, 9.0])
+    ]
+    assert numbers[0] is not None
+    assert numbers[0].tolist() == [*map(int, numbers[1])]  # type: ignore[arg-type]
+    without = drawn.changed(columns={"label": "y", "numeric": ["x"]})
+    north, south = (to_shard(pa.table(rows), without, site).keys for site in ("north", "south"))
+    assert not {*north.tolist()} & {*south.tolist()}  # type: ignore[union-attr]
+    assert "row_id 'i' has missing values" in refusal(pa.table({**rows, "i": ["a", None, "c"]}), drawn)
+
+
 def test_weights() -> None:
     table = pa.table({"x": [1, 2], "y": [0, 1], "w": [0.0, 2.5]})
     assert to_shard(table, WEIGHTED, "north").weight.tolist() == [0, 2.5]

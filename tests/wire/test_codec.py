@@ -143,6 +143,7 @@ queries = st.one_of(
         st.lists(st.sampled_from(sorted(METRICS)), max_size=3).map(tuple),
         st.builds(MetricScale, scales, st.integers(-128, 128)),
         st.booleans(),
+        st.lists(st.text(max_size=20), max_size=2).map(tuple),
     ),
 )
 few_bytes = st.binary(max_size=50)
@@ -166,7 +167,7 @@ to_party = st.one_of(
     st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), so_far),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
     st.builds(Open, u32, u32, few_bytes),
-    st.builds(Close, u32),
+    st.builds(Close, u32, u32),
     st.builds(Bye, words),
 )
 traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)

@@ -175,10 +175,12 @@ class Open(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., request: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Close(_message.Message):
-    __slots__ = ("attempt",)
+    __slots__ = ("attempt", "rounds")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
     attempt: int
-    def __init__(self, attempt: _Optional[int] = ...) -> None: ...
+    rounds: int
+    def __init__(self, attempt: _Optional[int] = ..., rounds: _Optional[int] = ...) -> None: ...
 
 class Bye(_message.Message):
     __slots__ = ("reason",)
@@ -311,7 +313,7 @@ class Split(_message.Message):
     def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "residual_exponent", "exponents")
+    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "residual_exponent", "exponents", "sets")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -320,6 +322,7 @@ class EndRoundQuery(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     RESIDUAL_EXPONENT_FIELD_NUMBER: _ClassVar[int]
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]
+    SETS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: _containers.RepeatedCompositeFieldContainer[Split]
@@ -328,7 +331,8 @@ class EndRoundQuery(_message.Message):
     weight: Scale
     residual_exponent: int
     exponents: bool
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., residual_exponent: _Optional[int] = ..., exponents: _Optional[bool] = ...) -> None: ...
+    sets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., residual_exponent: _Optional[int] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeafValue(_message.Message):
     __slots__ = ("node", "value")
