@@ -106,10 +106,9 @@ def build(
     begins = layout.offsets.astype(np.int64)
     ends = begins + layout.value_bins + layout.missing
     dense = begins[binned.dense], ends[binned.dense]
-    together = min(kernels.TOGETHER, -(-features // threads.number))
 
-    def add(piece: tuple[Rows, Int64, Int64, int]) -> None:
-        rows, of_all, cells, first = piece
+    def add(piece: tuple[Rows, Int64, Int64, int, int]) -> None:
+        rows, of_all, cells, first, together = piece
         if first < features:
             last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
             kernels.build_histogram(binned.by_row, rows, of_all, *dense, first, last, block, scratch, cells)
@@ -120,10 +119,20 @@ def build(
             )
 
     rare = binned.rare
-    firsts = [*range(0, features, together), *([features] if rare is not None else [])]
     for parts in passes(nodes, binned.by_row.shape[0]):
-        pieces = zip(parts, pairs, out, strict=True)
-        threads.each(add, [(*piece, first) for piece in pieces for first in firsts])
+        pieces, extra = [], []
+        for rows, of_all, cells in zip(parts, pairs, out, strict=True):
+            # Threads share the rows of a large node, whose sums they add up; else its features.
+            shares = threads.shares(rows, layout.bins)
+            together = min(kernels.TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
+            for number, share in enumerate(shares):
+                into = np.zeros_like(cells) if number else cells
+                extra += [(cells, into)] if number else []
+                firsts = [*range(0, features, together), *([features] if rare is not None else [])]
+                pieces += [(share, of_all, into, first, together) for first in firsts]
+        threads.each(add, pieces)
+        for cells, more in extra:
+            cells += more
 
 
 def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:

@@ -9,6 +9,11 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.uint32]
+
 Piece = TypeVar("Piece")
 Made = TypeVar("Made")
 
@@ -28,14 +33,23 @@ class Threads:
         every = list(pieces)
         if self._pool is None or len(every) < 2:
             return [work(piece) for piece in every]
+        made: dict[int, Made] = {}
+        places = iter(range(len(every)))
 
-        def share(thread: int) -> list[Made]:
-            return [work(piece) for piece in every[thread :: self.number]]
+        def share() -> None:
+            for place in places:  # whoever is free takes the next one
+                made[place] = work(every[place])
 
         # One task a thread, and this one works, too: to hand over a piece costs as much as many a piece does.
-        others = [self._pool.submit(share, thread) for thread in range(1, self.number)]
-        made = [share(0), *(other.result() for other in others)]
-        return [made[place % self.number][place // self.number] for place in range(len(every))]
+        others = [self._pool.submit(share) for _ in range(1, min(self.number, len(every)))]
+        share()
+        for other in others:
+            other.result()
+        return [made[place] for place in range(len(every))]
+
+    def shares(self, rows: Rows, whole: int) -> list[Rows]:
+        """Rows in one piece a thread; in one piece where they are fewer than `whole`."""
+        return np.array_split(rows, self.number) if self.number > 1 and rows.size >= whole else [rows]
 
 
 ONE = Threads(1)

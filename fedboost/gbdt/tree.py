@@ -7,6 +7,7 @@ Refuses: a split of a node that is not a leaf (PeerError: splits come from outsi
 """
 
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import ONE, Threads
 
 NO_CHILD = -1
+SHARED = 1 << 16
+"""Rows of a node from which on threads share its split."""
 _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
@@ -159,16 +162,25 @@ class RowsOfNodes:
             raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
 
     def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
-        def part(split: Split) -> int:
+        def part(piece: tuple[Split, Rows, Rows]) -> int:
+            split, rows, scratch = piece
             value_bins = cut_points.cuts[split.feature].size + 1
             missing_bin = value_bins if cut_points.missing[split.feature] else -1
-            codes, (root, start, end) = binned.by_feature[split.feature], self._ranges[split.node]
-            rows, scratch = self._rows[root, start:end], self._scratch[root, start:end]
+            codes = binned.by_feature[split.feature]
             left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, scratch)
             return int(left)
 
-        for split, left in zip(splits, self._threads.each(part, splits), strict=True):
+        pieces = []
+        for split in splits:
+            root, start, end = self._ranges[split.node]
+            several = (
+                self._threads.shares(of[root, start:end], SHARED) for of in (self._rows, self._scratch)
+            )
+            pieces += [(split, rows, scratch) for rows, scratch in zip(*several, strict=True)]
+        counts = iter(zip(pieces, self._threads.each(part, pieces), strict=True))
+        for split, of_split in groupby(counts, key=lambda one: one[0][0]):
             root, start, end = self._ranges.pop(split.node)
+            left = _joined(self._rows[root, start:end], [(rows, count) for (_, rows, _), count in of_split])
             self._ranges[split.left] = (root, start, start + left)
             self._ranges[split.left + 1] = (root, start + left, end)
 
@@ -185,3 +197,16 @@ class RowsOfNodes:
         leaves = [self.of(node) for node in values]
         for parts in passes(leaves, margin.shape[1]):
             self._threads.each(add, zip(parts, values, values.values(), strict=True))
+
+
+def _joined(rows: Rows, shares: list[tuple[Rows, int]]) -> int:
+    """Shares of `rows`, each parted, as one: all that go left first. How many do."""
+    if len(shares) == 1:
+        return shares[0][1]
+    right = np.concatenate([share[left:] for share, left in shares])
+    end = 0
+    for share, left in shares:
+        rows[end : end + left] = share[:left]  # never ahead of what is still to be moved
+        end += left
+    rows[end:] = right
+    return end
