@@ -14,7 +14,7 @@ from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Split, Tree
-from fedboost.programs.frontier import Columns, Leaf, Level, Parted, add_children, elect
+from fedboost.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
 from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import (
@@ -108,17 +108,21 @@ def _grow(
     for root in sums:
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
     frontier = [Leaf(node, node, 0, root) for node, root in zip(terms.roots, sums, strict=True)]
-    columns = Columns(terms, number)
+    columns, growth = Columns(terms, number), Growth(terms)
+    news: tuple[Split, ...] = ()
     while True:
-        splits, wanted = [], []
         for leaf in frontier:
             best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total)
             if best is not None:
-                splits.append(add_children(tree, leaf, best, cut_points, rule))
-                parted = Parted(leaf, best, splits[-1].left, rule)
+                growth.add(leaf, best)
+        wanted: list[Parted] = []
+        while growth.goes_on and not wanted:
+            for leaf, best in growth.next():
+                split = add_children(tree, leaf, best, cut_points, rule)
+                news += (split,)
+                parted = Parted(leaf, best, split.left, rule)
                 if leaf.depth + 1 < terms.max_depth and parted.open:
                     wanted.append(parted)
-        news = tuple(splits)
         if not wanted:
             return tree, news
         try:
@@ -131,5 +135,6 @@ def _grow(
             level = Level(wanted, elected)
             query = level.query(terms, rows, number, news, layout)
             frontier = level.leaves(query.by_node((yield query)))
+            news = ()
         except CutShort:
             return tree, news

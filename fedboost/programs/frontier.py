@@ -5,6 +5,7 @@ it, for every feature that is known of the parent; cells are as wide as the pare
 Refuses: sums of a child that are not those its parent's split gave (PeerError).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,45 @@ class Columns:
         some = sampling.some_of(some, terms.colsample_bytree, *at, "tree", leaf.root)
         some = sampling.some_of(some, terms.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
         return layout.among(sampling.some_of(some, terms.colsample_bynode, *at, "node", leaf.node))
+
+
+class Growth:
+    """The leaves that gain by a split, and which of them are split next.
+
+    depthwise: all of them, in the order of their numbers. lossguide: of each tree the better half, so that a
+    tree takes few turns though it grows where it gains most.
+    """
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+        self._most = terms.most_leaves // len(terms.roots)
+        self._waiting: list[tuple[Leaf, BestSplit]] = []
+        self._leaves = Counter(terms.roots)
+
+    def add(self, leaf: Leaf, best: BestSplit) -> None:
+        """A leaf that could be split."""
+        self._waiting.append((leaf, best))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether any leaf is still to be split."""
+        return any(self._leaves[leaf.root] < self._most for leaf, _ in self._waiting)
+
+    def next(self) -> list[tuple[Leaf, BestSplit]]:
+        """Those that are split now, in the order of their numbers."""
+        lossguide = self._terms.grow_policy == "lossguide"
+        ranked = sorted(self._waiting, key=lambda one: (-one[1].gain if lossguide else 0.0, one[0].node))
+        may = Counter(leaf.root for leaf, _ in ranked)
+        for root, waiting in may.items():
+            better = -(-waiting // 2) if lossguide else waiting
+            may[root] = min(better, self._most - self._leaves[root])
+        chosen: list[tuple[Leaf, BestSplit]] = []
+        self._waiting = []
+        for leaf, best in ranked:
+            (chosen if may[leaf.root] > 0 else self._waiting).append((leaf, best))
+            may[leaf.root] -= 1
+        self._leaves += Counter(leaf.root for leaf, _ in chosen)
+        return sorted(chosen, key=lambda one: one[0].node)
 
 
 @dataclass(frozen=True)

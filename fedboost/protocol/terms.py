@@ -51,6 +51,8 @@ MAX_PARTIES = 1 << 12
 MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
 _OTHER_NAMES = {
+    "num_leaves": "max_leaves",
+    "max_leaf_nodes": "max_leaves",
     "random_state": "seed",
     "n_iter_no_change": "early_stopping_rounds",
     "num_boost_round": "rounds",
@@ -150,6 +152,8 @@ class Terms(Frozen):
     reg_alpha: float = Field(default=0.0, ge=0)
     gamma: float = Field(default=0.0, ge=0)
     min_child_weight: float = Field(default=1.0, ge=0)
+    grow_policy: Literal["depthwise", "lossguide"] = "depthwise"
+    max_leaves: int = Field(default=0, ge=0, le=MAX_LEAVES)
     subsample: float = Field(default=1.0, ge=SMALLEST_SHARE, le=1)
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
@@ -214,6 +218,8 @@ class Terms(Frozen):
             if self.objective not in METRICS[name].objectives:
                 fitting = ", ".join(n for n, m in METRICS.items() if self.objective in m.objectives)
                 raise ValueError(f"eval_metric {name} does not fit objective {self.objective}; use {fitting}")
+        if self.max_leaves == 1:
+            raise ValueError("max_leaves 1 is a tree without a split; 0 is no limit")
         self._check_draws()
         if self.base_score is not None:
             try:
@@ -300,7 +306,8 @@ class Terms(Frozen):
     def levels(self) -> int:
         """The most questions about one tree before its end: its levels, and the votes before each but the
         root's."""
-        return 2 * self.max_depth - 1 if self.vote_top_k else self.max_depth
+        deepest = self.max_depth if self.grow_policy == "depthwise" else self.most_leaves
+        return 2 * deepest - 1 if self.vote_top_k else deepest
 
     @cached_property
     def loss(self) -> Loss:
@@ -315,7 +322,8 @@ class Terms(Frozen):
     @property
     def most_leaves(self) -> int:
         """Of a round's trees."""
-        return len(self.roots) << self.max_depth
+        deepest: int = 1 << self.max_depth
+        return len(self.roots) * min(deepest, self.max_leaves or deepest)
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
         """What decides on splits and leaf values, for sums of these scales."""

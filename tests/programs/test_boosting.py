@@ -65,6 +65,13 @@ SETTINGS = {
         False,
         {**SMALL, "reg_alpha": 1.0, "reg_lambda": 0.0, "gamma": 0.5, "min_child_weight": 5.0, "max_bin": 16},
     ),
+    "best leaves first": (
+        "binary",
+        False,
+        {**SMALL, "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 6},
+    ),
+    "best leaves first, classes": ("classes", True, {**CLASSES, "grow_policy": "lossguide", "max_leaves": 4}),
+    "few leaves": ("number", False, {**REGRESSION, "max_leaves": 6}),
     "rows drawn": ("binary", True, {**SMALL, "subsample": 0.6, "seed": 5}),
     "rows drawn, classes": ("classes", False, {**CLASSES, "subsample": 0.6}),
     "rows held out": ("number", True, {**REGRESSION, "validation_fraction": 0.3, "subsample": 0.8}),
@@ -205,6 +212,28 @@ def test_trees_of_a_share_of_the_rows_cover_that_share():
     covers = [tree.cover[0] for tree in trees]
     assert len(set(covers)) == SMALL["rounds"]
     assert all(0.4 * ROWS < cover < 0.6 * ROWS for cover in covers)
+
+
+@pytest.mark.parametrize("leaves", [2, 5, 12])
+@pytest.mark.parametrize("policy", ["depthwise", "lossguide"])
+def test_trees_have_at_most_so_many_leaves(policy, leaves):
+    X, y, _ = data("classes")
+    settings = {**CLASSES, "max_depth": 8, "grow_policy": policy, "max_leaves": leaves}
+    trees = run(X, y, PARTITIONS["3 at random"], **settings).booster.trees
+    assert len(trees) == CLASSES["rounds"] * CLASSES["num_class"]
+    assert {len(tree.leaves) for tree in trees} == {leaves}
+
+
+def test_best_first_trees_grow_where_they_gain_most():
+    """Of the same number of leaves they fit the training rows better, in fewer turns than leaves."""
+    X, y, _ = data("number")
+    losses, turns = {}, {}
+    for policy in ("depthwise", "lossguide"):
+        settings = {**REGRESSION, "max_depth": 10, "max_leaves": 16, "grow_policy": policy}
+        session = run(X, y, PARTITIONS["3 at random"], **settings)
+        losses[policy], turns[policy] = session.history[-1].metrics["rmse"], session.turn
+    assert losses["lossguide"] < losses["depthwise"]
+    assert turns["lossguide"] < 16 * REGRESSION["rounds"]
 
 
 def test_trees_split_by_the_columns_that_were_drawn():
