@@ -10,7 +10,7 @@ The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -35,19 +35,26 @@ _BEYOND_FLOAT32 = 1e39
 
 @dataclass(frozen=True)
 class Booster:
-    """Trees over named features: where a row has several outputs, those of the first round for each of them,
-    then those of the second. `base_score` is the constant prediction boosting started from."""
+    """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
+    then for the second; those of the second round. `base_score` is the constant boosting started from."""
 
     loss: Loss
     base_score: float
     features: tuple[str, ...]
     trees: tuple[Tree, ...] = field(repr=False)
+    num_parallel_tree: int = 1
+
+    @property
+    def roots(self) -> int:
+        """Trees of a round."""
+        return self.loss.outputs * self.num_parallel_tree
 
     @cached_property
     def _nodes(self) -> Any:
         """The trees of each output as the columns `kernels.predict_margins` takes."""
-        outputs = self.loss.outputs
-        return [_columns(self.trees[output::outputs]) for output in range(outputs)]
+        of_output = [number % self.roots // self.num_parallel_tree for number in range(len(self.trees))]
+        pairs = list(zip(self.trees, of_output, strict=True))
+        return [_columns([tree for tree, of in pairs if of == output]) for output in range(self.loss.outputs)]
 
     @property
     def objective(self) -> str:
@@ -110,9 +117,14 @@ class Booster:
                     "feature_types": ["float"] * width,
                     "gradient_booster": {
                         "model": {
-                            "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(count)},
-                            "iteration_indptr": list(range(0, count + 1, outputs)),
-                            "tree_info": [number % outputs for number in range(count)],
+                            "gbtree_model_param": {
+                                "num_parallel_tree": str(self.num_parallel_tree),
+                                "num_trees": str(count),
+                            },
+                            "iteration_indptr": list(range(0, count + 1, self.roots)),
+                            "tree_info": [
+                                number % self.roots // self.num_parallel_tree for number in range(count)
+                            ],
                             "trees": [_tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
                         },
                         "name": "gbtree",
@@ -141,10 +153,11 @@ class Booster:
             objective = dict(learner["objective"])
             name = str(objective.pop("name"))
             stated = {key: value for of in objective.values() for key, value in of.items()}
-            parameters = learner["learner_model_param"]
+            parameters, of_trees = learner["learner_model_param"], learner["gradient_booster"]["model"]
+            parallel = int(of_trees["gbtree_model_param"]["num_parallel_tree"])
             features = tuple(str(name) for name in learner["feature_names"])
             with np.errstate(over="ignore"):
-                trees = tuple(_tree_from_json(t) for t in learner["gradient_booster"]["model"]["trees"])
+                trees = tuple(_tree_from_json(t) for t in of_trees["trees"])
             score = float(parameters["base_score"])
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -161,12 +174,13 @@ class Booster:
         for number, tree in enumerate(trees):
             _check_tree(tree, number, len(features), source)
         try:
-            sound = math.isfinite(loss.margin(score)) and len(trees) % loss.outputs == 0
+            sound = math.isfinite(loss.margin(score)) and parallel > 0
+            sound = sound and len(trees) % (loss.outputs * parallel) == 0
         except ConfigError:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
-        booster = cls(loss, score, features, trees)
+        booster = cls(loss, score, features, trees, parallel)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read what stands there otherwise, and predict something else.
             raise ConfigError(
@@ -175,7 +189,7 @@ class Booster:
         return booster, attributes
 
 
-def _columns(trees: tuple[Tree, ...]) -> tuple[npt.NDArray[Any], ...]:
+def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
     sizes = [len(tree.left) for tree in trees]
     roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
 

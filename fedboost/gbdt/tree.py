@@ -6,6 +6,7 @@ grows a tree for each of several outputs they grow as one, with a root each, num
 Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -112,16 +113,16 @@ class RowsOfNodes:
         self._scratch: Rows = room((roots, rows), np.dtype(np.uint32))
         self.begin()
 
-    def begin(self, members: Rows | None = None) -> None:
-        """A new tree: all rows are in each root, or those of these numbers, increasing."""
-        roots, rows = self._rows.shape
-        for of_root in self._rows:
+    def begin(self, members: Sequence[Rows] | None = None) -> None:
+        """A new tree: all rows are in each root, or those of these numbers in each, increasing."""
+        self._ranges = {}
+        for root, of_root in enumerate(self._rows):
+            size = of_root.size if members is None else members[root].size
             if members is None:
                 kernels.count_up(of_root)
             else:
-                of_root[: members.size] = members
-        size = rows if members is None else members.size
-        self._ranges = {root: (root, 0, size) for root in range(roots)}
+                of_root[:size] = members[root]
+            self._ranges[root] = (root, 0, size)
 
     def of(self, node: int) -> Rows:
         """Row numbers of a leaf, increasing."""
@@ -185,18 +186,22 @@ class RowsOfNodes:
             self._ranges[split.left + 1] = (root, start + left, end)
 
     def add_values(self, values: dict[int, float], margin: Float64) -> None:
-        """Move the margin of each row by the value of its leaf of each root: float64 [roots, rows]. Every
-        leaf must have a value."""
+        """Move the margins of each row, float64 [outputs, rows], by the values of its leaves: each output has
+        equally many roots, those of the first output first. Every leaf must have a value."""
         if set(values) != set(self._ranges):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
+        of_output = self._rows.shape[0] // margin.shape[0]
 
         def add(piece: tuple[Rows, int, float]) -> None:
             rows, node, value = piece
-            kernels.add_value(margin[self.root_of(node)], rows, value)
+            kernels.add_value(margin[self.root_of(node) // of_output], rows, value)
 
-        leaves = [self.of(node) for node in values]
-        for parts in passes(leaves, margin.shape[1]):
-            self._threads.each(add, zip(parts, values, values.values(), strict=True))
+        for tree in range(of_output):  # one after the other: they move the same margins
+            nodes = [node for node in values if self.root_of(node) % of_output == tree]
+            for parts in passes([self.of(node) for node in nodes], margin.shape[1]):
+                self._threads.each(
+                    add, [(rows, node, values[node]) for rows, node in zip(parts, nodes, strict=True)]
+                )
 
 
 def _joined(rows: Rows, shares: list[tuple[Rows, int]]) -> int:

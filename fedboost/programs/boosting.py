@@ -34,7 +34,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    values = tuple((root, terms.loss.margin(score)) for root in terms.roots)
+    constant, first = terms.loss.margin(score), slice(None, None, terms.num_parallel_tree)
+    values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
         raise ConfigError(
@@ -52,7 +53,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
         if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
             break
     kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
-    return Booster(terms.loss, score, terms.columns.features, tuple(trees[: kept * len(terms.roots)]))
+    kept_trees = tuple(trees[: kept * len(terms.roots)])
+    return Booster(terms.loss, score, terms.columns.features, kept_trees, terms.num_parallel_tree)
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
@@ -107,7 +109,7 @@ def _grow(
     tree = Tree()
     for root in sums:
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
-    frontier = [Leaf(node, node, 0, root) for node, root in zip(terms.roots, sums, strict=True)]
+    frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
     columns, growth = Columns(terms, number), Growth(terms)
     news: tuple[Split, ...] = ()
     while True:

@@ -25,30 +25,48 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Leaf:
-    """A leaf that may still split: its number, the root it is below, its depth, and its sums."""
+    """A leaf that may still split: its number, the root it is below, the features its path splits by, and its
+    sums."""
 
     node: int
     root: int
-    depth: int
+    path: tuple[int, ...]
     sums: NodeSums
+
+    @property
+    def depth(self) -> int:
+        """Splits above it."""
+        return len(self.path)
 
 
 class Columns:
-    """By which features the nodes of a round's trees may split: shares of shares, as XGBoost draws them."""
+    """By which features the nodes of a round's trees may split: shares of shares, as XGBoost draws them, and
+    only such as may meet on a path."""
 
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, tree
+        place = {name: number for number, name in enumerate(terms.columns.features)}
+        shares = terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode
+        self._all = min(shares) == 1.0 and not terms.interaction_constraints
+        self._groups = [{place[name] for name in group} for group in terms.interaction_constraints]
 
     def of(self, leaf: Leaf) -> Layout:
         """The layout of those among the features that are known of a leaf."""
-        terms, layout = self._terms, leaf.sums.layout
-        if min(terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode) == 1.0:
+        layout = leaf.sums.layout
+        if self._all:
             return layout
-        at = terms.seed, self._tree
+        some = {*self._drawn(leaf)} & {*layout.features}
+        if self._groups and leaf.path:
+            together = [group for group in self._groups if {*leaf.path} <= group]
+            some &= {*leaf.path}.union(*together)
+        return layout.among(tuple(sorted(some)))
+
+    def _drawn(self, leaf: Leaf) -> tuple[int, ...]:
+        terms, at = self._terms, (self._terms.seed, self._tree)
         some: tuple[int, ...] = tuple(range(len(terms.columns.features)))
         some = sampling.some_of(some, terms.colsample_bytree, *at, "tree", leaf.root)
         some = sampling.some_of(some, terms.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
-        return layout.among(sampling.some_of(some, terms.colsample_bynode, *at, "node", leaf.node))
+        return sampling.some_of(some, terms.colsample_bynode, *at, "node", leaf.node)
 
 
 class Growth:
@@ -139,7 +157,8 @@ class Parted:
         if self.other(asks[0]) in self.open:
             sibling = self.leaf.sums.sibling(told[0])
             known[self.other(asks[0])] = sibling.joined(told[1], elected) if len(told) > 1 else sibling
-        return [Leaf(node, self.leaf.root, self.leaf.depth + 1, known[node]) for node in self.open]
+        path = (*self.leaf.path, self.best.feature)
+        return [Leaf(node, self.leaf.root, path, known[node]) for node in self.open]
 
 
 @dataclass(frozen=True)

@@ -78,7 +78,7 @@ class Party:
         shape = self._loss.outputs, shard.rows
         self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
         self._margin[:] = 0.0
-        roots = self._loss.outputs
+        roots = len(terms.roots)
         self._validation = _validation_of(shard, terms)
         """Rows that no tree grows on."""
         self._nodes = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
@@ -214,7 +214,7 @@ class Party:
         self._grow(query)
         nodes = [self._nodes.of(node) for node in query.nodes]
         out = np.zeros((len(nodes), layout.cells + histogram.STATS), np.int64)
-        pairs = [self._pairs[self._nodes.root_of(node)] for node in query.nodes]
+        pairs = [self._pairs_of(node) for node in query.nodes]
         histogram.build(binned, nodes, pairs, layout, query.gradient.limit, out, self._threads)
         return out.reshape(-1)
 
@@ -238,13 +238,23 @@ class Party:
         """Draw the rows that a tree grows on."""
         if self._others is None:
             return self._nodes.begin()
-        grown_on = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
+        drawn = [self._drawn(number, root) for root in self._terms.roots]
+        self._nodes.begin([np.flatnonzero(rows).astype(np.uint32) for rows in drawn])
+        return self._others.begin([np.flatnonzero(~rows).astype(np.uint32) for rows in drawn])
+
+    def _drawn(self, number: int, root: int) -> Mask:
+        """The rows that a tree grows on: the same for all outputs, others for each parallel tree."""
+        rows = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
         if self._terms.subsample < 1.0:
             assert self._shard.keys is not None
-            salt = self._terms.seed, "subsample", number
-            grown_on &= sampling.drawn(self._shard.keys, self._terms.subsample, *salt)
-        self._nodes.begin(np.flatnonzero(grown_on).astype(np.uint32))
-        return self._others.begin(np.flatnonzero(~grown_on).astype(np.uint32))
+            salt = self._terms.seed, "subsample", number, root % self._terms.num_parallel_tree
+            rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *salt)
+        return rows
+
+    def _pairs_of(self, node: int) -> Int64:
+        """The gradients and hessians that a node of the tree that grows has sums of."""
+        pairs: Int64 = self._pairs[self._nodes.root_of(node) // self._terms.num_parallel_tree]
+        return pairs
 
     def _split(self, splits: tuple[Split, ...]) -> None:
         """Send rows to the children of nodes of the tree that grows."""
@@ -282,7 +292,7 @@ class Party:
         if self._own is None:
             binned, _, layout = self._started()
             self._own = OwnHistograms(
-                binned, layout, self._nodes, self._pairs, query.gradient.limit, self._threads
+                binned, layout, self._nodes, self._pairs_of, query.gradient.limit, self._threads
             )
         return self._own
 

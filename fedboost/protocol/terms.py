@@ -154,10 +154,12 @@ class Terms(Frozen):
     min_child_weight: float = Field(default=1.0, ge=0)
     grow_policy: Literal["depthwise", "lossguide"] = "depthwise"
     max_leaves: int = Field(default=0, ge=0, le=MAX_LEAVES)
+    num_parallel_tree: int = Field(default=1, ge=1, le=MAX_CLASSES)
     subsample: float = Field(default=1.0, ge=SMALLEST_SHARE, le=1)
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
+    interaction_constraints: Several[Several[Name]] = Field(default=(), max_length=MAX_FEATURES)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     base_score: float | None = None
     num_class: int | None = Field(default=None, ge=2, le=MAX_CLASSES)
@@ -208,10 +210,10 @@ class Terms(Frozen):
                 if multi
                 else f"num_class is for multi:softprob; {self.objective} has none"
             )
-        if multi and self.most_leaves > MAX_LEAVES:
+        if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
             raise ValueError(
-                f"num_class {self.num_class} trees of depth {self.max_depth} a round are too many: at most "
-                f"{MAX_LEAVES} leaves"
+                f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
+                f"{MAX_LEAVES} leaves; lower max_depth, or set max_leaves"
             )
         for name in self.eval_metric:
             _known(name, METRICS, "eval_metric")
@@ -269,6 +271,12 @@ class Terms(Frozen):
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
+        for name in {name for group in self.interaction_constraints for name in group}:
+            if name not in self.columns.features:
+                raise ValueError(
+                    f"interaction_constraints names {name[:_LONGEST]!r}, which is no feature"
+                    f"{nearest(name, self.columns.features)}"
+                )
         columns = min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         if self.vote_top_k and columns < 1.0:
             raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
@@ -316,8 +324,8 @@ class Terms(Frozen):
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
-        """The roots that grow in a round: one an output."""
-        return tuple(range(self.loss.outputs))
+        """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
+        return tuple(range(self.loss.outputs * self.num_parallel_tree))
 
     @property
     def most_leaves(self) -> int:
@@ -332,7 +340,7 @@ class Terms(Frozen):
             self.reg_alpha,
             self.gamma,
             self.min_child_weight,
-            self.learning_rate,
+            self.learning_rate / self.num_parallel_tree,
             gradient,
             hessian,
         )

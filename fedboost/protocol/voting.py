@@ -5,6 +5,8 @@ votes, and as the bins of elected features.
 Refuses: more of them than would be answered in one vector (Refused).
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedboost.errors import Refused
@@ -25,11 +27,11 @@ class OwnHistograms:
         binned: BinnedRows,
         layout: Layout,
         rows: RowsOfNodes,
-        pairs: Int64,
+        pairs: Callable[[int], Int64],
         limit: int,
         threads: Threads,
     ) -> None:
-        """rows: of the tree that grows; pairs, limit: of its gradients, as `histogram.build` takes them."""
+        """rows: of the tree that grows; pairs, limit: a node's gradients, as `histogram.build` takes them."""
         self._binned = binned
         self._layout = layout
         self._rows = rows
@@ -42,7 +44,7 @@ class OwnHistograms:
         """The histogram of a leaf, and the last pair of its sums."""
         if node not in self._known:
             own = np.zeros((1, self._layout.cells + histogram.STATS), np.int64)
-            of, pairs = [self._rows.of(node)], [self._pairs[self._rows.root_of(node)]]
+            of, pairs = [self._rows.of(node)], [self._pairs(node)]
             histogram.build(self._binned, of, pairs, self._layout, self._limit, own, self._threads)
             self._known[node] = own[0]
         return self._known[node]

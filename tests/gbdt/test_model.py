@@ -18,6 +18,8 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 OBJECTIVES = {"binary:logistic": {}, "reg:squarederror": {}, "multi:softprob": {"num_class": 3}}
+FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}
+"""Beside each of them: three trees for each output in each round."""
 
 
 def data(objective):
@@ -34,10 +36,13 @@ def data(objective):
     return X, (100 + 10 * signal).astype(np.float32)
 
 
-@pytest.fixture(scope="module", params=OBJECTIVES)
+@pytest.fixture(
+    scope="module", params=[(name, more) for name in OBJECTIVES for more in ({}, FOREST)], ids=str
+)
 def trained(request):
-    X, y = data(request.param)
-    settings = {"objective": request.param, **OBJECTIVES[request.param]}
+    objective, more = request.param
+    X, y = data(objective)
+    settings = {"objective": objective, **OBJECTIVES[objective], **more}
     session = run(X, y, randomly(len(y), 2), rounds=8, max_depth=4, **settings)
     assert session.error is None
     return X, session.booster
@@ -91,7 +96,7 @@ def test_xgboost_reads_names_covers_and_gains(trained):
     _, booster = trained
     loaded = load(booster.to_xgboost())
     assert loaded.feature_names == list(booster.features)
-    assert loaded.num_boosted_rounds() == len(booster.trees) // booster.loss.outputs == 8
+    assert loaded.num_boosted_rounds() == len(booster.trees) // booster.roots == 8
     for kind in ("gain", "cover", "weight"):
         theirs = loaded.get_score(importance_type=kind)
         ours = booster.importance(kind)

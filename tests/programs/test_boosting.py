@@ -71,7 +71,14 @@ SETTINGS = {
         {**SMALL, "grow_policy": "lossguide", "max_leaves": 7, "max_depth": 6},
     ),
     "best leaves first, classes": ("classes", True, {**CLASSES, "grow_policy": "lossguide", "max_leaves": 4}),
+    "constrained": ("binary", False, {**SMALL, "interaction_constraints": [["f0", "f1"], ["f1", "f3"]]}),
     "few leaves": ("number", False, {**REGRESSION, "max_leaves": 6}),
+    "forests": (
+        "number",
+        True,
+        {**REGRESSION, "num_parallel_tree": 3, "subsample": 0.6, "colsample_bynode": 0.7},
+    ),
+    "forests, classes": ("classes", False, {**CLASSES, "num_parallel_tree": 2, "subsample": 0.6}),
     "rows drawn": ("binary", True, {**SMALL, "subsample": 0.6, "seed": 5}),
     "rows drawn, classes": ("classes", False, {**CLASSES, "subsample": 0.6}),
     "rows held out": ("number", True, {**REGRESSION, "validation_fraction": 0.3, "subsample": 0.8}),
@@ -128,7 +135,7 @@ def test_the_models_compared_are_models():
     assert len(set(texts)) == len(SETTINGS)
     for text in texts:
         trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
-        assert len(trees) in (SMALL["rounds"], SMALL["rounds"] * CLASSES["num_class"])
+        assert len(trees) in (4, 4 * 3, 4 * 3 * 2)
         assert all(len(tree["left_children"]) > 3 for tree in trees)
 
 
@@ -236,6 +243,46 @@ def test_best_first_trees_grow_where_they_gain_most():
     assert turns["lossguide"] < 16 * REGRESSION["rounds"]
 
 
+def test_a_forest_is_a_round_of_parallel_trees_and_better_than_one():
+    X, y, _ = data()
+    X_train, y_train, X_test, y_test = split_in_two(X, y)
+    forest = {"rounds": 1, "learning_rate": 1.0, "subsample": 0.6, "colsample_bynode": 0.6, "max_depth": 8}
+    found = []
+    for trees in (1, 100):
+        session = run(X_train, y_train, randomly(len(y_train), 3), num_parallel_tree=trees, **forest)
+        assert len(session.booster.trees) == trees
+        found.append(roc_auc_score(y_test, session.booster.predict(X_test)))
+    assert found[1] > found[0] + 0.02
+
+
+def test_features_meet_on_a_path_only_where_they_may():
+    """As XGBoost's constraint of the same name; a feature of no group meets none."""
+    X, y, _ = data()
+    groups = [["f0", "f1"], ["f1", "f3"]]
+    session = run(
+        X, y, PARTITIONS["3 at random"], interaction_constraints=groups, **{**SMALL, "max_depth": 6}
+    )
+    allowed = [{0, 1}, {1, 3}, {2}, {4}]
+    paths = {path for tree in session.booster.trees for path in paths_of(tree)}
+    assert all(any(path <= group for group in allowed) for path in paths)
+    assert {frozenset({0, 1}), frozenset({1, 3})} <= paths
+    free = {
+        path
+        for tree in run(X, y, PARTITIONS["3 at random"], **SMALL).booster.trees
+        for path in paths_of(tree)
+    }
+    assert not all(any(path <= group for group in allowed) for path in free)
+
+
+def paths_of(tree):
+    """The features of the splits above each leaf."""
+    above = {0: frozenset()}
+    for node, left in enumerate(tree.left):
+        if left >= 0:
+            above[left] = above[left + 1] = above.pop(node) | {tree.feature[node]}
+    return above.values()
+
+
 def test_trees_split_by_the_columns_that_were_drawn():
     X, y, _ = data()
     session = run(X, y, one_party(ROWS), colsample_bytree=0.4, **{**SMALL, "rounds": 20})
@@ -245,6 +292,8 @@ def test_trees_split_by_the_columns_that_were_drawn():
     assert all(len(features) <= 2 for features in used)
     assert len(set().union(*used)) == 5
 
+
+COLUMNS_DRAWN = "colsample_bytree", "colsample_bylevel", "colsample_bynode"
 
 # ---- votes ------------------------------------------------------------------------------------------
 
@@ -265,7 +314,7 @@ def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(
 
 
 @pytest.mark.parametrize("partition", ["one row", "3 at random", "columns of one sign"])
-@pytest.mark.parametrize("name", [name for name in SETTINGS if name != "columns drawn"])
+@pytest.mark.parametrize("name", [name for name in SETTINGS if not {*COLUMNS_DRAWN} & {*SETTINGS[name][2]}])
 def test_with_all_features_elected_the_model_is_that_of_the_pooled_rows(name, partition):
     X, y, weight, settings = setting_of(name)
     every = {**settings, "vote_top_k": X.shape[1]}

@@ -38,6 +38,8 @@ OTHER = {
     "program": "forest",
     "grow_policy": "lossguide",
     "max_leaves": 9,
+    "num_parallel_tree": 2,
+    "interaction_constraints": [["a", "b"]],
     "subsample": 0.5,
     "seed": 7,
     "validation_fraction": 0.25,
@@ -225,6 +227,10 @@ def test_terms_are_frozen():
             {"objective": REGRESSION, "eval_metric": ["auc"]},
             "does not fit objective reg:squarederror; use rmse",
         ),
+        (
+            {"interaction_constraints": [["a", "bb"]]},
+            "interaction_constraints names 'bb', which is no feature (did you mean b?)",
+        ),
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
@@ -242,7 +248,7 @@ def test_terms_are_frozen():
         ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
         (
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
-            "num_class 100 trees of depth 12 a round are too many",
+            "100 trees a round of depth 12 are too many",
         ),
         ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
         (
