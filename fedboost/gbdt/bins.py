@@ -12,6 +12,7 @@ subcells of a feature are shared out by row count, so two to four sums suffice f
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,13 +31,16 @@ Room = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 
 KEY_BITS = 32
 FIRST_BITS = 11
-"""Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa."""
+"""Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa. Of a table
+of very many features fewer, see `first_bits`."""
 MISSING_KEY = 0xFFFFFFFF
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
 CACHE_LINE = 64
+MOST_SUBCELLS = 1 << 22
+"""About so many subcells are counted in one turn for all features together: 32 MB of counts."""
 COMMON = 0.9
 """Share of the rows in one bin from which on the others may be listed instead."""
 FEWEST_RARE = 40
@@ -78,7 +82,7 @@ class Grid:
     widths: npt.NDArray[np.uint8]
     subdivisions: npt.NDArray[np.uint8]
 
-    @property
+    @cached_property
     def cells(self) -> int:
         """How many counts this grid asks for."""
         return int(np.sum(1 << self.subdivisions.astype(np.int64)))
@@ -89,10 +93,16 @@ class Grid:
         return self.starts.tobytes(), self.widths.tobytes(), self.subdivisions.tobytes()
 
     @classmethod
-    def first(cls) -> "Grid":
-        """The coarse grid over all keys; its last cell holds nothing but missing values."""
-        byte = np.uint8
-        return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([FIRST_BITS], byte))
+    def first(cls, features: int) -> "Grid":
+        """The coarse grid over all keys, of one of so many features; its last cell holds nothing but missing
+        values."""
+        byte, bits = np.uint8, first_bits(features)
+        return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([bits], byte))
+
+
+def first_bits(features: int) -> int:
+    """Subdivision of the first grid, where there are so many features: 9 bits at least, the exponent's."""
+    return max(min(FIRST_BITS, (MOST_SUBCELLS // features).bit_length() - 1), 9)
 
 
 def count_cells(column: Column, grid: Grid) -> Int64:
@@ -109,12 +119,13 @@ def count_cells(column: Column, grid: Grid) -> Int64:
 class Quantiles:
     """What is known of one feature's distribution: the rows in each cell of an ever finer partition."""
 
-    def __init__(self, max_bin: int, rows: int) -> None:
+    def __init__(self, max_bin: int, rows: int, features: int = 1) -> None:
         self._max_bin = max_bin
+        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MOST_SUBCELLS // features), 1 << 8)
         self._starts = np.zeros(1, np.int64)
         self._widths = np.full(1, KEY_BITS, np.int64)
         self._counts = np.full(1, rows, np.int64)
-        self.grid = Grid.first()
+        self.grid = Grid.first(features)
         self.missing = 0
 
     def refine(self, counts: Int64) -> None:
@@ -153,7 +164,7 @@ class Quantiles:
 
         Subcells are shared out in proportion to rows; while bins are left over, half of them evenly.
         """
-        budget = self._max_bin * SUBCELLS_PER_BIN
+        budget = self._budget
         several = (self._counts > 1) & (self._widths > 0)
         left_over = self._counts.size < self._max_bin
         coarse = several & (left_over | (self._counts > 2 * self._counts.sum() / budget))

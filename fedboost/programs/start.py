@@ -56,7 +56,7 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
         table = found.reshape(features, -1)
         cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
         return CutPoints(cuts, tuple(bool(row[0]) for row in table))
-    quantiles = [Quantiles(terms.max_bin, rows) for _ in range(features)]
+    quantiles = [Quantiles(terms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
         grids = tuple(quantile.grid for quantile in quantiles)
         if not any(grid.cells for grid in grids):

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bins import FIRST_BITS
+from fedboost.gbdt.bins import first_bits
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import HistogramQuery, KllQuery, QuantileQuery, Query
 from fedboost.protocol.sketch import most_bytes
@@ -48,7 +48,7 @@ def check_terms(terms: Terms, allowed: int) -> None:
     if terms.cut_points == "kll":
         _check(needed(KllQuery(1, features, terms.max_bin), len(terms.parties)), allowed)
     else:
-        _check(COUNT_BYTES * features << FIRST_BITS, allowed)
+        _check(COUNT_BYTES * features << first_bits(features), allowed)
 
 
 def within(

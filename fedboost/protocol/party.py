@@ -147,7 +147,8 @@ class Party:
         """Counts over ever finer grids find any single value: no more of them than cut points need."""
         if self._binned is not None or self.so_far.grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
-        if self.so_far.grids == 0 and any(grid.shape != Grid.first().shape for grid in grids):
+        coarse = Grid.first(len(grids)).shape
+        if self.so_far.grids == 0 and any(grid.shape != coarse for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
 
     def _sum(self, of_block: Callable[[slice], Int64]) -> Int64:

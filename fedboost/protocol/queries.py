@@ -293,7 +293,7 @@ def _members(value: object) -> object:
     """What a query is made of, where JSON does not know: under the name of its kind, so that no two kinds
     look alike."""
     if isinstance(value, np.ndarray):
-        return {str(value.dtype): value.tobytes().hex()}
+        return {value.dtype.str: value.tobytes().hex()}
     if isinstance(value, Split):  # most of what is asked about; the general way takes twice as long
         return {"Split": (value.node, value.feature, value.bin, value.missing_left, value.left)}
     kind = type(value)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,16 @@ from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.loss import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
+from fedboost.shell.sparse import SparseTable, read_libsvm
 from fedboost.shell.stored import StoredColumn, StoredTable
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
 
 Rows = npt.NDArray[np.bool_]
+Table: TypeAlias = "pa.Table | StoredTable | SparseTable"
 Reader = Callable[["pa.Table"], Float32]
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq", ".libsvm", ".svm")
 """What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
 _MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 _HEADER = 1 << 24
@@ -46,7 +48,7 @@ _UNKNOWN = -1.0
 """The code of a value that is no declared level."""
 
 
-def read_table(path: Path | str, scratch: Path | None = None) -> "pa.Table | StoredTable":
+def read_table(path: Path | str, scratch: Path | None = None) -> "Table":
     """The table in a file, by its suffix (`SUFFIXES`); with a scratch folder its rows stay in the file, which
     then must be Parquet. Raises ConfigError with the full path."""
     import pyarrow as pa
@@ -58,11 +60,14 @@ def read_table(path: Path | str, scratch: Path | None = None) -> "pa.Table | Sto
     if not name.endswith((*SUFFIXES, ".gz")):
         raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; known: {', '.join(SUFFIXES)}")
     form = "Parquet" if name.endswith((".parquet", ".pq")) else "CSV"
+    form = "LIBSVM" if name.endswith((".libsvm", ".svm")) else form
     try:
         if path.stat().st_size == 0:
             raise ConfigError(f"{path}: the file is empty")
         if scratch is not None:
             return _stored(path, scratch, form)
+        if form == "LIBSVM":
+            return read_libsvm(path)
         table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
         give_back()
         return _distinct(table, str(path))
@@ -72,9 +77,10 @@ def read_table(path: Path | str, scratch: Path | None = None) -> "pa.Table | Sto
         raise ConfigError(f"{path}: cannot be read as {form}", _first_line(error)) from None
 
 
-def as_table(data: object) -> "pa.Table":
+def as_table(data: object) -> "pa.Table | SparseTable":
     """A table from a path, a pyarrow Table, a pandas DataFrame (its index is dropped), or a mapping of column
-    name to a sequence of values. Raises ConfigError."""
+    name to a sequence of values; or to a sparse matrix of scipy's, whose columns are then called by that name
+    and their number from 0. Raises ConfigError."""
     import pyarrow as pa
 
     kind = type(data)
@@ -85,6 +91,12 @@ def as_table(data: object) -> "pa.Table":
             return _distinct(data, "the table")
         if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "__dataframe__"):
             return _distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
+        if isinstance(data, SparseTable):
+            return data
+        if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
+            dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
+            matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
+            return SparseTable.of(pa.table(dense), matrices)
         if isinstance(data, Mapping):
             return pa.table({str(name): values for name, values in data.items()})
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -95,12 +107,12 @@ def as_table(data: object) -> "pa.Table":
     )
 
 
-def to_shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
+def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight and features the terms name, as float32. A level the terms do not declare counts as
     missing. Raises Refused with one line: for a column that is absent, and Misfit for all that depends on
     what the rows hold (a CSV file's types do, too)."""
     try:
-        _check_columns(table.head if isinstance(table, StoredTable) else table, terms.columns)
+        _check_columns(table, terms.columns)
     except ConfigError as error:
         raise Refused(f"party {site}: {error.public}", error.detail) from None
     try:
@@ -110,21 +122,22 @@ def to_shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
         raise Misfit(said, str(error)) from None
 
 
-def to_features(table: "pa.Table", schema: Schema, source: str) -> Float32:
+def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) -> Float32:
     """The features of rows to predict: float32 [rows, features]. A level the schema does not declare counts
     as missing. Raises ConfigError that begins with `source`."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     try:
         for place, name in enumerate(schema.numeric):
-            out[:, place] = _finite(table, name)
+            sparse = table.column(name) if isinstance(table, SparseTable) else None
+            out[:, place] = _finite(_dense(table), name) if sparse is None else sparse[:]
         for place, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
-            out[:, place] = _declared(table, name, levels)
+            out[:, place] = _declared(_dense(table), name, levels)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
 
 
-def undeclared(table: "pa.Table | StoredTable", schema: Schema) -> Iterator[tuple[str, str, int]]:
+def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
     """Each categorical column with levels the schema does not declare: its name, one of them, the number of
     rows that have one. Raises ConfigError."""
     example: dict[str, str] = {}
@@ -282,12 +295,32 @@ def _first_line(error: Exception) -> str:
     return shorten(lines[0], 200)
 
 
-def _check_columns(table: "pa.Table", schema: Schema) -> None:
-    for name in (schema.label, *schema.beside, *schema.features):
-        column_of(table, name)
+def _check_columns(table: "Table", schema: Schema) -> None:
+    sparse = {*table.names} if isinstance(table, SparseTable) else set()
+    if isinstance(table, SparseTable) and schema.categorical:
+        name = next(iter(schema.categorical))
+        raise ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
+    for name in (schema.label, *schema.beside, *(name for name in schema.features if name not in sparse)):
+        column_of(_dense(table), name)
 
 
-def _shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
+def _dense(table: "Table") -> "pa.Table":
+    """The columns that are no sparse ones; of a stored table, those without their rows."""
+    match table:
+        case SparseTable():
+            return table.dense
+        case StoredTable():
+            return table.head
+        case _:
+            return table
+
+
+def _is_sparse(values: object) -> bool:
+    """Whether these are a sparse matrix or array of scipy's, which need not be installed."""
+    return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
+
+
+def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     schema = terms.columns
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
@@ -300,6 +333,9 @@ def _shard(table: "pa.Table | StoredTable", terms: Terms, site: str) -> Shard:
         validation = np.concatenate([*parts])
     features: dict[str, Reader] = {name: partial(_finite, name=name) for name in schema.numeric}
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
+    if isinstance(table, SparseTable):
+        found = tuple(table.column(name) or read(table.dense) for name, read in features.items())
+        return Shard(found, label(table.dense), weight(table.dense), keys=keys, validation=validation)
     if not isinstance(table, StoredTable):
         labels, weights = label(table), weight(table)
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
@@ -322,7 +358,7 @@ def give_back() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _keys(table: "pa.Table | StoredTable", terms: Terms, site: str) -> sampling.Keys:
+def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
     """The key of each row: of its id, or of its place at this site where it has none."""
     name = terms.columns.row_id
     if name is None:
@@ -353,7 +389,7 @@ def _ones(table: "pa.Table") -> Float32:
     return np.ones(table.num_rows, np.float32)
 
 
-def _label_of(table: "pa.Table | StoredTable", terms: Terms) -> Reader:
+def _label_of(table: "Table", terms: Terms) -> Reader:
     """What makes the label of rows of this table."""
     if terms.columns.positive is None:
         return partial(_label, terms=terms)
@@ -363,10 +399,10 @@ def _label_of(table: "pa.Table | StoredTable", terms: Terms) -> Reader:
     return partial(_positive, terms=terms, labels=tuple(found))
 
 
-def _parts(table: "pa.Table | StoredTable", column: str) -> Iterator["pa.Table"]:
+def _parts(table: "Table", column: str) -> Iterator["pa.Table"]:
     """The table, or a group of rows of this column after the other."""
     if not isinstance(table, StoredTable):
-        yield table
+        yield _dense(table)
         return
     for group in range(len(table.ends) - 1):
         yield table.group(group, column)

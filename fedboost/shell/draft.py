@@ -18,6 +18,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.bins import Float32
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
+from fedboost.shell.sparse import SparseTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,13 +40,16 @@ class Draft:
 
 
 def draft_schema(
-    table: "pa.Table", label: str, weight: str | None = None, exclude: Sequence[str] = ()
+    table: "pa.Table | SparseTable", label: str, weight: str | None = None, exclude: Sequence[str] = ()
 ) -> Draft:
     """A schema with every usable column as a feature, but for label, weight and `exclude`.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. Raises ConfigError.
     """
+    sparse: tuple[str, ...] = ()
+    if isinstance(table, SparseTable):
+        table, sparse = table.dense, table.names
     objective, positive = _objective(table, label)
     no_features = [label, *([weight] if weight else []), *exclude]
     for name in no_features:
@@ -63,6 +67,7 @@ def draft_schema(
             left_out[name] = use
         else:
             categorical[name] = use
+    numeric += [name for name in sparse if name not in no_features]
     if not numeric and not categorical:
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")

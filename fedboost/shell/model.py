@@ -163,6 +163,7 @@ class Model:
         A table needs the feature columns of the terms; values missing or never declared count as missing.
         """
         from fedboost.shell.data import as_table, to_features
+        from fedboost.shell.sparse import SparseTable
 
         if isinstance(data, np.ndarray):
             if data.ndim != 2 or data.shape[1] != len(self.booster.features):
@@ -171,7 +172,10 @@ class Model:
                 )
             return self.booster.predict(data.astype(np.float32, copy=False))
         source = str(data) if isinstance(data, (str, Path)) else "table"
-        return self.booster.predict(to_features(as_table(data), self.terms.columns, source))
+        table = as_table(data)
+        parts = table.parts() if isinstance(table, SparseTable) else [table]
+        found = [self.booster.predict(to_features(part, self.terms.columns, source)) for part in parts]
+        return np.concatenate(found)
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""

@@ -160,7 +160,7 @@ def test_missing_values_of_any_payload_are_counted_as_missing():
 
 def test_counts_that_do_not_add_up():
     column = COLUMNS["normal"]
-    honest = count_cells(column, Grid.first())
+    honest = count_cells(column, Grid.first(1))
     for change in ({3: 1}, {3: -1}, {int(honest.argmax()): 1, 0: -1}):
         counts = honest.copy()
         for cell, by in change.items():

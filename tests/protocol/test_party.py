@@ -115,7 +115,7 @@ START = StartQuery(4, CUTS, BITS, BITS)
 CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), MetricScale(UNIT, 1), False)
 ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)
 SPLIT = Split(0, 0, 0, True, 1)
-COUNT = QuantileQuery(4, (Grid.first(),))
+COUNT = QuantileQuery(4, (Grid.first(1),))
 FINE = Grid(np.zeros(1, np.uint32), np.array([8], np.uint8), np.array([8], np.uint8))
 LEVELS = [
     dataclasses.replace(ROOT, splits=(Split(max(2 * i - 1, 0), 0, 0, True, 2 * i + 1),), nodes=(2 * i + 1,))

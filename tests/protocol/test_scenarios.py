@@ -64,7 +64,7 @@ BITS = Scale(0, 16)
 CUTS = CutPoints((np.array([0.5], np.float32),), (False,))
 QUERIES = {
     "Rows": RowsQuery(),
-    "Quantiles": QuantileQuery(4, (Grid.first(),)),
+    "Quantiles": QuantileQuery(4, (Grid.first(1),)),
     "Kll": KllQuery(4, 1, 256),
     "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),

@@ -1,0 +1,121 @@
+"""Sparse tables: the same model as of the dense ones, from LIBSVM files and from scipy's matrices."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.sparse
+
+import fedboost as fb
+from fedboost.errors import ConfigError
+from fedboost.gbdt import bins
+from fedboost.shell.data import as_table, read_table, to_features
+from fedboost.shell.sparse import SparseTable
+
+ROWS, COLUMNS = 300, 80
+
+
+def data():
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((ROWS, COLUMNS)) < 0.06, rng.integers(1, 4, (ROWS, COLUMNS)), 0).astype(
+        np.float32
+    )
+    return X, (X[:, 0] + X[:, 1] + X[:, 2] + 0.5 * rng.normal(size=ROWS) > 0.5).astype(np.float32)
+
+
+def libsvm(X, y):
+    rows = (
+        " ".join([f"{label:g}", *(f"{place}:{row[place]:g}" for place in np.flatnonzero(row))])
+        for row, label in zip(X, y, strict=True)
+    )
+    return "# a remark\n" + "\n".join(rows) + "\n\n"
+
+
+def model_of(*tables, **settings):
+    terms = fb.Terms.draft(tables[0], label="label", rounds=5, protection="plain", **settings)
+    return fb.simulate(terms, list(tables)).model
+
+
+def test_the_model_is_that_of_the_dense_table(tmp_path):
+    X, y = data()
+    dense = model_of({**{f"f{i}": X[:, i] for i in range(COLUMNS)}, "label": y})
+    assert len(dense.booster.trees[0].left) > 5
+    parts = [np.arange(0, 100), np.arange(100, ROWS)]
+    sparse = model_of(*({"f": scipy.sparse.csr_matrix(X[rows]), "label": y[rows]} for rows in parts))
+    assert sparse.fingerprint == dense.fingerprint
+    path = tmp_path / "rows.libsvm"
+    path.write_text(libsvm(X, y))
+    assert model_of(path).fingerprint == dense.fingerprint
+    due = dense.predict(X).tolist()
+    assert sparse.predict({"f": scipy.sparse.coo_array(X)}).tolist() == due
+    assert sparse.predict(path).tolist() == due
+
+
+def test_rows_are_made_dense_some_at_a_time(monkeypatch):
+    X, y = data()
+    table = as_table({"f": scipy.sparse.csc_array(X), "label": y})
+    monkeypatch.setattr("fedboost.shell.sparse.DENSE", 7 * COLUMNS)
+    parts = [*table.parts()]
+    assert [part.num_rows for part in parts] == [7] * 42 + [6]
+    schema = fb.Terms.draft(table, label="label").columns
+    assert np.concatenate([to_features(part, schema, "t") for part in parts]).tolist() == X.tolist()
+    column = table.column("f1")
+    assert column[5:50].tolist() == X[5:50, 1].tolist()
+    assert table.column("f80") is None
+
+
+def test_beside_dense_columns_and_several_matrices():
+    X, y = data()
+    table = {
+        "age": np.arange(ROWS),
+        "a": scipy.sparse.csr_array(X[:, :3]),
+        "b": scipy.sparse.csr_array(X[:, 3:]),
+    }
+    terms = fb.Terms.draft({**table, "label": y}, label="label")
+    assert terms.columns.features[:5] == ("age", "a0", "a1", "a2", "b0")
+    assert len(terms.columns.features) == COLUMNS + 1
+
+
+def test_of_very_many_features_fewer_cells_are_counted_at_a_time():
+    assert bins.first_bits(1) == bins.first_bits(2048) == 11
+    assert bins.first_bits(15_626) == 9
+    few = bins.Quantiles(256, ROWS, 1 << 15)
+    column = data()[0][:, 0]
+    for _ in range(bins.MAX_REFINEMENTS):
+        assert few.grid.cells <= 1 << 9
+        few.refine(bins.count_cells(column, few.grid))
+    assert few.cut_points().tolist() == np.unique(column)[1:].tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("# nothing\n", "has no rows"),
+        ("1 0:1\nyes 1:2\n", "line 2 is no line of a LIBSVM file"),
+        ("1 0:1 1\n", "line 1 is no line of a LIBSVM file"),
+        ("1 0:1 x:2\n", "line 1 is no line of a LIBSVM file"),
+        ("1 -1:1\n", "an index below 0"),
+        ("1 70000:1\n", "an index below 0, or above 65,535"),
+        ("1 3:1 3:2\n", "a row has two values of one index"),
+    ],
+)
+def test_files_that_are_none(tmp_path, text, says):
+    path = tmp_path / "rows.svm"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        read_table(path)
+
+
+def test_matrices_of_other_rows_and_categories():
+    X, y = data()
+    with pytest.raises(ConfigError, match="'f' has 300 rows, other columns 299"):
+        as_table({"f": scipy.sparse.csr_array(X), "label": y[1:]})
+    columns = {"label": "label", "categorical": {"f0": ["0", "1"]}}
+    terms = fb.Terms.read({"columns": columns, "protection": "plain"})
+    with pytest.raises(fb.FedboostError, match="a sparse table has numbers alone"):
+        fb.simulate(terms, [{"f": scipy.sparse.csr_array(X), "label": y}])
+
+
+def test_an_empty_matrix_is_a_table_of_zeros():
+    table = SparseTable.of(pa.table({"label": [0.0, 1.0]}), {"f": scipy.sparse.csr_array((2, 3))})
+    assert [table.column(f"f{place}")[:].tolist() for place in range(3)] == [[0, 0]] * 3
