@@ -47,7 +47,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
-    return Booster(terms.loss, score, terms.columns.features, tuple(trees))
+    columns = terms.columns
+    return Booster(terms.loss, score, columns.features, tuple(trees), tuple(columns.categorical))
 
 
 def end_round(
