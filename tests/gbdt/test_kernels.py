@@ -343,9 +343,7 @@ def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, 
 def test_best_split_of_as_many_levels_as_there_can_be(levels, missing):
     rng = np.random.default_rng(missing)
     histogram, total = node(rng, [255], [missing], 4000, 100)
-    found = compare_best_split(
-        histogram, [255], [missing], (16.0, 2.0), (1.0, 0.0, 1.0), total, True, levels
-    )
+    found = compare_best_split(histogram, [255], [missing], (16.0, 2.0), (1.0, 0.0, 1.0), total, True, levels)
     assert found[1] == 0
 
 
@@ -390,7 +388,13 @@ def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
 
 def test_best_split_of_few_levels_parts_one_from_the_others():
     histogram = np.array([-4, 4, 4, 4, -4, 4], np.int64)
-    assert compare_best_split(histogram, [3], [0], (1.0, 1.0), NONE, (-4, 12), True)[1:] == (0, 1, True, -8, 8)
+    assert compare_best_split(histogram, [3], [0], (1.0, 1.0), NONE, (-4, 12), True)[1:] == (
+        0,
+        1,
+        True,
+        -8,
+        8,
+    )
 
 
 @pytest.mark.parametrize("one_hot", [0, 9])

@@ -244,8 +244,8 @@ def bin_column(values, cuts, missing_bin):
 
 
 def predict_margins(features, trees, margin):
-    """`trees`: for each tree the list of its nodes (left, right, feature, threshold, or the set of levels that
-    go right, default left, value)."""
+    """`trees`: for each tree the list of its nodes (left, right, feature, threshold, default left, value).
+    The threshold may be the set of the levels that go right."""
     out = []
     for row, total in zip(features, margin.tolist(), strict=True):
         for tree in trees:
