@@ -41,7 +41,8 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, _ = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))  # one an output
-    return Booster(terms.loss, score, terms.columns.features, tuple(trees))
+    columns = terms.columns
+    return Booster(terms.loss, score, columns.features, tuple(trees), tuple(columns.categorical))
 
 
 def main() -> None:

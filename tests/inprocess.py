@@ -46,10 +46,15 @@ def shard_of(X, y, weight=None, rows=slice(None), validation=None):
     return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags)
 
 
-def terms_of(X, parties, weight=None, validation=None, **settings):
-    """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise."""
-    numeric = [f"f{i}" for i in range(X.shape[1])]
-    columns = {"label": "y", "numeric": numeric, **({} if weight is None else {"weight": "w"})}
+def terms_of(X, parties, weight=None, validation=None, levels=(), **settings):
+    """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise. The last features
+    are categorical, with so many levels each."""
+    features = [f"f{i}" for i in range(X.shape[1])]
+    numeric = features[: len(features) - len(levels)]
+    last = dict(zip(features[len(numeric) :], levels, strict=True))
+    categorical = {name: [f"level {level}" for level in range(size)] for name, size in last.items()}
+    columns = {"label": "y", "numeric": numeric, "categorical": categorical}
+    columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})

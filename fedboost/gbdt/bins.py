@@ -2,7 +2,8 @@
 
 Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for
 every partition of the rows; bin b of a feature holds [cut[b-1], cut[b]), so "x < cut goes left" is
-XGBoost's rule; missing values have a bin of their own, after the last.
+XGBoost's rule; each level of a categorical feature is a bin; missing values have a bin of their own, after
+the last.
 Refuses: counts that do not add up (PeerError).
 
 Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one cuts into finer
@@ -38,6 +39,8 @@ MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
+MAX_LEVELS = MAX_CODES - 1
+"""Of a categorical feature: each is a bin, and missing values have one more."""
 CACHE_LINE = 64
 MOST_SUBCELLS = 1 << 22
 """About so many subcells are counted in one turn for all features together: 32 MB of counts."""
@@ -102,7 +105,7 @@ class Grid:
 
 def first_bits(features: int) -> int:
     """Subdivision of the first grid, where there are so many features: 9 bits at least, the exponent's."""
-    return max(min(FIRST_BITS, (MOST_SUBCELLS // features).bit_length() - 1), 9)
+    return max(min(FIRST_BITS, (MOST_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
 def count_cells(column: Column, grid: Grid) -> Int64:
@@ -222,10 +225,24 @@ def _whole_lines(rows: int, features: int, room: Room) -> npt.NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class CutPoints:
-    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` whether a missing bin follows."""
+    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` whether a missing bin follows;
+    `categorical`: the features, increasing, whose bins are levels, which have no order."""
 
     cuts: tuple[Float32, ...]
     missing: tuple[bool, ...]
+    categorical: tuple[int, ...] = ()
+
+    def with_levels(self, levels: Sequence[int]) -> "CutPoints":
+        """Those of the same features, and after them of categorical ones with so many levels each: the values
+        are 0, 1, ..., each is a bin, and missing values have one, whether there are any or not."""
+        first = len(self.cuts)
+        added = tuple(np.arange(1, size, dtype=np.float32) for size in levels)
+        places = range(first, first + len(added))
+        return CutPoints(
+            (*self.cuts, *added),
+            (*self.missing, *(True for _ in added)),
+            (*self.categorical, *places),
+        )
 
     def bin_rows(
         self, columns: Sequence[Column], threads: Threads = ONE, room: Room = in_memory

@@ -5,7 +5,6 @@ feature's bins sum to the same node total; `check` holds a sum from outside to t
 Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
 """
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,8 @@ from fedboost.gbdt.bins import BinnedRows, CutPoints
 from fedboost.gbdt.threads import Threads
 
 Rows = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+Features = tuple[int, ...]
 
 STATS = 2
 STRETCH = 1 << 20
@@ -34,43 +35,51 @@ class Layout:
     """Where each feature's bins stand in a histogram.
 
     offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], whether one bin more follows,
-    for missing values; bins: all bins of all features; features: the numbers of these features, increasing.
+    for missing values; categorical: bool [F], whether the bins are levels; bins: all bins of all features;
+    features: the numbers of these features, increasing.
     """
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
-    missing: npt.NDArray[np.bool_]
+    missing: Flags
+    categorical: Flags
     bins: int
-    features: tuple[int, ...]
+    features: Features
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
         """The layout these cut points give."""
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
-        missing = np.array(cut_points.missing, np.bool_)
-        return cls._made(value_bins, missing, tuple(range(value_bins.size)))
+        features = np.arange(value_bins.size)
+        kinds = np.array(cut_points.missing, np.bool_), np.isin(features, cut_points.categorical)
+        return cls._made(value_bins, *kinds, tuple(features.tolist()))
 
     @classmethod
-    def _made(cls, value_bins: Int64, missing: npt.NDArray[np.bool_], features: tuple[int, ...]) -> "Layout":
+    def _made(cls, value_bins: Int64, missing: Flags, categorical: Flags, features: Features) -> "Layout":
         ends = np.cumsum(value_bins + missing)
         offsets = np.concatenate([[0], ends])[:-1].astype(np.uint32)
-        return cls(offsets, value_bins, missing, int(ends[-1]) if ends.size else 0, features)
+        return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def only(self, features: tuple[int, ...]) -> "Layout":
         """The layout of some of these features, increasing."""
         if features == self.features:
             return self
         places = [self.features.index(feature) for feature in features]
-        return self._made(self.value_bins[places], self.missing[places], features)
+        kinds = self.missing[places], self.categorical[places]
+        return self._made(self.value_bins[places], *kinds, features)
 
     def among(self, features: tuple[int, ...]) -> "Layout":
         """Some of these features, increasing, where they stand in a histogram of them all."""
         if features == self.features:
             return self
         places = [self.features.index(feature) for feature in features]
-        some = self.offsets[places], self.value_bins[places], self.missing[places]
-        return dataclasses.replace(
-            self, offsets=some[0], value_bins=some[1], missing=some[2], features=features
+        return Layout(
+            self.offsets[places],
+            self.value_bins[places],
+            self.missing[places],
+            self.categorical[places],
+            self.bins,
+            features,
         )
 
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:

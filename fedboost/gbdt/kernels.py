@@ -417,15 +417,12 @@ def count_up(rows):
 
 
 @_loop
-def partition(codes, last_left, missing_bin, missing_left, rows, scratch):
+def partition(codes, goes_left, rows, scratch):
     """Reorder `rows` in place, stably: those that go left first. Returns how many go left.
 
-    `codes` is uint8 [N], the bin of each row for the feature that splits. A row goes left if its bin is at
-    most `last_left`; the missing bin goes where `missing_left` says.
+    `codes` is uint8 [N], the bin of each row for the feature that splits; `goes_left` is uint8 [MAX_CODES], 1
+    for the bins that go left and 0 for the others.
     """
-    goes_left = np.empty(MAX_CODES, np.uint8)
-    for code in range(MAX_CODES):
-        goes_left[code] = missing_left if code == missing_bin else code <= last_left
     left = np.uint64(0)
     for i in range(rows.size):
         row = rows[i]
@@ -447,21 +444,85 @@ def add_value(margin, rows, value):
 
 
 @_elementwise
+def _shrunk(gradient, reg_alpha):
+    """The soft threshold at alpha."""
+    above, below = gradient - reg_alpha, gradient + reg_alpha
+    return above if above > 0.0 else (below if below < 0.0 else 0.0)
+
+
+@_elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha):
     """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha."""
-    above, below = gradient - reg_alpha, gradient + reg_alpha
-    shrunk = above if above > 0.0 else (below if below < 0.0 else 0.0)
+    shrunk = _shrunk(gradient, reg_alpha)
     return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
 
 
 @_loop
-def best_split(histogram, offsets, value_bins, missing, factors, penalties, total):
+def _order_levels(cells, factors, penalties):
+    """The levels of a feature by the value a leaf of each alone would have, lowest first: int64 [B].
+
+    cells: int64 [2 B], their sums. Equal ones stay in their order. A level with less than min_child_weight,
+    or with no rows, has the value 0, as in XGBoost.
+    """
+    reg_lambda, reg_alpha, min_child_weight = penalties
+    g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
+    order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
+    for level in range(order.size):
+        hessian, value = cells[2 * level + 1] * h_unit, 0.0
+        if hessian >= min_child_weight and hessian > 0.0:
+            value = -_shrunk(cells[2 * level] * g_unit, reg_alpha) / (hessian + reg_lambda)
+        place = level
+        while place > 0 and values[place - 1] > value:
+            order[place], values[place] = order[place - 1], values[place - 1]
+            place -= 1
+        order[place], values[place] = level, value
+    return order
+
+
+@_loop
+def levels_right(cells, way, one_hot, factors, penalties):
+    """The levels that go right in one way to part them, in increasing number or that of `_order_levels`.
+
+    One-hot: way b sends level b right, and the way after the last all. Else way b sends the first b + 1.
+    """
+    if one_hot:
+        return np.arange(way, way + 1) if way < cells.size // 2 else np.arange(cells.size // 2)
+    return _order_levels(cells, factors, penalties)[: way + 1]
+
+
+@_loop
+def _sum_levels(cells, one_hot, factors, penalties, gradient, hessian):
+    """gradient, hessian = the sums of the levels that stay left, for each way to part them: int64 [B + 1]."""
+    levels = cells.size // 2
+    all_gradient, all_hessian = 0, 0
+    for level in range(levels):
+        all_gradient += cells[2 * level]
+        all_hessian += cells[2 * level + 1]
+    gradient[levels], hessian[levels] = 0, 0
+    if one_hot:
+        for level in range(levels):
+            gradient[level] = all_gradient - cells[2 * level]
+            hessian[level] = all_hessian - cells[2 * level + 1]
+        return
+    order = _order_levels(cells, factors, penalties)
+    for way in range(levels):
+        all_gradient -= cells[2 * order[way]]
+        all_hessian -= cells[2 * order[way] + 1]
+        gradient[way], hessian[way] = all_gradient, all_hessian
+
+
+@_loop
+def best_split(histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total):
     """The split of highest gain of one node; ties go to the lowest feature, then bin, then missing right.
 
     histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], whether a
-    missing bin follows them; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda,
-    reg_alpha, min_child_weight; total: the node's own two sums.
-    Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none.
+    missing bin follows them; categorical: bool [F], whether the bins are levels, of which a split sends some
+    right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha,
+    min_child_weight; most_levels: features of fewer levels than the first split one level from all others, a
+    side of other splits has fewer than the second, or all; total: the node's own two sums.
+    Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
+    categorical feature the bin is the number of the way to part its levels, see `levels_right`, and equal
+    gains send missing values left: with the levels that are not chosen.
     """
     reg_lambda, reg_alpha, min_child_weight = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
@@ -473,21 +534,34 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
     for f in range(offsets.size):
         first, bins = np.int64(offsets[f]), value_bins[f]
         cells = histogram[2 * first : 2 * (first + bins)]
-        gradient_below, hessian_below = 0, 0
-        for b in range(bins):
-            gradient_below += cells[2 * b]
-            hessian_below += cells[2 * b + 1]
-            gradient[b], hessian[b] = gradient_below, hessian_below
+        # What goes left in each way to part the bins, but for missing values.
+        ways = reach = bins
+        if categorical[f]:
+            one_hot = bins < most_levels[0]
+            _sum_levels(cells, one_hot, factors, penalties, gradient, hessian)
+            if one_hot:
+                ways += 1
+            else:
+                reach = min(bins, most_levels[1])
+        else:
+            gradient_below, hessian_below = 0, 0
+            for b in range(bins):
+                gradient_below += cells[2 * b]
+                hessian_below += cells[2 * b + 1]
+                gradient[b], hessian[b] = gradient_below, hessian_below
         absent_gradient, absent_hessian = 0, 0
         if missing[f]:
             absent_gradient = histogram[2 * (first + bins)]
             absent_hessian = histogram[2 * (first + bins) + 1]
-        directions = 2 if absent_gradient != 0 or absent_hessian != 0 else 1
-        for missing_left in range(directions):
-            # A cut after the last value bin parts the present from the missing: tried only with both.
-            cuts = bins if directions == 2 and not missing_left else bins - 1
+        directions = 2 if absent_gradient != 0 or absent_hessian != 0 or reach < bins else 1
+        for direction in range(directions):
+            missing_left = 1 - direction if categorical[f] else direction
+            # The last way parts the present from the missing: tried only with both.
+            begin, end = 0, ways if directions == 2 and direction == 0 else ways - 1
+            if reach < bins:
+                begin, end = (0, reach - 1) if direction == 0 else (bins - reach, bins - 1)
             top = 0.0
-            for b in range(cuts):  # no branches: the gains of several bins are computed together
+            for b in range(end):  # from 0 and without branches: several gains are then computed together
                 left_gradient = gradient[b] + absent_gradient * missing_left
                 left_hessian = hessian[b] + absent_hessian * missing_left
                 gl, hl = left_gradient * g_unit, left_hessian * h_unit
@@ -496,11 +570,11 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
                 both = _score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)
                 allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
                 gain[b] = both - root if allowed else 0.0
-            for b in range(cuts):
+            for b in range(begin, end):
                 top = max(top, gain[b])
             if top < best_gain or top == 0.0:
                 continue
-            for b in range(cuts):
+            for b in range(begin, end):
                 if gain[b] == top:
                     if top > best_gain or (f == best_feature and b < best_bin):
                         best_gain, best_feature, best_bin = top, f, b
@@ -512,13 +586,13 @@ def best_split(histogram, offsets, value_bins, missing, factors, penalties, tota
 
 
 @_loop
-def best_gains(histogram, offsets, value_bins, missing, factors, penalties, total):
+def best_gains(histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total):
     """The highest gain of a split by each feature alone, 0 where none gains: float64 [F]. As `best_split`."""
     out = np.zeros(offsets.size, np.float64)
     for f in range(offsets.size):
         one = slice(f, f + 1)
-        best = best_split(histogram, offsets[one], value_bins[one], missing[one], factors, penalties, total)
-        out[f] = best[0]
+        of = offsets[one], value_bins[one], missing[one], categorical[one]
+        out[f] = best_split(histogram, *of, factors, penalties, most_levels, total)[0]
     return out
 
 
@@ -670,11 +744,15 @@ def list_rare(by_feature, features, common, places, starts, entries):
 
 
 @_loop
-def predict_margins(features, roots, left, right, feature, threshold, default_left, value, margin):
+def predict_margins(
+    features, roots, left, right, feature, threshold, default_left, value, set_of, sets, margin
+):
     """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
 
     The trees stand one after the other in the node columns; `roots` [trees] tells where each begins and
-    child numbers, higher than their parent's, count from there. A leaf has left = -1.
+    child numbers, higher than their parent's, count from there. A leaf has left = -1. set_of: int64, the row
+    of `sets` that has the levels a node sends right, -1 for a node with a threshold; sets: uint64 [S, 4], bit
+    l of the 256 is set for level l. A value that is no level at all goes left, as in XGBoost.
 
     A block of rows goes down a tree together, level by level: the walks of different rows do not wait for
     each other, no branch has to be foreseen, and the tree stays in the cache.
@@ -684,9 +762,11 @@ def predict_margins(features, roots, left, right, feature, threshold, default_le
     column = feature.astype(np.uint32)
     depth = np.zeros(nodes, np.int32)
     deepest = np.zeros(roots.size, np.int32)
+    has_sets = np.zeros(roots.size, np.bool_)
     for t in range(roots.size):
         root = roots[t]
         for node in range(root, roots[t + 1] if t + 1 < roots.size else nodes):
+            has_sets[t] |= set_of[node] >= 0
             child[2 * node] = child[2 * node + 1] = node
             if left[node] >= 0:
                 child[2 * node], child[2 * node + 1] = root + left[node], root + right[node]
@@ -703,7 +783,19 @@ def predict_margins(features, roots, left, right, feature, threshold, default_le
         for t in range(roots.size):
             at[:] = roots[t]
             for _ in range(deepest[t]):
-                if missing:
+                if has_sets[t]:
+                    for i in range(size):
+                        node = at[i]
+                        x, own = block[i, column[node]], set_of[node]
+                        goes_right = (x >= threshold[node]) | ((x != x) & (not default_left[node]))
+                        if own >= 0 and x == x:
+                            goes_right = False
+                            if x >= 0 and x < MAX_CODES:
+                                level = np.uint64(x)
+                                word = sets[own, level >> np.uint64(6)]
+                                goes_right = word >> (level & np.uint64(63)) & np.uint64(1) != 0
+                        at[i] = child[2 * node + np.uint32(goes_right)]
+                elif missing:
                     for i in range(size):
                         node = at[i]
                         x = block[i, column[node]]

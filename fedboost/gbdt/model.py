@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,8 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.bins import MAX_LEVELS, Float32
+from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
@@ -29,6 +31,8 @@ FORMAT_VERSION = [2, 0, 0]
 """The XGBoost version whose format is written: later ones read it too."""
 _NO_PARENT = 2147483647
 IMPORTANCES = ("gain", "cover", "weight")
+_NUMERIC, _CATEGORICAL = "float", "c"
+"""Feature types."""
 _BEYOND_FLOAT32 = 1e39
 """JSON has no infinity. This is one as soon as it is a float32, for XGBoost as for `from_xgboost`."""
 
@@ -36,13 +40,15 @@ _BEYOND_FLOAT32 = 1e39
 @dataclass(frozen=True)
 class Booster:
     """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
-    then for the second; those of the second round. `base_score` is the constant boosting started from."""
+    then for the second; those of the second round. `base_score` is the constant boosting started from. The
+    values of `categorical` features are the numbers of levels, from 0."""
 
     loss: Loss
     base_score: float
     features: tuple[str, ...]
     trees: tuple[Tree, ...] = field(repr=False)
     num_parallel_tree: int = 1
+    categorical: tuple[str, ...] = ()
 
     @property
     def roots(self) -> int:
@@ -55,6 +61,11 @@ class Booster:
         of_output = [number % self.roots // self.num_parallel_tree for number in range(len(self.trees))]
         pairs = list(zip(self.trees, of_output, strict=True))
         return [_columns([tree for tree, of in pairs if of == output]) for output in range(self.loss.outputs)]
+
+    @property
+    def _is_categorical(self) -> list[bool]:
+        categorical = {*self.categorical}
+        return [name in categorical for name in self.features]
 
     @property
     def objective(self) -> str:
@@ -80,7 +91,7 @@ class Booster:
 
     def predict(self, features: Float32) -> Float64:
         """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
-        missing)."""
+        missing). A value of a categorical feature that is no level goes left everywhere, as in XGBoost."""
         return self.loss.predict(self.margins(features))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
@@ -114,7 +125,7 @@ class Booster:
                 "learner": {
                     "attributes": dict(attributes or {}),
                     "feature_names": list(self.features),
-                    "feature_types": ["float"] * width,
+                    "feature_types": [_CATEGORICAL if c else _NUMERIC for c in self._is_categorical],
                     "gradient_booster": {
                         "model": {
                             "gbtree_model_param": {
@@ -156,6 +167,8 @@ class Booster:
             parameters, of_trees = learner["learner_model_param"], learner["gradient_booster"]["model"]
             parallel = int(of_trees["gbtree_model_param"]["num_parallel_tree"])
             features = tuple(str(name) for name in learner["feature_names"])
+            kinds = zip(features, learner["feature_types"], strict=True)
+            categorical = tuple(name for name, kind in kinds if kind == _CATEGORICAL)
             with np.errstate(over="ignore"):
                 trees = tuple(_tree_from_json(t) for t in of_trees["trees"])
             score = float(parameters["base_score"])
@@ -171,8 +184,9 @@ class Booster:
             loss = loss_of(name, stated)
         except (LookupError, TypeError, ValueError):
             raise ConfigError(f"{source}: objective {name} without its parameters") from None
+        booster = cls(loss, score, features, trees, parallel, categorical)
         for number, tree in enumerate(trees):
-            _check_tree(tree, number, len(features), source)
+            _check_tree(tree, number, booster._is_categorical, source)
         try:
             sound = math.isfinite(loss.margin(score)) and parallel > 0
             sound = sound and len(trees) % (loss.outputs * parallel) == 0
@@ -180,7 +194,6 @@ class Booster:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
-        booster = cls(loss, score, features, trees, parallel)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read what stands there otherwise, and predict something else.
             raise ConfigError(
@@ -197,6 +210,9 @@ def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
         return np.array([v for tree in trees for v in getattr(tree, name)], kind)
 
     left = column("left", np.int64)
+    categories = [c for tree in trees for c in tree.categories]
+    by_level = np.array([c > 0 for c in categories], np.bool_)
+    sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in categories if c)
     return (
         roots,
         left,
@@ -205,6 +221,8 @@ def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
         column("threshold", np.float32),
         column("missing_left", np.bool_),
         column("value", np.float64),
+        np.where(by_level, np.cumsum(by_level) - 1, -1),
+        np.frombuffer(sets, "<u8").astype(np.uint64).reshape(-1, MAX_CODES // 64),
     )
 
 
@@ -215,12 +233,14 @@ def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
         if left != NO_CHILD:
             parents[left] = parents[left + 1] = node
     inner = [left != NO_CHILD for left in tree.left]
+    sets = {node: _levels(c) for node, c in enumerate(tree.categories) if c}
+    sizes = [len(levels) for levels in sets.values()]
     return {
         "base_weights": [_shortest(v) for v in tree.value],
-        "categories": [],
-        "categories_nodes": [],
-        "categories_segments": [],
-        "categories_sizes": [],
+        "categories": [level for levels in sets.values() for level in levels],
+        "categories_nodes": [*sets],
+        "categories_segments": [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)],
+        "categories_sizes": sizes,
         "default_left": [int(left) for left in tree.missing_left],
         "id": number,
         "left_children": tree.left,
@@ -232,7 +252,7 @@ def _tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
             for t, v, is_inner in zip(tree.threshold, tree.value, inner, strict=True)
         ],
         "split_indices": tree.feature,
-        "split_type": [0] * size,
+        "split_type": [int(c > 0) for c in tree.categories],
         "sum_hessian": [_shortest(v) for v in tree.cover],
         "tree_param": {
             "num_deleted": "0",
@@ -253,8 +273,6 @@ def _tree_from_json(tree: Mapping[str, Any]) -> Tree:
     right = [int(v) for v in tree["right_children"]]
     if right != [child + 1 if child != NO_CHILD else NO_CHILD for child in left]:
         raise ValueError("a right child does not follow its left sibling")
-    if any(tree["split_type"]):
-        raise ValueError("a tree splits by category")
     conditions = [float(np.float32(v)) for v in tree["split_conditions"]]
     inner = [child != NO_CHILD for child in left]
     return Tree(
@@ -265,17 +283,34 @@ def _tree_from_json(tree: Mapping[str, Any]) -> Tree:
         value=[float(np.float32(v)) for v in tree["base_weights"]],
         gain=[float(np.float32(v)) for v in tree["loss_changes"]],
         cover=[float(np.float32(v)) for v in tree["sum_hessian"]],
+        categories=_categories_from_json(tree, len(left)),
     )
 
 
-def _check_tree(tree: Tree, number: int, features: int, source: str) -> None:
-    size = len(tree.left)
-    columns = (tree.feature, tree.threshold, tree.missing_left, tree.value, tree.gain, tree.cover)
+def _levels(categories: int) -> list[int]:
+    return [level for level in range(categories.bit_length()) if categories >> level & 1]
+
+
+def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
+    if any(not 0 <= level < MAX_LEVELS for level in tree["categories"]):
+        raise ValueError(f"a level beyond the {MAX_LEVELS} a feature can have")
+    out = [0] * size
+    places = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
+    for node, begin, length in zip(*places, strict=True):
+        out[node] = sum(1 << int(level) for level in {*tree["categories"][begin : begin + length]})
+    return out
+
+
+def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str) -> None:
+    size, features = len(tree.left), len(is_categorical)
     sound = (
         size > 0
-        and all(len(column) == size for column in columns)
+        and all(len(column) == size for column in vars(tree).values())
         and all(left == NO_CHILD or node < left < size - 1 for node, left in enumerate(tree.left))
         and all(0 <= feature < features for feature in tree.feature)
     )
     if not sound:
         raise ConfigError(f"{source}: tree {number} is not a tree over {features} features")
+    nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
+    if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
+        raise ConfigError(f"{source}: tree {number} splits a numeric feature by level, or levels as numbers")

@@ -1,11 +1,15 @@
 """The gain of a split, the best split of a node, the value of a leaf: XGBoost's formulas on exact sums.
 
 Promises: the best split depends on the integer sums alone; ties go to the lowest feature, then the lowest
-bin, then to sending missing values right.
+bin, then to sending missing values right. A split by a categorical feature sends a set of its levels right:
+one level if there are few, else those with the lowest leaf values, as many as gain most; ties go to the
+fewest, then to sending missing values left.
 Refuses nothing: a node without a split that is allowed has none.
 
 Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2;
-as in XGBoost the gain is not halved, and `gamma` is compared with it.
+as in XGBoost the gain is not halved, and `gamma` is compared with it. That no other set of levels can gain
+more than the first or the last ones in the order of their leaf values, without penalties, is shown in Fisher,
+"On Grouping for Maximum Homogeneity", JASA 53, 1958.
 """
 
 import dataclasses
@@ -16,7 +20,7 @@ import numpy as np
 
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
-from fedboost.gbdt.histogram import Layout, Total
+from fedboost.gbdt.histogram import STATS, Layout, Total
 
 SMALLEST_GAIN = 1e-6
 """XGBoost's kRtEps: a split must gain more than this."""
@@ -33,6 +37,8 @@ class SplitRule:
     learning_rate: float
     gradient: Scale
     hessian: Scale
+    max_cat_to_onehot: int = 4
+    max_cat_threshold: int = 64
 
     def leaf_value(self, total: Total) -> float:
         """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha."""
@@ -62,9 +68,15 @@ class SplitRule:
 
     def _asked(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
         """What both kernels take: the node and the rule."""
-        factors = self.gradient.factor, self.hessian.factor
+        of_features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
+        most_levels = self.max_cat_to_onehot, self.max_cat_threshold
+        return histogram, *of_features, *self._scales, most_levels, total
+
+    @property
+    def _scales(self) -> tuple[tuple[float, float], tuple[float, float, float]]:
+        """The units and the penalties as kernels take them."""
         penalties = float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
-        return histogram, layout.offsets, layout.value_bins, layout.missing, factors, penalties, total
+        return (self.gradient.factor, self.hessian.factor), penalties
 
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
         """The split of highest gain by the features of a layout, or None if none gains enough."""
@@ -74,12 +86,21 @@ class SplitRule:
             return None
         left = int(left_gradient), int(left_hessian)
         right = total[0] - left[0], total[1] - left[1]
-        return BestSplit(float(gain), layout.features[feature], int(bin_), bool(missing_left), left, right)
+        number, categories = layout.features[feature], 0
+        if layout.categorical[feature]:
+            bin_, categories = 0, self._levels_right(histogram, bin_, layout, feature)
+        return BestSplit(float(gain), number, int(bin_), bool(missing_left), left, right, categories)
+
+    def _levels_right(self, histogram: Int64, way: int, layout: Layout, feature: int) -> int:
+        first, levels = int(layout.offsets[feature]), int(layout.value_bins[feature])
+        cells, one_hot = histogram[STATS * first : STATS * (first + levels)], levels < self.max_cat_to_onehot
+        right: Int64 = kernels.levels_right(cells, way, one_hot, *self._scales)
+        return sum(1 << level for level in right.tolist())
 
 
 @dataclass(frozen=True)
 class BestSplit:
-    """A split of a node and the sums of the two children."""
+    """A split of a node and the sums of the two children; bin and categories as in `tree.Split`."""
 
     gain: float
     feature: int
@@ -87,3 +108,4 @@ class BestSplit:
     missing_left: bool
     left: Total
     right: Total
+    categories: int = 0

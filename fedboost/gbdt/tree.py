@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import BinnedRows, CutPoints, Room, in_memory
+from fedboost.gbdt.bins import BinnedRows, CutPoints, Float32, Room, in_memory
 from fedboost.gbdt.histogram import Rows, passes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import ONE, Threads
@@ -28,13 +29,22 @@ _LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Split:
-    """One decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1."""
+    """One decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
+
+    By a categorical feature: rows go to left + 1 if the bit of their level, the l-th lowest for level l, is
+    set in `categories`, the others to `left`; bin is 0. By a numeric feature categories is 0.
+    """
 
     node: int
     feature: int
     bin: int
     missing_left: bool
     left: int
+    categories: int = 0
+
+    def fits(self, levels: int) -> bool:
+        """Whether it can be one by a feature of so many levels; 0: by a numeric one."""
+        return 0 < self.categories < 1 << levels and self.bin == 0 if levels else self.categories == 0
 
 
 @dataclass
@@ -43,7 +53,8 @@ class Tree:
     under XGBoost's names, but for `value`.
 
     value: float32 leaf values, learning rate included (at inner nodes the value a leaf there would have);
-    threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves.
+    threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves; categories: as
+    in `Split`, then the threshold is 0; where none are given all nodes have 0.
     """
 
     left: list[int] = field(default_factory=list)
@@ -53,6 +64,10 @@ class Tree:
     value: list[float] = field(default_factory=list)
     gain: list[float] = field(default_factory=list)
     cover: list[float] = field(default_factory=list)
+    categories: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.categories = self.categories or [0] * len(self.left)
 
     def add_leaf(self, value: float, cover: float) -> int:
         """Append a leaf; returns its number."""
@@ -63,19 +78,25 @@ class Tree:
         self.value.append(value)
         self.gain.append(0.0)
         self.cover.append(float(np.float32(cover)))
+        self.categories.append(0)
         return len(self.left) - 1
 
     def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
         """Make a leaf an inner node whose children are `left` and left + 1 (to be added); the decision."""
-        cuts = cut_points.cuts[best.feature]
-        # A split after the last value bin parts the present from the missing: every number is below infinity.
-        threshold = float(cuts[best.bin]) if best.bin < cuts.size else float("inf")
-        self.left[node] = left
-        self.feature[node] = best.feature
-        self.threshold[node] = threshold
-        self.missing_left[node] = best.missing_left
+        split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
+        self.decide(split, cut_points.cuts[best.feature])
         self.gain[node] = float(np.float32(min(best.gain, _LARGEST_FLOAT32)))
-        return Split(node, best.feature, best.bin, best.missing_left, left)
+        return split
+
+    def decide(self, split: Split, cuts: Float32) -> None:
+        """Make a leaf an inner node, as a split by the feature with these cuts says."""
+        self.left[split.node] = split.left
+        self.feature[split.node] = split.feature
+        self.missing_left[split.node] = split.missing_left
+        self.categories[split.node] = split.categories
+        # A split after the last value bin parts the present from the missing: every number is below infinity.
+        above = float(cuts[split.bin]) if split.bin < cuts.size else float("inf")
+        self.threshold[split.node] = 0.0 if split.categories else above
 
     @property
     def leaves(self) -> list[int]:
@@ -101,6 +122,19 @@ class Tree:
         columns = {name: [column[node] for node in nodes] for name, column in vars(self).items()}
         columns["left"] = [left if left == NO_CHILD else number[left] for left in columns["left"]]
         return Tree(**columns)
+
+
+def _goes_left(split: Split, cut_points: CutPoints) -> npt.NDArray[np.uint8]:
+    """For each code, 1 if it goes left."""
+    if split.categories:
+        right = np.frombuffer(split.categories.to_bytes(kernels.MAX_CODES // 8, "little"), np.uint8)
+        table = 1 - np.unpackbits(right, bitorder="little")
+    else:
+        table = np.zeros(kernels.MAX_CODES, np.uint8)
+        table[: split.bin + 1] = 1
+    if cut_points.missing[split.feature]:
+        table[cut_points.cuts[split.feature].size + 1] = split.missing_left
+    return table
 
 
 class RowsOfNodes:
@@ -161,15 +195,15 @@ class RowsOfNodes:
         value_bins = cut_points.cuts[split.feature].size + 1
         if not 0 <= split.bin < value_bins:
             raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
+        most = value_bins if split.feature in cut_points.categorical else 0
+        if not split.fits(most):
+            raise PeerError(f"split of node {split.node} by levels that feature {split.feature} has not")
 
     def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
         def part(piece: tuple[Split, Rows, Rows]) -> int:
             split, rows, scratch = piece
-            value_bins = cut_points.cuts[split.feature].size + 1
-            missing_bin = value_bins if cut_points.missing[split.feature] else -1
             codes = binned.by_feature[split.feature]
-            left = kernels.partition(codes, split.bin, missing_bin, split.missing_left, rows, scratch)
-            return int(left)
+            return int(kernels.partition(codes, _goes_left(split, cut_points), rows, scratch))
 
         pieces = []
         for split in splits:

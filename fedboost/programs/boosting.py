@@ -54,7 +54,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
             break
     kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
     kept_trees = tuple(trees[: kept * len(terms.roots)])
-    return Booster(terms.loss, score, terms.columns.features, kept_trees, terms.num_parallel_tree)
+    features = terms.columns.features, tuple(terms.columns.categorical)
+    return Booster(terms.loss, score, features[0], kept_trees, terms.num_parallel_tree, features[1])
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:

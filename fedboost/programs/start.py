@@ -49,13 +49,14 @@ def count_rows(counts: Int64) -> int:
 
 
 def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
-    """Cut points of every feature, by grid refinement or from KLL sketches."""
-    features = len(terms.columns.features)
-    if terms.cut_points == "kll":
+    """Cut points of every feature: of the numeric ones by grid refinement or from KLL sketches. Those of the
+    others are the levels of the terms, whether rows have them or not."""
+    features = len(terms.columns.numeric)
+    if terms.cut_points == "kll" and features:
         found = yield KllQuery(rows, features, terms.max_bin)
         table = found.reshape(features, -1)
         cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
-        return CutPoints(cuts, tuple(bool(row[0]) for row in table))
+        return CutPoints(cuts, tuple(bool(row[0]) for row in table)).with_levels(terms.columns.levels)
     quantiles = [Quantiles(terms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
         grids = tuple(quantile.grid for quantile in quantiles)
@@ -65,7 +66,8 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
         ends = np.cumsum([grid.cells for grid in grids])
         for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
             quantile.refine(part)
-    return CutPoints(tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles))
+    of_numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
+    return CutPoints(*of_numeric).with_levels(terms.columns.levels)
 
 
 def find_base_score(

@@ -44,7 +44,7 @@ def needed(query: Query, parties: int) -> int:
 
 def check_terms(terms: Terms, allowed: int) -> None:
     """Raise Refused if the cut points alone need more than `allowed` bytes."""
-    features = len(terms.columns.features)
+    features = len(terms.columns.numeric)
     if terms.cut_points == "kll":
         _check(needed(KllQuery(1, features, terms.max_bin), len(terms.parties)), allowed)
     else:

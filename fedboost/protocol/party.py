@@ -128,7 +128,7 @@ class Party:
                 return np.concatenate([[self.rows], self._sum(self._exponents)])
             case QuantileQuery(_, grids):
                 self._check_grids(grids)
-                columns = list(zip(self.columns, grids, strict=True))
+                columns = list(zip(self.columns[: len(self._terms.columns.numeric)], grids, strict=True))
                 return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
             case KllQuery():
                 raise PeerError("a sketch is not a vector of integers")

@@ -289,7 +289,7 @@ class PartySession:
         assert self._party is not None
         assert self._sealer is not None
         if isinstance(query, KllQuery):
-            return sketch(self._party.columns, query), tag.size, b""
+            return sketch(self._party.columns[: query.features], query), tag.size, b""
         plain = self._terms is not None and self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")

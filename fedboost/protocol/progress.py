@@ -14,6 +14,7 @@ import numpy as np
 
 from fedboost.errors import Refused
 from fedboost.gbdt.bins import MAX_REFINEMENTS, Float32
+from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import queries
@@ -172,6 +173,11 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
             np.where(inner, np.array(tree.missing_left, np.bool_), False).tobytes(),
             np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
             np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
+            b"".join(
+                fields.number(node) + c.to_bytes(MAX_CODES // 8, "little")
+                for node, c in enumerate(tree.categories)
+                if c
+            ),
         ]
     return hashlib.sha256(fields.pack(*parts)).digest()
 
@@ -184,11 +190,7 @@ def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
     for split in done.splits:
         while len(tree.left) < split.left + 2:
             tree.add_leaf(0.0, 0.0)
-        of = cuts[split.feature]
-        tree.left[split.node] = split.left
-        tree.feature[split.node] = split.feature
-        tree.missing_left[split.node] = split.missing_left
-        tree.threshold[split.node] = float(of[split.bin]) if split.bin < of.size else float("inf")
+        tree.decide(split, cuts[split.feature])
     for node, value in done.values:
         tree.value[node] = value
     return tree

@@ -50,7 +50,7 @@ class RowsQuery:
 
 @dataclass(frozen=True)
 class QuantileQuery:
-    """How many rows lie in each subcell of these grids (one a feature)?"""
+    """How many rows lie in each subcell of these grids (one a numeric feature)?"""
 
     rows: int
     grids: tuple[Grid, ...]
@@ -66,7 +66,8 @@ class QuantileQuery:
 
 @dataclass(frozen=True)
 class KllQuery:
-    """A KLL sketch of every feature. The sum is, feature by feature, missing rows, number of cuts, cut keys.
+    """A KLL sketch of every numeric feature. The sum is, feature by feature, missing rows, number of cuts,
+    cut keys.
 
     Sketches hold raw values of the rows: `plain` alone allows it.
     """
@@ -295,7 +296,8 @@ def _members(value: object) -> object:
     if isinstance(value, np.ndarray):
         return {value.dtype.str: value.tobytes().hex()}
     if isinstance(value, Split):  # most of what is asked about; the general way takes twice as long
-        return {"Split": (value.node, value.feature, value.bin, value.missing_left, value.left)}
+        of = value.node, value.feature, value.bin, value.missing_left, value.left, value.categories
+        return {"Split": of}
     kind = type(value)
     return {kind.__name__: [getattr(value, member) for member in kind.__dataclass_fields__]}  # type: ignore[attr-defined]
 
@@ -312,18 +314,20 @@ def stage_of(query: Query) -> int:
 
 def check(query: Query, terms: Terms) -> None:
     """Raise Refused if the terms do not allow the query, whoever asks."""
-    features = len(terms.columns.features)
+    features, numeric = len(terms.columns.features), len(terms.columns.numeric)
     if query.cells > MAX_CELLS:
         raise Refused(f"an answer of {query.cells} integers, at most {MAX_CELLS} are given; lower max_depth")
     match query:
         case QuantileQuery(_, grids):
             most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
-            if len(grids) != features or any(grid.cells > most for grid in grids):
-                raise Refused(f"the terms allow grids of {features} features with at most {most} cells each")
+            if len(grids) != numeric or any(grid.cells > most for grid in grids):
+                raise Refused(
+                    f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
+                )
         case KllQuery():
             if terms.cut_points != "kll" or terms.protection != "plain":
                 raise Refused("the terms do not allow KLL sketches: they show raw values to the aggregator")
-            if query.features != features or query.max_bin != terms.max_bin:
+            if query.features != numeric or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")
         case StartQuery(_, cut_points, gradient, hessian):
             _check_bits(START_BITS, gradient, hessian)
@@ -332,6 +336,9 @@ def check(query: Query, terms: Terms) -> None:
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
             if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
                 raise Refused("more bins than a byte can number")
+            due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
+            if not same(cut_points, due.with_levels(terms.columns.levels)):
+                raise Refused("bins of categorical features that are not the levels of the terms")
         case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected):
             _check_bits(terms.gradient_bits, gradient, hessian)
             _check_nodes(terms, tree, splits, nodes)
@@ -403,9 +410,11 @@ def check_tree(
 
 def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
     """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
-    deeper than the terms allow, and its children numbered next, behind the roots. Other numbers could make a
-    tree of a few splits, which travels in a few bytes, as large as the largest."""
+    deeper than the terms allow, its children numbered next, behind the roots, and by levels where and only
+    where the feature has them. Other numbers could make a tree of a few splits, which travels in a few bytes,
+    as large as the largest."""
     depths = dict.fromkeys(terms.roots, 0)
+    levels = (0,) * len(terms.columns.numeric) + terms.columns.levels
     for number, split in enumerate(splits):
         depth = depths.pop(split.node, terms.max_depth) + 1
         if depth > terms.max_depth or split.left != 2 * number + len(terms.roots):
@@ -413,4 +422,6 @@ def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
                 f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
                 f"{terms.max_depth}"
             )
+        if not (0 <= split.feature < len(levels) and split.fits(levels[split.feature])):
+            raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
         depths[split.left] = depths[split.left + 1] = depth

@@ -27,6 +27,7 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss, loss_of
 from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.split import SplitRule
@@ -108,6 +109,11 @@ class Schema(Frozen):
         """Columns that are neither features nor the label."""
         return tuple(filter(None, (self.weight, self.validation, self.row_id)))
 
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """How many levels each categorical feature has, in order."""
+        return tuple(map(len, self.categorical.values()))
+
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "Schema":
         others = [self.label, *self.beside]
@@ -119,6 +125,11 @@ class Schema(Frozen):
         for name, levels in self.categorical.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
+            if len(levels) > MAX_LEVELS:
+                raise ValueError(
+                    f"column {name!r} has {len(levels)} levels, at most {MAX_LEVELS} can be: group the rare "
+                    f"ones in the tables, or give them as numbers and declare the column numeric"
+                )
         return self
 
     @model_validator(mode="after")
@@ -148,6 +159,8 @@ class Terms(Frozen):
     max_depth: int = Field(default=6, ge=1, le=MAX_DEPTH)
     learning_rate: float = Field(default=0.3, gt=0, le=1)
     max_bin: int = Field(default=256, ge=2, le=256)
+    max_cat_to_onehot: int = Field(default=4, ge=1, le=256)
+    max_cat_threshold: int = Field(default=64, ge=2, le=256)
     reg_lambda: float = Field(default=1.0, ge=0)
     reg_alpha: float = Field(default=0.0, ge=0)
     gamma: float = Field(default=0.0, ge=0)
@@ -343,6 +356,8 @@ class Terms(Frozen):
             self.learning_rate / self.num_parallel_tree,
             gradient,
             hessian,
+            self.max_cat_to_onehot,
+            self.max_cat_threshold,
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.bins import MAX_LEVELS, Float32
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
 from fedboost.shell.sparse import SparseTable
@@ -23,8 +23,6 @@ from fedboost.shell.sparse import SparseTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MAX_LEVELS = 1000
-"""A text column of more distinct values than this is a name or a note rather than a category."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
 _MAX_NAME = 256
 
@@ -168,7 +166,7 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
     if len(found) > MAX_LEVELS:
-        return f"has {len(found)} distinct values, more than {MAX_LEVELS}"
+        return f"has {len(found)} distinct values, more than the {MAX_LEVELS} levels a column can have"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, found)), None):
         return f"has the character {odd[0]!r} in a value"
     return sorted(found) or "has no values"

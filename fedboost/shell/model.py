@@ -144,7 +144,8 @@ class Model:
             session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        if terms.columns.features != booster.features or terms.objective != booster.objective:
+        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
+        if columns != (booster.features, booster.categorical, booster.objective):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
         return cls(booster, terms, rounds, attestations, session, rosters)
 

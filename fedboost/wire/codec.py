@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import METRICS, MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
@@ -210,9 +211,10 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
         case KllQuery(rows, features, max_bin):
             return {"kll": pb.KllQuery(rows=rows, features=features, max_bin=max_bin)}
         case StartQuery(rows, cut_points, gradient, hessian):
+            categorical = {*cut_points.categorical}
             cuts = [
-                pb.Cuts(cuts=c.tolist(), missing=m)
-                for c, m in zip(cut_points.cuts, cut_points.missing, strict=True)
+                pb.Cuts(cuts=c.tolist(), missing=m, categorical=feature in categorical)
+                for feature, (c, m) in enumerate(zip(cut_points.cuts, cut_points.missing, strict=True))
             ]
             start = pb.StartQuery(
                 rows=rows, features=cuts, gradient=_scale_to_pb(gradient), hessian=_scale_to_pb(hessian)
@@ -348,12 +350,21 @@ def _split_to_pb(split: Split) -> Any:
         bin=split.bin,
         missing_left=split.missing_left,
         left=split.left,
+        categories=split.categories.to_bytes(-(-split.categories.bit_length() // 8), "little"),
     )
 
 
 def _splits_from_pb(splits: Any) -> tuple[Split, ...]:
     few = _few(splits, MAX_NODES, "splits")
-    return tuple(Split(s.node, s.feature, s.bin, s.missing_left, s.left) for s in few)
+    return tuple(
+        Split(s.node, s.feature, s.bin, s.missing_left, s.left, _categories_from_pb(s.categories))
+        for s in few
+    )
+
+
+def _categories_from_pb(bitmap: bytes) -> int:
+    _require(len(bitmap) <= MAX_CODES // 8, f"{len(bitmap)} bytes of levels")
+    return int.from_bytes(bitmap, "little")
 
 
 def _values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
@@ -366,7 +377,9 @@ def _values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
 
 def _start_from_pb(q: Any) -> StartQuery:
     features = _few(q.features, MAX_FEATURES, "features")
-    cut_points = CutPoints(tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features))
+    categorical = tuple(number for number, feature in enumerate(features) if feature.categorical)
+    cuts, missing = tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features)
+    cut_points = CutPoints(cuts, missing, categorical)
     return StartQuery(_rows(q), cut_points, _scale_from_pb(q.gradient), _scale_from_pb(q.hessian))
 
 

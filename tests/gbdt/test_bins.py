@@ -22,6 +22,7 @@ from fedboost.gbdt.bins import (
 )
 
 RNG = np.random.default_rng(0)
+NAN = float("nan")
 NORMAL = RNG.normal(size=20_000)
 HEAVY_ZERO = np.where(RNG.random(20_000) < 0.7, 0.0, NORMAL)
 HOLES = np.where(RNG.random(20_000) < 0.1, np.nan, NORMAL)
@@ -258,3 +259,15 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
             found[feature] = entry - int(listed.places[place])
             assert found[feature] != listed.common[place]
         assert {f: int(by_feature[f, row]) for f in found} == found
+
+
+# ---- levels -----------------------------------------------------------------------------------------
+
+
+def test_each_level_is_a_bin_and_missing_values_have_one_more():
+    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_levels((3, 1, 255))
+    assert (cuts.missing, cuts.categorical) == ((False, True, True, True), (1, 2, 3))
+    assert [of.size + 1 for of in cuts.cuts] == [2, 3, 1, 255]
+    columns = [[0, 1, 0, 1], [0, 2, NAN, 1], [0, NAN, NAN, 0], [254, NAN, 0, 100]]
+    binned = cuts.bin_rows([np.array(column, np.float32) for column in columns])
+    assert binned.by_feature.tolist() == [[0, 1, 0, 1], [0, 2, 3, 1], [0, 1, 1, 0], [254, 255, 0, 100]]

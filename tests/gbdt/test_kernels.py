@@ -246,19 +246,19 @@ def test_pairs_as_one_cell(size, bits):
 # ---- rows of nodes ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("missing_left", [False, True])
-@pytest.mark.parametrize("missing_bin", [-1, 9, 255])
-@pytest.mark.parametrize(("count", "last_left"), [(0, 3), (1, 0), (40, 4), (300, 8), (300, 254)])
-def test_partition(count, last_left, missing_bin, missing_left):
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("count", [0, 1, 40, 300])
+def test_partition(count, share):
     rng = np.random.default_rng(count)
     table, _ = binned(rng, 400, [10, 256, 5])
     everyone = rng.permutation(400).astype(np.uint32)
     rows, scratch = everyone[20 : 20 + count], np.empty(400, np.uint32)
     before, around = rows.copy(), (everyone[:20].tolist(), everyone[20 + count :].tolist())
+    goes_left = (rng.random(256) < share).astype(np.uint8)
     for codes in np.ascontiguousarray(table.T):
-        left, right = twins.partition(codes, last_left, missing_bin, missing_left, before)
+        left, right = twins.partition(codes, goes_left, before)
         rows[:] = before
-        split = kernels.partition(codes, last_left, missing_bin, missing_left, rows, scratch)
+        split = kernels.partition(codes, goes_left, rows, scratch)
         assert (split, rows.tolist()) == (len(left), left + right)
         assert (everyone[:20].tolist(), everyone[20 + count :].tolist()) == around
 
@@ -294,12 +294,29 @@ def node(rng, sizes, missing, size=60, spread=5):
     return histogram, (int(gradient.sum()), int(hessian.sum()))
 
 
-def compare_best_split(histogram, sizes, missing, factors, penalties, total):
+def compare_best_split(
+    histogram, sizes, missing, factors, penalties, total, by_level=False, most_levels=(4, 64)
+):
     value_bins, missing = np.array(sizes, np.int64), np.array(missing, np.bool_)
+    kinds = value_bins, missing, np.broadcast_to(by_level, missing.shape).copy()
     offsets = np.concatenate([[0], np.cumsum(value_bins + missing)[:-1]]).astype(np.uint32)
-    found = kernels.best_split(histogram, offsets, value_bins, missing, factors, penalties, total)
-    assert tuple(found) == twins.best_split(histogram, value_bins, missing, factors, penalties, total)
-    return tuple(found)
+    rule = factors, penalties, most_levels, total
+    found = tuple(kernels.best_split(histogram, offsets, *kinds, *rule))
+    assert found == twins.best_split(histogram, *kinds, *rule)
+    for f, gain in enumerate(kernels.best_gains(histogram, offsets, *kinds, *rule)):
+        own = histogram[2 * offsets[f] : 2 * (offsets[f] + value_bins[f] + missing[f])]
+        assert gain == twins.best_split(own, *(kind[f : f + 1] for kind in kinds), *rule)[0]
+    if found[1] >= 0 and kinds[2][found[1]]:
+        _, feature, way, missing_left, *left = found
+        first, size = offsets[feature], value_bins[feature]
+        cells, one_hot = histogram[2 * first : 2 * (first + size)], bool(size < most_levels[0])
+        right = kernels.levels_right(cells, way, one_hot, factors, penalties).tolist()
+        pairs = [(int(g), int(h)) for g, h in cells.reshape(-1, 2)]
+        assert right == twins.ways_to_part(pairs, factors, penalties, most_levels)[1][way]
+        absent = histogram[2 * (first + size) :][:2] if missing[feature] and not missing_left else [0, 0]
+        sums = [sum(pairs[level][stat] for level in right) + absent[stat] for stat in (0, 1)]
+        assert [int(s) for s in sums] == [total[0] - left[0], total[1] - left[1]]
+    return found
 
 
 @given(
@@ -310,14 +327,24 @@ def compare_best_split(histogram, sizes, missing, factors, penalties, total):
     min_child_weight=st.sampled_from([0.0, 1.0, 7.0, 1e9]),
     size=st.sampled_from([0, 1, 2, 10, 60]),
     spread=st.sampled_from([1, 5, 100_000]),
+    levels=st.sampled_from([(4, 64), (1, 64), (7, 64), (1, 2), (1, 3)]),
 )
-@settings(max_examples=300)
-def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, spread):
+@settings(max_examples=500)
+def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, spread, levels):
     rng = np.random.default_rng(seed)
-    missing = rng.integers(0, 2, len(sizes)).tolist()
-    histogram, total = node(rng, sizes, missing, size, spread)
-    penalties = reg_lambda, reg_alpha, min_child_weight
-    compare_best_split(histogram, sizes, missing, (16.0, 2.0), penalties, total)
+    missing, by_level = rng.integers(0, 2, (2, len(sizes)), np.bool_)
+    histogram, total = node(rng, sizes, missing.tolist(), size, spread)
+    rule = (16.0, 2.0), (reg_lambda, reg_alpha, min_child_weight)
+    compare_best_split(histogram, sizes, missing, *rule, total, by_level, levels)
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+@pytest.mark.parametrize("levels", [(4, 64), (256, 64), (4, 256)])
+def test_best_split_of_as_many_levels_as_there_can_be(levels, missing):
+    rng = np.random.default_rng(missing)
+    histogram, total = node(rng, [255], [missing], 4000, 100)
+    found = compare_best_split(histogram, [255], [missing], (16.0, 2.0), (1.0, 0.0, 1.0), total, True, levels)
+    assert found[1] == 0
 
 
 def test_best_split_breaks_ties_by_feature_then_bin_then_missing_right():
@@ -339,6 +366,44 @@ def test_best_split_parts_the_present_from_the_missing():
 def test_best_split_of_a_pure_node_is_none():
     histogram = np.array([0, 3, 0, 3], np.int64)
     assert compare_best_split(histogram, [2], [0], (1.0, 1.0), (1.0, 0.0, 0.0), (0, 6))[1] == -1
+
+
+NONE = (1.0, 0.0, 0.0)
+
+
+def test_best_split_of_levels_parts_those_with_low_leaf_values_from_the_others():
+    # By value: levels 1, 3 (of -G / H: -4/2, -1/1), then 2 without rows, then 0 and 4.
+    histogram = np.array([6, 3, 4, 1, 0, 0, 3, 2, -8, 2], np.int64)
+    found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0), (5, 8), True)
+    assert found[1:] == (0, 2, True, -8, 2)
+    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0))
+    assert order.tolist() == [1, 0, 3, 2, 4]
+
+
+def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
+    histogram = np.array([9, 1, -4, 4, 0, 0, 4, 4, -9, 1], np.int64)
+    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0))
+    assert order.tolist() == [3, 0, 2, 4, 1]
+
+
+def test_best_split_of_few_levels_parts_one_from_the_others():
+    histogram = np.array([-4, 4, 4, 4, -4, 4], np.int64)
+    assert compare_best_split(histogram, [3], [0], (1.0, 1.0), NONE, (-4, 12), True)[1:] == (
+        0,
+        1,
+        True,
+        -8,
+        8,
+    )
+
+
+@pytest.mark.parametrize("one_hot", [0, 9])
+def test_best_split_of_levels_parts_the_present_from_the_missing(one_hot):
+    histogram = np.array([-2, 3, -2, 3, -2, 3, -2, 3, 8, 12], np.int64)
+    found = compare_best_split(
+        histogram, [4], [1], (1.0, 1.0), NONE, (0, 24), True, most_levels=(one_hot, 64)
+    )
+    assert found[1:] == (0, 4 if one_hot else 3, True, 8, 12)
 
 
 # ---- cut points and bins ----------------------------------------------------------------------------
@@ -453,27 +518,40 @@ def test_transpose(shape):
 # ---- prediction -------------------------------------------------------------------------------------
 
 
-def random_tree(rng, features, depth):
+def random_tree(rng, features, depth, by_level):
     nodes = [(-1, -1, 0, 0.0, False, float(np.float32(rng.normal())))]
     for _ in range(depth):
         for number, one in enumerate(list(nodes)):
             if one[0] < 0 and rng.random() < 0.7:
                 cut = float(rng.choice(np.array([-1, 0, 0.25, 1, np.inf], np.float32)))
+                if rng.random() < by_level:
+                    cut = {*rng.choice([0, 1, 3, 63, 64, 200, 255], 3).tolist()}
                 split = int(rng.integers(features)), cut, bool(rng.integers(2))
                 nodes[number] = (len(nodes), len(nodes) + 1, *split, one[5])
                 nodes += [(-1, -1, 0, 0.0, False, float(np.float32(rng.normal()))) for _ in range(2)]
     return nodes
 
 
+LEVELS = [0.5, 1.7, 63, 64, 200, 255, 256, 1e30, np.inf, -np.inf, -0.5]
+
+
+@pytest.mark.parametrize("by_level", [0.0, 0.4])
 @pytest.mark.parametrize("count", [0, 1, 12])
-def test_predict_margins(count):
+def test_predict_margins(count, by_level):
     rng = np.random.default_rng(count)
-    trees = [random_tree(rng, 4, 4) for _ in range(count)]
-    features = rng.choice(np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, np.nan], np.float32), (200, 4))
+    trees = [random_tree(rng, 4, 4, by_level) for _ in range(count)]
+    found = [-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, np.nan, *(LEVELS if by_level else [])]
+    features = rng.choice(np.array(found, np.float32), (200, 4))
     columns = list(zip(*[one for tree in trees for one in tree], strict=True)) or [()] * 6
+    sets = [one if isinstance(one, set) else None for one in columns[3]]
+    columns[3] = [0.0 if isinstance(one, set) else one for one in columns[3]]
     kinds = (np.int64, np.int64, np.int64, np.float32, np.bool_, np.float64)
     arrays = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     roots = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64)
+    is_set = np.array([one is not None for one in sets], np.bool_)
+    bits = [[level in one for level in range(256)] for one in sets if one is not None]
+    words = np.packbits(np.array(bits, np.bool_).reshape(-1, 256), axis=1, bitorder="little")
+    arrays += [np.where(is_set, np.cumsum(is_set) - 1, -1), words.view(np.uint64)]
     for values in (
         features,
         np.nan_to_num(features, nan=1.0),

@@ -149,6 +149,128 @@ def test_a_base_score_near_0_or_1_is_the_margin_xgboost_makes_of_it(score):
     assert booster.margins(rows) == pytest.approx(theirs, rel=2e-7)
 
 
+# ---- levels -----------------------------------------------------------------------------------------
+
+LEVELS = (3, 12, 255)
+"""Levels of the categorical features; the first are few enough for splits of one level."""
+
+
+@pytest.fixture(scope="module", params=["binary:logistic", "multi:softprob"])
+def by_levels(request):
+    """Rows, and a model of them whose last features are categorical."""
+    rng = np.random.default_rng(9)
+    X = np.column_stack([rng.normal(size=2000), *(rng.integers(0, size, 2000) for size in LEVELS)])
+    signal = X[:, 0] + sum(rng.normal(size=size)[X[:, f].astype(int)] for f, size in enumerate(LEVELS, 1))
+    X[rng.random(X.shape) < 0.1] = np.nan
+    settings = {"objective": request.param, **OBJECTIVES[request.param]}
+    y = np.digitize(signal, [-1.0, 1.0] if settings.get("num_class") else [0.0]).astype(np.float32)
+    session = run(
+        X.astype(np.float32), y, randomly(2000, 2), rounds=6, max_depth=5, levels=LEVELS, **settings
+    )
+    assert session.error is None
+    return X.astype(np.float32), session.booster
+
+
+def test_xgboost_predicts_the_same_by_levels(by_levels):
+    X, booster = by_levels
+    rng = np.random.default_rng(0)
+    no_levels = np.array([-1e30, -1, -0.5, -0.0, 0.5, 1.5, 254.7, 255, 256, 2**24, 1e30, np.nan], np.float32)
+    odd = np.column_stack([np.zeros(500), rng.choice(no_levels, (500, 3))]).astype(np.float32)
+    rows = np.concatenate([X, odd, np.full((1, 4), np.nan, np.float32)])
+    kinds = {"feature_types": ["q", "c", "c", "c"], "enable_categorical": True}
+    matrix = xgboost.DMatrix(rows, feature_names=list(booster.features), **kinds)
+    theirs, ours = load(booster.to_xgboost()).predict(matrix), booster.predict(rows)
+    assert np.abs(ours - theirs).max() <= 1e-6
+    assert np.std(ours[2000:], axis=0).max() > 0.05
+
+
+def test_a_model_by_levels_is_read_back_and_xgboost_saves_the_same(by_levels):
+    X, booster = by_levels
+    text = booster.to_xgboost()
+    again, _ = Booster.from_xgboost(text)
+    assert again == booster
+    assert again.to_xgboost() == text
+    assert again.predict(X).tolist() == booster.predict(X).tolist()
+    trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
+    kept = json.loads(load(text).save_raw("json"))["learner"]
+    assert kept["feature_types"] == ["float", "c", "c", "c"]
+    for theirs, mine in zip(kept["gradient_booster"]["model"]["trees"], trees, strict=True):
+        for key in (
+            "split_type",
+            "categories",
+            "categories_nodes",
+            "categories_segments",
+            "categories_sizes",
+        ):
+            assert theirs[key] == mine[key]
+    sizes = {size for tree in trees for size in tree["categories_sizes"]}
+    assert 1 in sizes
+    assert max(sizes) > 64
+
+
+def level_model(categories=0b1010):
+    """One split by the levels of the second feature, by hand."""
+    columns = {"feature": [1, 0, 0], "missing_left": [True, False, False], "cover": [4.0, 3.0, 1.0]}
+    of_nodes = {"threshold": [0.0] * 3, "gain": [2.0, 0, 0], "categories": [categories, 0, 0], **columns}
+    tree = Tree([1, -1, -1], value=[0, 0.5, -0.5], **of_nodes)
+    return Booster(SquaredError(), 10.0, ("a", "b"), (tree,), categorical=("b",))
+
+
+def test_levels_of_the_set_go_right_and_all_else_where_missing_values_or_left():
+    booster = level_model()
+    rows = np.array([[0, b] for b in (0, 1, 2, 3, 4, 254, 300, -1, np.nan)], np.float32)
+    assert booster.predict(rows).tolist() == [10.5, 9.5, 10.5, 9.5, 10.5, 10.5, 10.5, 10.5, 10.5]
+    assert Booster.from_xgboost(booster.to_xgboost())[0] == booster
+    document = json.loads(booster.to_xgboost())["learner"]["gradient_booster"]["model"]["trees"][0]
+    assert [document[f"categories{key}"] for key in ("", "_nodes", "_segments", "_sizes")] == [
+        [1, 3],
+        [0],
+        [0],
+        [2],
+    ]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"split_type": [0, 0, 0]},
+        {"split_type": [1, 1, 0]},
+        {"split_indices": [0, 0, 0]},  # a numeric feature
+        {"categories": [1, 255]},
+        {"categories": [-1, 3]},
+        {"categories": [3, 1]},
+        {"categories": [1, 1]},
+        {"categories": [1.5, 3]},
+        {"categories": [1, 10**30]},
+        {"categories": [], "categories_sizes": [0]},  # nothing goes right
+        {"categories": [], "categories_nodes": [], "categories_segments": [], "categories_sizes": []},
+        {"categories_nodes": [1]},  # a leaf
+        {"categories_nodes": [3]},
+        {"categories_nodes": [-3]},
+        {"categories_segments": [1]},
+        {"categories_sizes": [3]},
+        {"categories_sizes": []},
+    ],
+)
+def test_sets_of_levels_that_are_none(changes):
+    document = json.loads(level_model().to_xgboost())
+    document["learner"]["gradient_booster"]["model"]["trees"][0].update(changes)
+    with pytest.raises(ConfigError, match=r"^m\.json: "):
+        Booster.from_xgboost(json.dumps(document), "m.json")
+
+
+@pytest.mark.parametrize("kinds", [["float", "float"], ["c", "c"], ["float", "q"], ["float"], [], None])
+def test_kinds_of_features_that_do_not_fit_the_splits(kinds):
+    document = json.loads(level_model().to_xgboost())
+    first, *_ = document["learner"]["gradient_booster"]["model"]["trees"]
+    if kinds == ["c", "c"]:  # a split by number of a feature that has levels
+        presence = json.loads(presence_model().to_xgboost())
+        first.update(presence["learner"]["gradient_booster"]["model"]["trees"][0])
+    document["learner"]["feature_types"] = kinds
+    with pytest.raises(ConfigError, match=r"^m\.json: "):
+        Booster.from_xgboost(json.dumps(document), "m.json")
+
+
 # ---- to_xgboost and back ----------------------------------------------------------------------------
 
 
@@ -182,6 +304,7 @@ def test_unknown_importance():
 # ---- what is no model -------------------------------------------------------------------------------
 
 MODEL = presence_model().to_xgboost({"note": "x"})
+MODEL_BY_LEVELS = level_model().to_xgboost({"note": "x"})
 
 
 def places(value, at=()):
@@ -194,7 +317,9 @@ def places(value, at=()):
         yield from places(child, (*at, key))
 
 
-PLACES = [place for place in places(json.loads(MODEL)) if place]
+PLACES = [
+    (model, place) for model in (MODEL, MODEL_BY_LEVELS) for place in places(json.loads(model)) if place
+]
 ODD_VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -211,8 +336,9 @@ ODD_VALUES = st.one_of(
 
 @settings(max_examples=1500)
 @given(st.sampled_from(PLACES), ODD_VALUES, st.booleans())
-def test_a_changed_model_is_read_or_refused_with_one_line(place, value, drop):
-    document = json.loads(MODEL)
+def test_a_changed_model_is_read_or_refused_with_one_line(changed, value, drop):
+    model, place = changed
+    document = json.loads(model)
     owner = document
     for key in place[:-1]:
         owner = owner[key]
@@ -269,7 +395,8 @@ def test_other_files(text):
 def test_trees_that_are_none(changes):
     document = json.loads(MODEL)
     document["learner"]["gradient_booster"]["model"]["trees"][0].update(changes)
-    with pytest.raises(ConfigError, match=r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model)"):
+    says = r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model|not as fedboost wrote it)"
+    with pytest.raises(ConfigError, match=says):
         Booster.from_xgboost(json.dumps(document), "m.json")
 
 

@@ -106,6 +106,74 @@ def test_the_direction_of_missing_values_is_learned():
     assert not rule().best_split(like_right, layout, (16, 3)).missing_left
 
 
+# ---- levels -----------------------------------------------------------------------------------------
+
+
+def by_levels(*pairs, missing=(0, 0), **settings):
+    """The best split by one categorical feature with these sums of its levels."""
+    layout, every = Layout.of(CutPoints((), ()).with_levels((len(pairs),))), [*pairs, missing]
+    total = sum(gradient for gradient, _ in every), sum(hessian for _, hessian in every)
+    histogram = np.array(every, np.int64).reshape(-1)
+    best = rule(**settings).best_split(histogram, layout, total)
+    gains = rule(**settings).gains(histogram, layout, total)
+    assert gains.tolist() == [0.0 if best is None else best.gain]
+    return best
+
+
+def test_the_levels_with_the_lowest_leaf_values_go_right():
+    best = by_levels((-48, 3), (32, 2), (-32, 2), (48, 3), (16, 1))
+    assert (best.feature, best.bin, best.categories, best.missing_left) == (0, 0, 0b11010, True)
+    assert (best.left, best.right) == ((-80, 5), (96, 6))
+    assert best.gain == 5.0**2 / 6 + 6.0**2 / 7 - 1.0 / 12
+
+
+def test_a_few_levels_are_parted_one_from_the_others():
+    levels = (-48, 3), (-48, 3), (48, 3), (48, 3)
+    assert by_levels(*levels).categories == 0b1100
+    assert by_levels(*levels, max_cat_to_onehot=5).categories == 0b1
+    assert by_levels((-48, 3), (48, 3), (48, 3)).categories == 0b1
+
+
+def test_levels_without_rows_stand_between_those_with_values_above_and_below_0():
+    levels = (-48, 3), (0, 0), (16, 2), (0, 0), (80, 3)
+    assert by_levels(*levels[:4], min_child_weight=2.0).categories == 0b00100
+    assert by_levels(*levels, min_child_weight=2.0).categories == 0b10100
+    higher = [(gradient - 160, hessian) for gradient, hessian in levels if hessian]
+    assert by_levels((0, 0), *higher, (0, 0)).categories == 0b11001  # all of the others have values above 0
+
+
+def test_a_level_of_a_small_hessian_is_taken_for_average():
+    levels = (80, 4), (60, 1), (8, 8), (-48, 4)
+    assert by_levels(*levels).categories == 0b0011
+    assert by_levels(*levels, min_child_weight=2.0).categories == 0b0111
+
+
+def test_the_direction_of_missing_values_beside_levels_is_learned():
+    levels = (-48, 3), (-48, 3), (48, 3), (48, 3)
+    right = by_levels(*levels, missing=(96, 3))
+    assert (right.categories, right.missing_left, right.right) == (0b1100, False, (192, 9))
+    left = by_levels(*levels, missing=(-96, 3))
+    assert (left.categories, left.missing_left, left.left) == (0b1100, True, (-192, 9))
+
+
+@pytest.mark.parametrize("few", [4, 9])
+def test_levels_are_parted_from_missing_values(few):
+    best = by_levels(*((-16, 3),) * 5, missing=(80, 9), max_cat_to_onehot=few)
+    assert (best.categories, best.missing_left, best.left) == (0b11111, True, (80, 9))
+
+
+def test_a_side_has_fewer_levels_than_the_threshold():
+    levels = [(48, 3)] * 5 + [(-48, 3)] * 5
+    assert by_levels(*levels).categories == 0b0000011111
+    assert by_levels(*levels, max_cat_threshold=6).categories == 0b0000011111
+    assert by_levels(*levels, max_cat_threshold=5).categories == 0b0000001111
+    assert by_levels(*levels[:-1], max_cat_threshold=5).categories == 0b000011111  # the left side is small
+
+
+def test_one_level_alone_is_no_split():
+    assert by_levels((48, 3)) is None
+
+
 # ---- histograms: layout, totals, invariants ---------------------------------------------------------
 
 
@@ -274,12 +342,15 @@ def test_a_layout_of_some_features_and_their_part_of_a_histogram():
     histogram = np.arange(layout.cells)
     assert layout.only((0, 1, 2)) is layout
     assert layout.pick(histogram, (0, 1, 2)) is histogram
+    assert layout.categorical.tolist() == [False] * 3
     some = layout.only((0, 2))
     assert (some.features, some.offsets.tolist(), some.bins) == ((0, 2), [0, 4], 7)
     assert (some.value_bins.tolist(), some.missing.tolist()) == ([3, 2], [True, True])
     assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
     assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
     assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
+    cuts = CutPoints((np.zeros(1, np.float32),), (False,)).with_levels((3, 2))
+    assert Layout.of(cuts).only((0, 2)).categorical.tolist() == [False, True]
 
 
 def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_others():

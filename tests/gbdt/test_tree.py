@@ -15,7 +15,7 @@ ROOT = 0
 CUTS = CutPoints(
     (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
     (False, True, True),
-)
+).with_levels((5, 255))
 
 
 def table(rows, seed=0):
@@ -29,7 +29,7 @@ def goes_left(split, bins, row):
     code = bins.by_feature[split.feature, row]
     if CUTS.missing[split.feature] and code == CUTS.cuts[split.feature].size + 1:
         return split.missing_left
-    return code <= split.bin
+    return code <= split.bin if split.feature < 3 else not split.categories >> int(code) & 1
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -42,9 +42,11 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
     for _ in range(5):
         splits = []
         for node in rng.permutation(leaves)[: max(1, len(leaves) * 2 // 3)].tolist():
-            feature = int(rng.integers(3))
-            at = int(rng.integers(CUTS.cuts[feature].size + 1))
-            splits.append(Split(node, feature, at, bool(rng.integers(2)), free))
+            feature = int(rng.integers(5))
+            at, levels = int(rng.integers(CUTS.cuts[feature].size + 1)), 0
+            if feature > 2:
+                at, levels = 0, int.from_bytes(rng.bytes(32), "little") % (2 ** (at + 1) - 1) + 1
+            splits.append(Split(node, feature, at, bool(rng.integers(2)), free, levels))
             free += 2
         nodes.apply(tuple(splits), bins, CUTS)
         for split in splits:
@@ -67,7 +69,14 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
         (Split(3, 0, 0, False, 3), "a leaf already"),
         (Split(3, 0, 0, False, 1), "a leaf already"),  # its right child would be leaf 2
         (Split(3, 0, 0, False, 4), "a leaf already"),
-        (Split(3, 3, 0, False, 5), "feature 3"),
+        (Split(3, 5, 0, False, 5), "feature 5"),
+        (Split(3, 3, 0, False, 5), "by levels that feature 3 has not"),
+        (Split(3, 3, 1, False, 5), "by levels that feature 3 has not"),
+        (Split(3, 3, 1, False, 5, 0b1), "by levels that feature 3 has not"),
+        (Split(3, 3, 0, False, 5, 1 << 5), "by levels that feature 3 has not"),
+        (Split(3, 3, 0, False, 5, -1), "by levels that feature 3 has not"),
+        (Split(3, 0, 0, False, 5, 0b1), "by levels that feature 0 has not"),
+        (Split(3, 0, 0, False, 5, -1), "by levels that feature 0 has not"),
         (Split(3, -1, 0, False, 5), "feature -1"),
         (Split(3, 0, 10, False, 5), "bin 10 of 10"),
         (Split(3, 0, -1, False, 5), "bin -1 of 10"),
@@ -109,6 +118,16 @@ def test_a_tree_grows():
     assert tree.value == [0.25, -1.0, 1.0]
 
 
+def test_a_tree_grows_by_levels():
+    tree = Tree()
+    for value in (0.0, 1.0, 2.0):
+        tree.add_leaf(value, 1.0)
+    split = tree.split(ROOT, BestSplit(0.5, 3, 0, True, (0, 0), (0, 0), 0b1011), CUTS, 1)
+    assert split == Split(ROOT, 3, 0, True, 1, 0b1011)
+    assert (tree.feature[ROOT], tree.categories, tree.threshold) == (3, [0b1011, 0, 0], [0.0] * 3)
+    assert Tree([1, -1, -1]).categories == [0, 0, 0]
+
+
 def test_a_gain_beyond_float32_stays_finite():
     tree = Tree()
     tree.add_leaf(0.0, 1.0)
@@ -139,10 +158,11 @@ def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     tree = Tree()
     for number in range(8):
         tree.add_leaf(number / 8, 1.0)
-    for node, feature, left in ((1, 0, 2), (0, 1, 4), (3, 2, 6)):
-        tree.split(node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0)), CUTS, left)
+    for node, feature, left, levels in ((1, 0, 2, 0), (0, 1, 4, 0), (3, 3, 6, 0b101)):
+        tree.split(node, BestSplit(1.0, feature, 0, False, (0, 0), (0, 0), levels), CUTS, left)
     first, second = tree.parts(2)
+    assert (first.categories, second.categories) == ([0, 0, 0], [0, 0, 0b101, 0, 0])
     assert (first.left, first.feature, first.value) == ([1, -1, -1], [1, 0, 0], [0, 0.5, 0.625])
     assert second.left == [1, -1, 3, -1, -1]
-    assert (second.feature, second.value) == ([0, 0, 2, 0, 0], [0.125, 0.25, 0.375, 0.75, 0.875])
+    assert (second.feature, second.value) == ([0, 0, 3, 0, 0], [0.125, 0.25, 0.375, 0.75, 0.875])
     assert tree.parts(1) == [tree]

@@ -129,14 +129,10 @@ def join_pairs(sums, bits):
     return [(cell + 2**63) % 2**64 - 2**63 for cell in cells]
 
 
-def partition(codes, last_left, missing_bin, missing_left, rows):
+def partition(codes, goes_left, rows):
     """The rows that go left, and those that go right, each in the old order."""
-
-    def goes_left(row):
-        code = int(codes[row])
-        return missing_left if code == missing_bin else code <= last_left
-
-    return [r for r in rows.tolist() if goes_left(r)], [r for r in rows.tolist() if not goes_left(r)]
+    left = [row for row in rows.tolist() if goes_left[codes[row]]]
+    return left, [row for row in rows.tolist() if not goes_left[codes[row]]]
 
 
 def score(gradient, hessian, reg_lambda, reg_alpha):
@@ -144,16 +140,53 @@ def score(gradient, hessian, reg_lambda, reg_alpha):
     return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0 else 0.0
 
 
-def candidates(histogram, value_bins, missing):
+def ways_to_part(pairs, factors, penalties, most_levels):
+    """Of the sums of the levels of a feature: whether one level goes right at a time, and which levels go
+    right in each way to part them."""
+    reg_lambda, reg_alpha, min_child_weight = penalties
+    every = [*range(len(pairs))]
+    if len(pairs) < most_levels[0]:
+        return True, [*([level] for level in every), every]
+
+    def leaf_value(level):
+        gradient, hessian = pairs[level][0] / factors[0], pairs[level][1] / factors[1]
+        if hessian < min_child_weight or hessian <= 0:
+            return 0.0
+        return -math.copysign(max(abs(gradient) - reg_alpha, 0.0), gradient) / (hessian + reg_lambda)
+
+    order = sorted(every, key=leaf_value)
+    return False, [order[: way + 1] for way in every]
+
+
+def candidates_by_level(pairs, absent, factors, penalties, most_levels):
+    """(way, missing left, left gradient, left hessian) for each way to part levels that is tried."""
+    one_hot, ways = ways_to_part(pairs, factors, penalties, most_levels)
+    most = len(pairs) if one_hot else min(most_levels[1], len(pairs))
+    for way, right in enumerate(ways):
+        left = [level for level in range(len(pairs)) if level not in right]
+        stays = tuple(sum(pairs[level][stat] for level in left) for stat in (0, 1))
+        few = one_hot or most == len(pairs) or len(right) < most
+        if few and (left or absent != (0, 0)):
+            yield way, True, stays[0] + absent[0], stays[1] + absent[1]
+        if (one_hot or len(left) < most) and left and (absent != (0, 0) or not few):
+            yield way, False, *stays
+
+
+def candidates(histogram, value_bins, missing, categorical, factors, penalties, most_levels):
     """Every way to part a node: (feature, bin, missing left, left gradient, left hessian)."""
     first = 0
-    for feature, (size, has_missing) in enumerate(zip(value_bins.tolist(), missing.tolist(), strict=True)):
+    features = zip(value_bins.tolist(), missing.tolist(), categorical.tolist(), strict=True)
+    for feature, (size, has_missing, by_level) in enumerate(features):
         pairs = [(int(histogram[2 * b]), int(histogram[2 * b + 1])) for b in range(first, first + size)]
         first += size
         absent = (0, 0)
         if has_missing:
             absent = int(histogram[2 * first]), int(histogram[2 * first + 1])
             first += 1
+        if by_level:
+            for one in candidates_by_level(pairs, absent, factors, penalties, most_levels):
+                yield feature, *one
+            continue
         for b in range(size):
             below = tuple(sum(stat) for stat in zip(*pairs[: b + 1], strict=True))
             last = b == size - 1
@@ -163,22 +196,25 @@ def candidates(histogram, value_bins, missing):
                 yield feature, b, True, below[0] + absent[0], below[1] + absent[1]
 
 
-def best_split(histogram, value_bins, missing, factors, penalties, total):
+def best_split(histogram, value_bins, missing, categorical, factors, penalties, most_levels, total):
     reg_lambda, reg_alpha, min_child_weight = penalties
     root = score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha)
     found = []
-    for feature, b, missing_left, g_left, h_left in candidates(histogram, value_bins, missing):
+    kinds = value_bins, missing, categorical
+    tried = candidates(histogram, *kinds, factors, penalties, most_levels)
+    for feature, b, missing_left, g_left, h_left in tried:
         gl, hl = g_left / factors[0], h_left / factors[1]
         gr, hr = (total[0] - g_left) / factors[0], (total[1] - h_left) / factors[1]
         if min(hl, hr) < min_child_weight or min(hl, hr) <= 0:
             continue
         gain = score(gl, hl, reg_lambda, reg_alpha) + score(gr, hr, reg_lambda, reg_alpha) - root
         if gain > 0:
-            found.append((-gain, feature, b, missing_left, g_left, h_left))
+            last = missing_left != bool(categorical[feature])  # of two directions that gain the same
+            found.append((-gain, feature, b, last, missing_left, g_left, h_left))
     if not found:
         return 0.0, -1, -1, False, 0, 0
-    gain, *rest = min(found)
-    return -gain, *rest
+    gain, feature, b, _, *rest = min(found)
+    return -gain, feature, b, *rest
 
 
 def float_keys(values):
@@ -208,14 +244,20 @@ def bin_column(values, cuts, missing_bin):
 
 
 def predict_margins(features, trees, margin):
-    """`trees`: for each tree the list of its nodes (left, right, feature, threshold, default left, value)."""
+    """`trees`: for each tree the list of its nodes (left, right, feature, threshold, default left, value).
+    The threshold may be the set of the levels that go right."""
     out = []
     for row, total in zip(features, margin.tolist(), strict=True):
         for tree in trees:
             left, right, feature, threshold, default_left, value = tree[0]
             while left >= 0:
                 x = row[feature]
-                goes_left = default_left if math.isnan(x) else x < np.float32(threshold)
+                if math.isnan(x):
+                    goes_left = default_left
+                elif isinstance(threshold, set):
+                    goes_left = x < 0 or float(np.floor(x)) not in threshold
+                else:
+                    goes_left = x < np.float32(threshold)
                 left, right, feature, threshold, default_left, value = tree[left if goes_left else right]
             total += value
         out.append(total)

@@ -14,13 +14,15 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fedboost.programs.boosting import train
 from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
-from fedboost.protocol.queries import HistogramQuery, runs
+from fedboost.protocol.queries import HistogramQuery, RowsQuery, StartQuery, runs
 
 ROWS = 400
 SMALL = {"rounds": 4, "max_depth": 4}
 REGRESSION = {"objective": "reg:squarederror", **SMALL}
 
 
+LEVELS = (4, 30, 255)
+"""Of three features behind two numeric ones."""
 CLASSES = {"objective": "multi:softprob", "num_class": 3, **SMALL}
 
 
@@ -30,9 +32,16 @@ def data(kind="binary"):
     X[:, 3] = rng.integers(0, 4, ROWS)
     X[:, 4] = np.exp(5 * X[:, 4])
     signal = X[:, 0] + np.abs(X[:, 1]) * X[:, 3] - 1
+    if kind in ("levels", "only levels"):
+        for feature, size in enumerate(LEVELS, 2):
+            X[:, feature] = rng.integers(0, size, ROWS)
+            signal += rng.normal(size=size)[X[:, feature].astype(int)]
+    if kind == "only levels":
+        X[:, 0], X[:, 1] = X[:, 0] > 0, np.clip(X[:, 1] + 2, 0, 4).astype(int)
     X[rng.random(X.shape) < 0.1] = np.nan
     noisy = signal + rng.normal(size=ROWS)
-    y = {"binary": noisy > 0, "number": 50 + 20 * signal, "classes": np.digitize(noisy, [-0.5, 1.0])}[kind]
+    other = {"number": 50 + 20 * signal, "classes": np.digitize(noisy, [-0.5, 1.0])}
+    y = other.get(kind, noisy > 0)
     return X, y.astype(np.float32), rng.exponential(1, ROWS).astype(np.float32)
 
 
@@ -72,6 +81,11 @@ SETTINGS = {
     ),
     "best leaves first, classes": ("classes", True, {**CLASSES, "grow_policy": "lossguide", "max_leaves": 4}),
     "constrained": ("binary", False, {**SMALL, "interaction_constraints": [["f0", "f1"], ["f1", "f3"]]}),
+    "columns drawn, levels": (
+        "levels",
+        False,
+        {**SMALL, "levels": LEVELS, "colsample_bynode": 0.3, "num_parallel_tree": 2},
+    ),
     "few leaves": ("number", False, {**REGRESSION, "max_leaves": 6}),
     "forests": (
         "number",
@@ -88,6 +102,13 @@ SETTINGS = {
         {**SMALL, "colsample_bytree": 0.8, "colsample_bylevel": 0.8, "colsample_bynode": 0.7},
     ),
     "few bits": ("binary", True, {**SMALL, "gradient_bits": 8}),
+    "levels": ("levels", False, {**SMALL, "levels": LEVELS}),
+    "levels, weights, penalties": (
+        "levels",
+        True,
+        {**SMALL, "levels": LEVELS, "reg_alpha": 0.3, "min_child_weight": 0.0, "max_cat_threshold": 3},
+    ),
+    "nothing but levels": ("only levels", False, {**SMALL, "levels": (2, 5, *LEVELS)}),
 }
 _pooled = {}
 
@@ -135,8 +156,35 @@ def test_the_models_compared_are_models():
     assert len(set(texts)) == len(SETTINGS)
     for text in texts:
         trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
-        assert len(trees) in (4, 4 * 3, 4 * 3 * 2)
+        assert len(trees) % SMALL["rounds"] == 0
+        assert trees
         assert all(len(tree["left_children"]) > 3 for tree in trees)
+
+
+@pytest.mark.parametrize("name", [name for name, (kind, _, _) in SETTINGS.items() if "levels" in kind])
+def test_models_of_levels_split_by_them(name):
+    trees = json.loads(pooled_model(name))["learner"]["gradient_booster"]["model"]["trees"]
+    sizes = [size for tree in trees for size in tree["categories_sizes"]]
+    assert len(sizes) > len(trees)
+    assert max(sizes) > 2
+
+
+def test_levels_are_parted_the_same_behind_masks():
+    X, y, _, settings = setting_of("levels")
+    model = model_of(X, y, PARTITIONS["3 at random"], protection="masked", **settings)
+    assert model == pooled_model("levels")
+
+
+def test_nothing_is_asked_of_levels_before_the_cut_points():
+    X, y, _, settings = setting_of("levels")
+    for cut_points in ("grid", "kll"):
+        program = train(terms_of(X, 1, cut_points=cut_points, **settings), [])
+        next(program)
+        query = program.send(Party(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery()))
+        assert (query.features if cut_points == "kll" else len(query.grids)) == 2
+    X, y, _, settings = setting_of("nothing but levels")
+    kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
+    assert kinds[:2] == [RowsQuery, StartQuery]
 
 
 def test_metrics_of_the_rounds_are_those_of_the_pooled_rows():
@@ -300,17 +348,19 @@ COLUMNS_DRAWN = "colsample_bytree", "colsample_bylevel", "colsample_bynode"
 VOTED = {**SMALL, "vote_top_k": 2}
 
 
-def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order():
-    X, y, weight = data()
+@pytest.mark.parametrize("kind", ["binary", "levels"])
+def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(kind):
+    X, y, weight = data(kind)
+    levels = {"levels": LEVELS if kind == "levels" else ()}
     parts = PARTITIONS["3 at random"]
     models = {
-        model_of(X, y, parts, weight, delivery=seed, protection=protection, **VOTED)
+        model_of(X, y, parts, weight, delivery=seed, protection=protection, **levels, **VOTED)
         for protection in ("plain", "masked")
         for seed in range(3)
     }
     assert len(models) == 1
-    assert models != {model_of(X, y, parts, weight, **SMALL)}
-    assert models != {model_of(X, y, PARTITIONS["skewed"], weight, **VOTED)}  # votes are of parties
+    assert models != {model_of(X, y, parts, weight, **levels, **SMALL)}
+    assert models != {model_of(X, y, PARTITIONS["skewed"], weight, **levels, **VOTED)}  # votes are of parties
 
 
 @pytest.mark.parametrize("partition", ["one row", "3 at random", "columns of one sign"])
@@ -409,9 +459,33 @@ def test_probabilities_of_classes_are_xgboosts():
     assert abs(np.mean(ratios) - 1) < 0.05
 
 
-def test_kll_cut_points_train():
-    X, y, _ = data()
-    session = run(X, y, PARTITIONS["3 at random"], cut_points="kll", eval_metric="auc", **SMALL)
+def test_auc_is_xgboosts_where_sets_of_levels_tell_the_label():
+    """Means over paired seeds; as numbers the levels tell less in as many trees."""
+    ours, theirs, as_numbers = [], [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = np.column_stack([rng.normal(size=3000), *(rng.integers(0, size, 3000) for size in (3, 20, 60))])
+        effect = [rng.normal(size=size) for size in (3, 20, 60)]
+        signal = sum(of[X[:, f].astype(int)] for f, of in enumerate(effect, 1)) + 0.3 * X[:, 0]
+        X[rng.random(X.shape) < 0.05] = np.nan
+        y = (signal + 0.5 * rng.normal(size=3000) > 0).astype(np.float32)
+        X, y, X_test, y_test = split_in_two(X.astype(np.float32), y)
+        for levels, scores in (((3, 20, 60), ours), ((), as_numbers)):
+            session = run(X, y, randomly(len(y), 3), rounds=10, max_depth=4, levels=levels)
+            scores.append(roc_auc_score(y_test, session.booster.predict(X_test)))
+        same = {"objective": "binary:logistic", "max_depth": 4, "tree_method": "hist", "nthread": 1}
+        kinds = {"feature_types": ["q", "c", "c", "c"], "enable_categorical": True}
+        model = xgboost.train(same, xgboost.DMatrix(X, y, **kinds), 10)
+        theirs.append(roc_auc_score(y_test, model.predict(xgboost.DMatrix(X_test, **kinds))))
+    assert np.mean(theirs) > 0.85
+    assert abs(np.mean(ours) - np.mean(theirs)) < 0.005
+    assert np.mean(ours) > np.mean(as_numbers) + 0.02
+
+
+@pytest.mark.parametrize("name", ["logistic", "levels"])
+def test_kll_cut_points_train(name):
+    X, y, _, settings = setting_of(name)
+    session = run(X, y, PARTITIONS["3 at random"], cut_points="kll", eval_metric="auc", **settings)
     assert session.error is None
     assert session.history[-1].metrics["auc"] > 0.8
 

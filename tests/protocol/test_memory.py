@@ -36,9 +36,9 @@ def test_the_default_is_what_parties_answer_at_most():
 
 def test_terms_that_cannot_do_are_refused_before_anything_is_asked():
     with pytest.raises(Refused) as caught:
-        check_terms(terms(60_000), DEFAULT)
+        check_terms(terms(60_000), DEFAULT // 4)
     assert str(caught.value) == (
-        "the aggregator would need 7.3 GiB for the sums of this training, and gives 4; lower max_depth or "
+        "the aggregator would need 1.8 GiB for the sums of this training, and gives 1; lower max_depth or "
         "max_bin, leave columns out, or have `memory` in the aggregator's file raised"
     )
 

@@ -18,6 +18,7 @@ from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import signed
 from fedboost.programs.boosting import train
 from fedboost.protocol.party import Party
+from fedboost.protocol.progress import ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     EndRoundQuery,
@@ -27,6 +28,7 @@ from fedboost.protocol.queries import (
     RowsQuery,
     StartQuery,
     check,
+    check_splits,
     fits,
     from_cells,
     runs,
@@ -92,6 +94,13 @@ def test_the_sum_of_the_answers_is_the_answer_of_the_pooled_rows(objective, weig
     assert seen[QuantileQuery] >= 1
     assert seen[HistogramQuery] >= 3 * 2
     assert seen[EndRoundQuery] == 4  # and the constant
+
+
+def test_answers_about_levels_add_up():
+    X, y, weight = data("binary:logistic")
+    X[:, 3] = np.random.default_rng(0).integers(0, 9, ROWS)
+    seen = train_beside(X, y, weight, randomly(ROWS, 3), rounds=2, levels=(3, 12))
+    assert seen[HistogramQuery] >= 2 * 2
 
 
 def test_a_party_of_one_row_and_one_without_positives():
@@ -210,6 +219,72 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
 def test_queries_the_terms_do_not_allow(query, says):
     with pytest.raises(Refused, match=says):
         check(query, terms_of(np.zeros((1, 1)), 1))
+
+
+LEVELS_OF = terms_of(np.zeros((1, 3)), 1, levels=(3, 5))
+LEVEL_CUTS = CUTS.with_levels((3, 5))
+
+
+@pytest.mark.parametrize(
+    "cut_points",
+    [
+        CUTS.with_levels((5, 3)),
+        CUTS.with_levels((3, 6)),
+        dataclasses.replace(LEVEL_CUTS, categorical=()),
+        dataclasses.replace(LEVEL_CUTS, categorical=(0, 1, 2)),
+        dataclasses.replace(LEVEL_CUTS, missing=(True, True, False)),
+        dataclasses.replace(LEVEL_CUTS, cuts=(*LEVEL_CUTS.cuts[:2], CUTS.cuts[0])),
+    ],
+)
+def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
+    fine = Scale(0, 24)
+    check(StartQuery(4, LEVEL_CUTS, fine, fine), LEVELS_OF)
+    with pytest.raises(Refused, match="not the levels of the terms"):
+        check(StartQuery(4, cut_points, fine, fine), LEVELS_OF)
+
+
+@pytest.mark.parametrize("grids", [0, 2, 3])
+def test_levels_are_not_counted_over_grids(grids):
+    check(QuantileQuery(4, (Grid.first(1),)), LEVELS_OF)
+    with pytest.raises(Refused, match="grids of 1 numeric features"):
+        check(QuantileQuery(4, (Grid.first(1),) * grids), LEVELS_OF)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split(0, 0, 0, True, 1, 0b1),
+        Split(0, 1, 0, True, 1),
+        Split(0, 1, 1, True, 1),
+        Split(0, 1, 1, True, 1, 0b1),
+        Split(0, 1, 0, True, 1, 0b1000),
+        Split(0, 1, 0, True, 1, -1),
+        Split(0, 3, 0, True, 1),
+        Split(0, -1, 0, True, 1),
+    ],
+)
+def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
+    check_splits(
+        LEVELS_OF, (Split(0, 0, 1, True, 1), Split(1, 1, 0, True, 3, 0b110), Split(3, 2, 0, True, 5, 31))
+    )
+    with pytest.raises(Refused, match=f"split 1 is not one by feature {split.feature} of the terms"):
+        check_splits(LEVELS_OF, (split,))
+
+
+def test_what_is_signed_tells_sets_of_levels_apart():
+    def signed(*splits):
+        cuts = dataclasses.replace(START, cut_points=LEVEL_CUTS)
+        done = Round(splits, tuple((node, node / 8) for node in (2, 3, 4)))
+        return ModelSoFar(0, cuts, (Round((), ((0, 0.0),)), done)).structure(1)
+
+    root, child = Split(0, 1, 0, True, 1, 0b110), Split(1, 2, 0, True, 3, 0b110)
+    other = dataclasses.replace(child, categories=0b10)
+    models = {
+        signed(root, child),
+        signed(root, other),
+        signed(dataclasses.replace(root, categories=1), child),
+    }
+    assert len(models) == 3
 
 
 def test_a_partition_of_everything_is_the_pooled_party():

@@ -21,6 +21,8 @@ OTHER = {
     "max_depth": 3,
     "learning_rate": 0.1,
     "max_bin": 64,
+    "max_cat_to_onehot": 9,
+    "max_cat_threshold": 32,
     "reg_lambda": 2.0,
     "reg_alpha": 0.5,
     "gamma": 0.25,
@@ -262,6 +264,13 @@ def test_terms_are_frozen():
         ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
         ({"columns": {**COLUMNS, "categorical": {"c": []}}}, "levels of 'c' must be at least one, each once"),
         ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": [f"{level}" for level in range(256)]}}},
+            "column 'c' has 256 levels, at most 255 can be: group the rare ones in the tables, or give them "
+            "as numbers and declare the column numeric",
+        ),
+        ({"max_cat_to_onehot": 0}, "max_cat_to_onehot: input should be greater than or equal to 1, got 0"),
+        ({"max_cat_threshold": 1}, "max_cat_threshold: input should be greater than or equal to 2, got 1"),
         # names that no file or no reader of the model takes
         (
             {"columns": {"label": "y", "numeric": ["ok", "a[0]"]}},

@@ -99,6 +99,16 @@ def test_votes_go_to_the_highest_gains_and_ties_to_the_lowest_feature():
         assert vote(own, layout, rule, 2).tolist() == due
 
 
+def test_features_with_levels_are_voted_for_by_the_gain_of_their_sets():
+    layout = Layout.of(CutPoints(CUTS.cuts[:1], (False,)).with_levels((4, 4)))
+    rule = terms(reg_lambda=0.0, min_child_weight=0.0).rule(UNIT, UNIT)
+    numeric, in_turns = [-4, 4, 4, 4, -4, 4, 4, 4], [-4, 4, 4, 4, -4, 4, 4, 4, 0, 0]
+    level = [0, 4, 0, 4, 0, 4, 0, 4, 0, 0]
+    # A set parts -4, -4 from 4, 4, which no cut does.
+    assert vote(np.array([*numeric, *level, *in_turns]), layout, rule, 1).tolist() == [0, 0, 1]
+    assert vote(np.array([*numeric, *level, *in_turns]), layout, rule, 3).tolist() == [1, 0, 1]
+
+
 def test_own_histograms_are_bounded():
     with pytest.raises(Refused, match="own histograms of 2 nodes, more than 63 integers; lower max_depth"):
         OwnHistograms(None, Layout.of(CUTS), None, None, 1, ONE).descend((), (1, 2), 63)

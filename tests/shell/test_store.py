@@ -27,11 +27,13 @@ TREE = Tree(
     [4, 2, 2],
 )
 GREW = Grew(8, TREE, (), (Split(0, 0, 3, True, 1),), 1)
+BY_LEVEL = dataclasses.replace(TREE, threshold=[0.0] * 3, categories=[1 << 254, 0, 0])
 RECORDS = [
     Begun("session-1", TERMS, "analyst"),
     Gathered(1, ("a", "b", "c")),
     Opened(1, b"q" * 32, np.arange(-3, 4)),
     GREW,
+    Grew(9, BY_LEVEL, (Split(0, 1, 0, True, 1, 1 << 254),), (), 1),
     Gathered(2, ("a", "b")),
     Opened(9, b"r" * 32, np.array([2**62, -(2**62)])),
 ]

@@ -74,7 +74,8 @@ words = st.text(max_size=20)
 characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="[]<")
 names = st.text(characters, min_size=1, max_size=10)
 scales = st.builds(Scale, st.integers(-256, 256), st.integers(1, 32))
-splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32), max_size=4).map(tuple)
+levels = st.one_of(st.just(0), st.integers(0, 2**256 - 1))
+splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32, levels), max_size=4).map(tuple)
 
 
 @st.composite
@@ -112,8 +113,10 @@ def grids(draw):
 byte = st.integers(0, 255)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
-cut_points = st.lists(st.tuples(cuts, st.booleans()), max_size=4).map(
-    lambda pairs: CutPoints(tuple(c for c, _ in pairs), tuple(m for _, m in pairs))
+cut_points = st.lists(st.tuples(cuts, st.booleans(), st.booleans()), max_size=4).map(
+    lambda of: CutPoints(
+        tuple(c for c, _, _ in of), tuple(m for _, m, _ in of), tuple(f for f, one in enumerate(of) if one[2])
+    )
 )
 values = st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple)
 queries = st.one_of(
@@ -285,7 +288,12 @@ any_grid = st.builds(
     widths=st.binary(max_size=4),
     subdivisions=st.binary(max_size=4),
 )
-any_cuts = st.builds(pb.Cuts, cuts=st.lists(st.floats(width=32), max_size=4), missing=st.booleans())
+any_cuts = st.builds(
+    pb.Cuts,
+    cuts=st.lists(st.floats(width=32), max_size=4),
+    missing=st.booleans(),
+    categorical=st.booleans(),
+)
 any_query = st.one_of(
     st.builds(
         lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)), rows=u64, grids=st.lists(any_grid, max_size=3)
@@ -379,6 +387,9 @@ BAD_ASKS = {
     ),
     "a tree before the constant": pb.Ask(end_round=pb.EndRoundQuery(rows=1, tree=-2, weight=SCALE)),
     "an unknown metric": pb.Ask(end_round=pb.EndRoundQuery(rows=1, metrics=["luck"], weight=SCALE)),
+    "more levels than there can be": pb.Ask(
+        end_round=pb.EndRoundQuery(rows=1, splits=[pb.Split(categories=bytes(33))], weight=SCALE)
+    ),
     "an empty query": pb.Ask(turn=1),
 }
 

@@ -233,12 +233,14 @@ class StartQuery(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Cuts, _Mapping]]] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class Cuts(_message.Message):
-    __slots__ = ("cuts", "missing")
+    __slots__ = ("cuts", "missing", "categorical")
     CUTS_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    CATEGORICAL_FIELD_NUMBER: _ClassVar[int]
     cuts: _containers.RepeatedScalarFieldContainer[float]
     missing: bool
-    def __init__(self, cuts: _Optional[_Iterable[float]] = ..., missing: _Optional[bool] = ...) -> None: ...
+    categorical: bool
+    def __init__(self, cuts: _Optional[_Iterable[float]] = ..., missing: _Optional[bool] = ..., categorical: _Optional[bool] = ...) -> None: ...
 
 class Scale(_message.Message):
     __slots__ = ("exponent", "bits")
@@ -299,18 +301,20 @@ class VoteQuery(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., features: _Optional[int] = ..., parties: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class Split(_message.Message):
-    __slots__ = ("node", "feature", "bin", "missing_left", "left")
+    __slots__ = ("node", "feature", "bin", "missing_left", "left", "categories")
     NODE_FIELD_NUMBER: _ClassVar[int]
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     BIN_FIELD_NUMBER: _ClassVar[int]
     MISSING_LEFT_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    CATEGORIES_FIELD_NUMBER: _ClassVar[int]
     node: int
     feature: int
     bin: int
     missing_left: bool
     left: int
-    def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ...) -> None: ...
+    categories: bytes
+    def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ..., categories: _Optional[bytes] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "residual_exponent", "exponents", "sets")
