@@ -9,6 +9,7 @@ as in XGBoost the gain is not halved, and `gamma` is compared with it.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +31,25 @@ class SplitRule:
     reg_alpha: float
     gamma: float
     min_child_weight: float
+    max_delta_step: float
     learning_rate: float
     gradient: Scale
     hessian: Scale
 
     def leaf_value(self, total: Total) -> float:
-        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha."""
+        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha; the fraction
+        is at most max_delta_step, unless that is 0."""
         gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
         shrunk = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
         denominator = hessian + self.reg_lambda
-        return float(np.float32(-shrunk / denominator * self.learning_rate)) if denominator > 0 else 0.0
+        if denominator <= 0:
+            return 0.0
+        step = max(-self._longest, min(self._longest, -shrunk / denominator))
+        return float(np.float32(step * self.learning_rate))
+
+    @property
+    def _longest(self) -> float:
+        return self.max_delta_step or math.inf
 
     def may_split(self, total: Total) -> bool:
         """Whether both children could reach min_child_weight."""
@@ -63,7 +73,12 @@ class SplitRule:
     def _asked(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
         """What both kernels take: the node and the rule."""
         factors = self.gradient.factor, self.hessian.factor
-        penalties = float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
+        penalties = (
+            float(self.reg_lambda),
+            float(self.reg_alpha),
+            float(self.min_child_weight),
+            float(self._longest),
+        )
         return histogram, layout.offsets, layout.value_bins, layout.missing, factors, penalties, total
 
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
