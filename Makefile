@@ -36,6 +36,7 @@ bench: $(VENV)/dev
 	$(call measure,masked)
 	$(call measure,network)
 	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
+	$(if $(DATA),$(call measure,parity,--data $(DATA)))
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(BIN)/python benchmarks/report.py $(RESULTS)

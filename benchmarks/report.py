@@ -38,6 +38,7 @@ SECTIONS = {
         "single split by about 0.003 either way. That an earlier rule for the cut points failed here is in\n"
         "[decision 0005](decisions/0005-cuts-at-quantiles.md).",
     ),
+    "parity": Section("Objectives"),
     "speed": Section("Speed"),
     "memory": Section("Memory"),
     "predict": Section("Prediction"),

@@ -17,7 +17,7 @@ import numpy as np
 import fedboost as fb
 from fedboost.gbdt.model import Booster
 from fedboost.programs.boosting import end_round, grow_tree
-from fedboost.programs.start import Scales, find_base_score, find_cut_points
+from fedboost.programs.start import Scales, find_base_score, find_cut_points, model_of
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import CONSTANT_TREE, Query, RowsQuery
 from fedboost.shell.loopback import Loopback
@@ -41,8 +41,7 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, _ = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))  # one an output
-    columns = terms.columns
-    return Booster(terms.loss, score, columns.features, tuple(trees), tuple(columns.categorical))
+    return model_of(terms, score, trees)
 
 
 def main() -> None:

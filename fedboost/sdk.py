@@ -32,12 +32,19 @@ class Terms(terms.Terms):
         return cls.read(read_toml(Path(path)), str(path))
 
     @classmethod
-    def draft(cls, data: Any, label: str, weight: str | None = None, **settings: Any) -> "Terms":
+    def draft(
+        cls,
+        data: Any,
+        label: str,
+        weight: str | None = None,
+        base_margin: str | None = None,
+        **settings: Any,
+    ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight: names of columns; settings: fields of Terms, under XGBoost's names.
+        label, weight, base_margin: names of columns; settings: fields of Terms, under XGBoost's names.
         """
-        draft = draft_schema(as_table(data), label, weight)
+        draft = draft_schema(as_table(data), label, weight, (), base_margin)
         return cls.read(
             {"objective": draft.objective, **settings, "columns": draft.columns.model_dump(mode="json")}
         )

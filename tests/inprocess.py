@@ -36,17 +36,18 @@ def unpack(packed, *runs):
     return signed(words, runs)
 
 
-def shard_of(X, y, weight=None, rows=slice(None), validation=None):
+def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None):
     """The rows of a party: X [rows, features], NaN = missing. Keys are their places among all rows."""
     label = np.asarray(y, np.float32)[rows]
     weights = np.ones(label.size) if weight is None else np.asarray(weight)[rows]
     columns = tuple(np.ascontiguousarray(column, np.float32) for column in np.asarray(X)[rows].T)
     keys = mixed(np.arange(len(y), dtype=np.uint64))[rows]
     flags = None if validation is None else np.asarray(validation, bool)[rows]
-    return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags)
+    base = None if base_margin is None else np.asarray(base_margin, np.float32)[rows]
+    return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags, base_margin=base)
 
 
-def terms_of(X, parties, weight=None, validation=None, levels=(), **settings):
+def terms_of(X, parties, weight=None, validation=None, base_margin=None, levels=(), **settings):
     """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise. The last features
     are categorical, with so many levels each."""
     features = [f"f{i}" for i in range(X.shape[1])]
@@ -56,6 +57,7 @@ def terms_of(X, parties, weight=None, validation=None, levels=(), **settings):
     columns = {"label": "y", "numeric": numeric, "categorical": categorical}
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
+    columns |= {} if base_margin is None else {"base_margin": "m"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
@@ -85,14 +87,25 @@ def sites_of(terms, shards):
     }
 
 
-def run(X, y, parts, weight=None, delivery=0, spoil=None, program=boosting, validation=None, **settings):
+def run(
+    X,
+    y,
+    parts,
+    weight=None,
+    delivery=0,
+    spoil=None,
+    program=boosting,
+    validation=None,
+    base_margin=None,
+    **settings,
+):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
     `spoil(party, message)` may return another message instead of one a party sent.
     """
-    terms = terms_of(X, len(parts), weight, validation, **settings)
+    terms = terms_of(X, len(parts), weight, validation, base_margin, **settings)
     places = zip(terms.parties, parts, strict=True)
-    shards = {name: shard_of(X, y, weight, rows, validation) for name, rows in places}
+    shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
     aggregator = AggregatorSession("s", terms, program)
     down = {name: deque() for name in terms.parties}

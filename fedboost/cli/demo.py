@@ -24,7 +24,6 @@ from fedboost.cli.show import (
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import UNIT, Float64
 from fedboost.gbdt import metrics
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.privacy.masked import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
@@ -201,9 +200,7 @@ def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str
 
     def score(one: Model) -> dict[str, float]:
         margin: Float64 = one.booster.margins(features)
-        worst = float(np.abs(margin - label).max())
-        scale = MetricScale(UNIT, int(np.frexp(worst)[1]))
-        return metrics.values(names, metrics.sums(names, margin, label, weight, scale), scale)
+        return metrics.values(names, metrics.sums(names, terms.loss, margin, label, weight, UNIT), UNIT)
 
     scores: dict[str, dict[str, float]] = {}
     for name, table in sites.tables.items():

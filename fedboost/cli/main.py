@@ -180,6 +180,10 @@ def terms(
     data: Data,
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    base_margin: Annotated[
+        str | None,
+        typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
@@ -197,7 +201,7 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, site, exclude or [], party or [], out)
+    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], out)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")

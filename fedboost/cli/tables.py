@@ -8,7 +8,7 @@ from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import read_terms, terms_to_toml, to_toml
-from fedboost.shell.data import read_table, to_features
+from fedboost.shell.data import read_table, to_base_margin, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
@@ -21,7 +21,8 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
         check_writable(out, model_file, data)
     model = Model.load(model_file)
     table, columns = read_table(data), model.terms.columns
-    predictions = model.booster.predict(to_features(table, columns, str(data)))
+    base_margin = to_base_margin(table, model.terms, str(data))
+    predictions = model.booster.predict(to_features(table, columns, str(data)), base_margin)
     notice_undeclared(table, columns)
     _write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
 
@@ -30,6 +31,7 @@ def run_terms(
     data: Path,
     label: str,
     weight: str | None,
+    base_margin: str | None,
     site: str | None,
     exclude: list[str],
     parties: list[str],
@@ -45,7 +47,7 @@ def run_terms(
     table = read_table(data)
     if site is not None:
         parties, exclude = list(split_by_site(table, site)), [*exclude, site]
-    draft = draft_schema(table, label, weight, exclude)
+    draft = draft_schema(table, label, weight, exclude, base_margin)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
     positive = draft.columns.positive

@@ -66,6 +66,13 @@ _INVERSE_FACTORIALS = tuple(1.0 / math.factorial(i) for i in range(14))
 _ROUND = 6755399441055744.0  # 1.5 * 2**52: adding it leaves the nearest integer in the low bits
 _EXPONENT_BIAS = 1023
 _MANTISSA = (1 << 52) - 1
+_HALF_LOG_2_PI = 0.9189385332046727
+
+LIMBS = 12
+"""Integers that hold the sum of floats of any size without loss (`add_limbs`)."""
+LIMB_BITS = 31
+LIMBS_FROM = -184
+LARGEST_IN_LIMBS = math.ldexp(1.0, 127)
 
 _PREDICTED = 128
 """Rows that go down a tree together."""
@@ -228,6 +235,118 @@ def log_losses(margin, label, weight):
         z = margin[i] if label[i] > 0.5 else -margin[i]
         out[i] = weight[i] * ((-z if z < 0.0 else 0.0) + _log(1.0 + out[i]))
     return out
+
+
+@_elementwise
+def _rate(margin):
+    """e**margin for margins of rates, clipped to +-300: no label and weight make an infinity of it."""
+    margin = margin if margin < 300.0 else 300.0
+    return _exp(margin if margin > -300.0 else -300.0)
+
+
+@_loop
+def poisson_gradients(margin, label, weight, boost):
+    """Gradient w (p - y) and hessian w p boost of Poisson counts, p = e**margin: two float64 [N]."""
+    gradient = np.empty(margin.size, np.float64)
+    hessian = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        p = _rate(margin[i])
+        gradient[i] = weight[i] * (p - label[i])
+        hessian[i] = weight[i] * (p * boost)
+    return gradient, hessian
+
+
+@_loop
+def gamma_gradients(margin, label, weight):
+    """Gradient w (1 - y / p) and hessian w y / p of gamma amounts, p = e**margin: two float64 [N]."""
+    gradient = np.empty(margin.size, np.float64)
+    hessian = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        share = label[i] * _rate(-margin[i])
+        gradient[i] = weight[i] * (1.0 - share)
+        hessian[i] = weight[i] * share
+    return gradient, hessian
+
+
+@_loop
+def tweedie_gradients(margin, label, weight, power):
+    """Gradient w (b - a) and hessian w ((power - 1) a + (2 - power) b) of Tweedie amounts: two float64 [N];
+    a = y e**((1 - power) margin), b = e**((2 - power) margin)."""
+    gradient = np.empty(margin.size, np.float64)
+    hessian = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        a = label[i] * _rate((1.0 - power) * margin[i])
+        b = _rate((2.0 - power) * margin[i])
+        gradient[i] = weight[i] * (b - a)
+        hessian[i] = weight[i] * ((power - 1.0) * a + (2.0 - power) * b)
+    return gradient, hessian
+
+
+@_loop
+def pseudo_huber_gradients(margin, label, weight, slope):
+    """Gradient w z / r and hessian w / (r r r) of the pseudo-Huber loss, z = margin - y and
+    r = sqrt(1 + (z / slope)**2): two float64 [N]."""
+    gradient = np.empty(margin.size, np.float64)
+    hessian = np.empty(margin.size, np.float64)
+    for i in range(margin.size):
+        z = margin[i] - label[i]
+        ratio = z / slope
+        r = math.sqrt(1.0 + ratio * ratio)
+        gradient[i] = weight[i] * (z / r)
+        hessian[i] = weight[i] * (1.0 / (r * r * r))
+    return gradient, hessian
+
+
+@_loop
+def log_factorials(x):
+    """ln of the gamma function of x + 1, for x >= 0: float64 [N]. Stirling's series from 12 on; below, one
+    step of (x + 1)! = (x + 1) x! after the other."""
+    out = np.empty(x.size, np.float64)
+    for i in range(x.size):
+        z, product = x[i] + 1.0, 1.0
+        while z < 12.0:
+            product *= z
+            z += 1.0
+        r = 1.0 / z
+        q = r * r
+        series = r * (1.0 / 12.0 - q * (1.0 / 360.0 - q * (1.0 / 1260.0 - q * (1.0 / 1680.0 - q / 1188.0))))
+        out[i] = (z - 0.5) * _log(z) - z + _HALF_LOG_2_PI + series - _log(product)
+    return out
+
+
+# ---- sums of floats that lose nothing ---------------------------------------------------------------
+
+
+@_loop
+def add_limbs(values, weight, out):
+    """out += the sum of weight * value in limbs, the lowest first: int64 [LIMBS].
+
+    Each product is cut to a multiple of 2**LIMBS_FROM, towards 0; a limb holds LIMB_BITS of its bits, with
+    its sign. Values of magnitude above LARGEST_IN_LIMBS, and what is no number, are taken for that; weights
+    are at most 2**60.
+    """
+    mask = (np.uint64(1) << np.uint64(LIMB_BITS)) - np.uint64(1)
+    limbs = np.zeros(LIMBS + 3, np.int64)  # the last for weights that are none
+    for i in range(values.size):
+        value = values[i] if values[i] < LARGEST_IN_LIMBS else LARGEST_IN_LIMBS
+        value = weight[i] * (value if value > -LARGEST_IN_LIMBS else -LARGEST_IN_LIMBS)
+        word = np.float64(value).view(np.int64)
+        sign = 1 - 2 * ((word >> 63) & 1)
+        exponent = (word >> 52) & 0x7FF
+        mantissa = np.uint64((word & _MANTISSA) | (_MANTISSA + 1))
+        place = exponent - (_EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the lowest bit of the mantissa
+        if place <= -53:
+            continue
+        if place < 0:
+            mantissa >>= np.uint64(-place)
+            place = 0
+        limb, shift = place // LIMB_BITS, np.uint64(place % LIMB_BITS)
+        limbs[limb] += sign * np.int64((mantissa << shift) & mask)
+        mantissa >>= np.uint64(LIMB_BITS) - shift
+        limbs[limb + 1] += sign * np.int64(mantissa & mask)
+        limbs[limb + 2] += sign * np.int64(mantissa >> np.uint64(LIMB_BITS))
+    for limb in range(LIMBS):
+        out[limb] += limbs[limb]
 
 
 # ---- gradients to packed integers -------------------------------------------------------------------
@@ -451,10 +570,15 @@ def _shrunk(gradient, reg_alpha):
 
 
 @_elementwise
-def _score(gradient, hessian, reg_lambda, reg_alpha):
-    """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha."""
+def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
+    """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha; less where
+    the step would be beyond max_delta_step."""
     shrunk = _shrunk(gradient, reg_alpha)
-    return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
+    curve = hessian + reg_lambda
+    best = shrunk * shrunk / curve if curve > 0.0 else 0.0
+    most = max_delta_step * curve
+    beyond = (curve > 0.0) & (abs(shrunk) > most)
+    return max_delta_step * (2.0 * abs(shrunk) - most) if beyond else best
 
 
 @_loop
@@ -464,7 +588,7 @@ def _order_levels(cells, factors, penalties):
     cells: int64 [2 B], their sums. Equal ones stay in their order. A level with less than min_child_weight,
     or with no rows, has the value 0, as in XGBoost.
     """
-    reg_lambda, reg_alpha, min_child_weight = penalties
+    reg_lambda, reg_alpha, min_child_weight, _ = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
     order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
     for level in range(order.size):
@@ -517,16 +641,17 @@ def best_split(histogram, offsets, value_bins, missing, categorical, factors, pe
 
     histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], whether a
     missing bin follows them; categorical: bool [F], whether the bins are levels, of which a split sends some
-    right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha,
-    min_child_weight; most_levels: features of fewer levels than the first split one level from all others, a
-    side of other splits has fewer than the second, or all; total: the node's own two sums.
+    right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha, min_child_weight,
+    max_delta_step (infinite for none); most_levels: features of fewer levels than the first split one level
+    from all others, a side of other splits has fewer than the second, or all; total: the node's own two sums.
     Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
     categorical feature the bin is the number of the way to part its levels, see `levels_right`, and equal
     gains send missing values left: with the levels that are not chosen.
     """
-    reg_lambda, reg_alpha, min_child_weight = penalties
+    reg_lambda, reg_alpha, min_child_weight, max_delta_step = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
-    root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha)
+    step = max_delta_step
+    root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha, step)
     best_gain, best_feature, best_bin, best_missing_left = 0.0, -1, -1, False
     best_left_gradient, best_left_hessian = 0, 0
     gradient, hessian = np.empty(MAX_CODES, np.int64), np.empty(MAX_CODES, np.int64)
@@ -567,7 +692,9 @@ def best_split(histogram, offsets, value_bins, missing, categorical, factors, pe
                 gl, hl = left_gradient * g_unit, left_hessian * h_unit
                 gr = (total[0] - left_gradient) * g_unit
                 hr = (total[1] - left_hessian) * h_unit
-                both = _score(gl, hl, reg_lambda, reg_alpha) + _score(gr, hr, reg_lambda, reg_alpha)
+                both = _score(gl, hl, reg_lambda, reg_alpha, step) + _score(
+                    gr, hr, reg_lambda, reg_alpha, step
+                )
                 allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
                 gain[b] = both - root if allowed else 0.0
             for b in range(begin, end):

@@ -3,12 +3,13 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
+(Those whose prediction is e**margin are in `rates`.)
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar, Protocol
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,9 +17,13 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.labels import beyond, first
+from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
+from fedboost.gbdt.rates import written as _written
 
-LARGEST_LABEL = math.ldexp(1.0, 60)
-"""Labels, weights and their inverses stay below this, so that exponent counts can bound their gradients."""
+GRADIENT_BITS = 16
+MOST_NEWTON_STEP = 4.0
+"""From base margins in one step: beyond, where the loss bends, such steps go too far."""
 
 
 class Loss(Protocol):
@@ -50,12 +55,28 @@ class Loss(Protocol):
         """Binary exponents bounding |gradient| and hessian of a row of weight 1; None if nothing does."""
         ...
 
+    @property
+    def gradient_bits(self) -> int:
+        """Bits of a row's gradient and hessian unless the terms say otherwise: more where gradients of a few
+        rows are far beyond those of most."""
+        ...
+
+    @property
+    def start(self) -> "Loss":
+        """The objective from whose gradients the constant to start from is found: this one, or one whose
+        best constant is a single step away."""
+        ...
+
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         """First and second derivative of the loss in each margin, times the weight: as the margins."""
         ...
 
     def base_score(self, gradient: float, hessian: float) -> float:
-        """The constant prediction, from the sums of gradients and hessians at margin 0."""
+        """The constant prediction, from the sums of gradients and hessians of `start` at margin 0."""
+        ...
+
+    def shift(self, gradient: float, hessian: float) -> float:
+        """What is added to every base margin, from those sums at the base margins."""
         ...
 
     def margin(self, score: float) -> float:
@@ -75,15 +96,32 @@ class Loss(Protocol):
 class Logistic:
     """binary:logistic: label 0 or 1, prediction the probability of 1."""
 
+    scale_pos_weight: float = 1.0
+    """What a row of label 1 weighs, times its weight."""
+
     name: ClassVar = "binary:logistic"
     outputs: ClassVar = 1
-    in_xgboost: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
     metric: ClassVar = "logloss"
-    bounds: ClassVar = (0, -1)
-    """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient w / 2
-    and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
+    gradient_bits: ClassVar = GRADIENT_BITS
+
+    @property
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
+        return {"reg_loss_param": {"scale_pos_weight": _written(self.scale_pos_weight)}}
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """|p - y| <= 1 and p (1 - p) <= 1/4. The hessian has a bit to spare, so that at margin 0 a gradient
+        w / 2 and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
+        heaviest = math.ceil(math.log2(max(self.scale_pos_weight, 1.0)))
+        return heaviest, heaviest - 1
+
+    @property
+    def start(self) -> "Loss":
+        return self
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        if self.scale_pos_weight != 1.0:
+            weight = np.where(label > 0.5, weight * np.float32(self.scale_pos_weight), weight)
         gradient, hessian = kernels.logistic_gradients(margin, label, weight)
         return gradient, hessian
 
@@ -98,6 +136,9 @@ class Logistic:
             raise PeerError(f"sums of gradients that make the mean label {mean:g}")
         return mean
 
+    def shift(self, gradient: float, hessian: float) -> float:
+        return max(-MOST_NEWTON_STEP, min(MOST_NEWTON_STEP, -gradient / hessian))
+
     def margin(self, score: float) -> float:
         if not 0.0 < score < 1.0:
             raise ConfigError(f"base_score {score} must lie strictly between 0 and 1 for binary:logistic")
@@ -111,8 +152,7 @@ class Logistic:
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        bad = np.flatnonzero((label != 0.0) & (label != 1.0))
-        return (int(bad[0]), "0 or 1") if bad.size else None
+        return first((label != 0.0) & (label != 1.0), "0 or 1")
 
 
 @dataclass(frozen=True)
@@ -124,12 +164,20 @@ class SquaredError:
     in_xgboost: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
     metric: ClassVar = "rmse"
     bounds: ClassVar = None
+    gradient_bits: ClassVar = GRADIENT_BITS
+
+    @property
+    def start(self) -> "Loss":
+        return self
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         hessian = weight.astype(np.float64)
         return hessian * (margin - label), hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
+        return -gradient / hessian
+
+    def shift(self, gradient: float, hessian: float) -> float:
         return -gradient / hessian
 
     def margin(self, score: float) -> float:
@@ -139,8 +187,46 @@ class SquaredError:
         return margin
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        bad = np.flatnonzero(~(np.abs(label) <= LARGEST_LABEL))
-        return (int(bad[0]), "a number of magnitude at most 2**60") if bad.size else None
+        return beyond(label)
+
+
+@dataclass(frozen=True)
+class PseudoHuber:
+    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far off."""
+
+    huber_slope: float = 1.0
+
+    name: ClassVar = "reg:pseudohubererror"
+    outputs: ClassVar = 1
+    metric: ClassVar = "mphe"
+    bounds: ClassVar = None
+    """The slope bounds the gradient, but residuals may be far smaller."""
+    gradient_bits: ClassVar = GRADIENT_BITS
+    start: ClassVar = SquaredError()
+    """The mean: a Newton step from a margin far from the labels goes many times too far."""
+
+    @property
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
+        return {"pseudo_huber_param": {"huber_slope": _written(self.huber_slope)}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = kernels.pseudo_huber_gradients(margin, label, weight, self.huber_slope)
+        return gradient, hessian
+
+    def base_score(self, gradient: float, hessian: float) -> float:
+        return -gradient / hessian
+
+    def shift(self, gradient: float, hessian: float) -> float:
+        return -gradient / hessian
+
+    def margin(self, score: float) -> float:
+        return score
+
+    def predict(self, margin: Float64) -> Float64:
+        return margin
+
+    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+        return beyond(label)
 
 
 @dataclass(frozen=True)
@@ -153,6 +239,11 @@ class Softmax:
     metric: ClassVar = "mlogloss"
     bounds: ClassVar = (0, -1)
     """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
+    gradient_bits: ClassVar = GRADIENT_BITS
+
+    @property
+    def start(self) -> "Loss":
+        return self
 
     @property
     def outputs(self) -> int:
@@ -169,6 +260,9 @@ class Softmax:
     def base_score(self, gradient: float, hessian: float) -> float:
         return 0.5  # as XGBoost has it; probabilities depend on the differences of margins alone
 
+    def shift(self, gradient: float, hessian: float) -> float:
+        return 0.0
+
     def margin(self, score: float) -> float:
         return score
 
@@ -177,16 +271,27 @@ class Softmax:
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        bad = np.flatnonzero(~((label >= 0) & (label < self.num_class) & (label == np.floor(label))))
-        return (int(bad[0]), f"whole numbers from 0 to {self.num_class - 1}") if bad.size else None
+        known = (label >= 0) & (label < self.num_class) & (label == np.floor(label))
+        return first(~known, f"whole numbers from 0 to {self.num_class - 1}")
 
 
-LOSSES: dict[str, type[Logistic | SquaredError | Softmax]] = {
-    kind.name: kind for kind in (Logistic, SquaredError, Softmax)
+LOSSES: dict[str, type[Logistic | SquaredError | PseudoHuber | Poisson | Gamma | Tweedie | Softmax]] = {
+    kind.name: kind for kind in (Logistic, SquaredError, PseudoHuber, Poisson, Gamma, Tweedie, Softmax)
 }
 
 
+def parameters_of(name: str) -> dict[str, bool]:
+    """The parameters of the objective of that name, and whether they must be given."""
+    return {one.name: one.default is MISSING for one in fields(LOSSES[name])}
+
+
 def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
-    """The objective of that name, with those of the parameters that are its own. KeyError if it lacks one."""
-    kind = LOSSES[name]
-    return kind(**{one.name: int(str(parameters[one.name])) for one in fields(kind)})
+    """The objective of that name, with those of the parameters that are its own and not None. LookupError,
+    TypeError or ValueError if it lacks one, or for what is none."""
+    own = {one.name: (one.type, parameters.get(one.name)) for one in fields(LOSSES[name])}
+    kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
+    return LOSSES[name](**{key: _number(kind, value) for key, (kind, value) in kinds.items()})
+
+
+def _number(kind: object, value: object) -> Any:
+    return int(str(value)) if kind is int else float(str(value))

@@ -1,11 +1,13 @@
 """Metrics as sums that add: each party sums integers over its rows, the totals give the metric of all rows.
 
 Promises: the metric of the sums is the metric of the pooled rows, up to the fixed-point resolution named at
-each metric; the AUC is that of scores rounded to 1/32 of a logit.
+each metric: means of numbers have none to speak of, for their sums lose nothing whatever their size
+(`kernels.add_limbs`); curves (auc, aucpr, ks) are those of scores rounded to 1/32 of a logit.
 Refuses: unknown names (at the terms).
 """
 
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,22 +17,19 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.loss import Loss, PseudoHuber
 
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
 METRIC_BITS = 32
-
-
-@dataclass(frozen=True)
-class MetricScale:
-    """The public scales behind metric sums: that of row weights, and a bound of |margin - label|."""
-
-    weight: Scale
-    residual_exponent: int
+NUMBERS = ("reg:squarederror", "reg:pseudohubererror")
+RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
+"""Objectives whose prediction is e**margin."""
 
 
 class Metric(Protocol):
-    """One metric. `sums` is computed at a party, `value` from the total at the aggregator."""
+    """One metric. `sums` is computed at a party, `value` from the total at the aggregator; `weight` is the
+    public scale of row weights."""
 
     @property
     def objectives(self) -> tuple[str, ...]:
@@ -42,114 +41,131 @@ class Metric(Protocol):
         """Integers of `sums`."""
         ...
 
-    def scale(self, of: MetricScale) -> Scale:
-        """Scale of the integers a row contributes."""
+    @property
+    def signed(self) -> bool:
+        """Whether they can be below 0."""
         ...
 
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
+    def limit(self, weight: Scale) -> int:
+        """Largest magnitude of an integer that a row contributes."""
+        ...
+
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
         """This party's integers: int64 [cells]."""
         ...
 
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
         """The metric, from the total of all parties and the sum of row weights."""
         ...
 
 
-GROWS = ("auc",)
+GROWS = ("auc", "aucpr", "ks")
 """Metrics of which more is better."""
 
 
-class LogLoss:
-    """Mean of -log of the probability given to the label; resolution 2**-21 a row."""
+@dataclass(frozen=True)
+class BoundedLoss:
+    """Mean of a loss that is below 2**10, or taken for that; resolution 2**-21 a row."""
 
-    objectives = ("binary:logistic",)
+    objectives: tuple[str, ...]
+    losses: Callable[[Float64, Float32, Float32], Float64]
+    """Of margins, labels and weights."""
+
     cells = 1
+    signed = False
 
-    def scale(self, of: MetricScale) -> Scale:
-        return Scale(of.weight.exponent + 10, METRIC_BITS)  # the clipped margin keeps it below 2**10
+    def limit(self, weight: Scale) -> int:
+        return self._scale(weight).limit
 
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
-        losses = kernels.log_losses(margin, label, weight)
-        return _total(self.scale(of), losses)
+    def _scale(self, weight: Scale) -> Scale:
+        return Scale(weight.exponent + 10, METRIC_BITS)
 
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        return self.scale(of).decode(int(total[0])) / weight
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        return _total(self._scale(weight), self.losses(margin, label, weights))
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return self._scale(weight).decode(int(total[0])) / weights
 
 
+@dataclass(frozen=True)
 class Error:
-    """Share of rows on the wrong side of probability 1/2."""
+    """Share of rows on the wrong side of a probability."""
+
+    threshold: float = 0.5
 
     objectives = ("binary:logistic",)
     cells = 1
+    signed = False
 
-    def scale(self, of: MetricScale) -> Scale:
-        return of.weight
+    def limit(self, weight: Scale) -> int:
+        return weight.limit
 
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
-        wrong = (margin > 0.0) != (label > 0.5)
-        return _total(of.weight, weight[wrong])
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        positive = margin > 0.0 if self.threshold == 0.5 else kernels.sigmoids(margin) > self.threshold
+        return _total(weight, weights[positive != (label > 0.5)])
 
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        return of.weight.decode(int(total[0])) / weight
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return weight.decode(int(total[0])) / weights
 
 
-class Auc:
-    """Area under the ROC curve, from two histograms of the margin: negatives, then positives."""
+@dataclass(frozen=True)
+class Curve:
+    """What is read off two histograms of the margin: negatives, then positives."""
+
+    read: Callable[[Float64, Float64], float]
+    """From the negatives and the positives in each cell, both float64 [SCORE_CELLS], scores increasing."""
 
     objectives = ("binary:logistic",)
     cells = 2 * SCORE_CELLS
+    signed = False
 
-    def scale(self, of: MetricScale) -> Scale:
-        return of.weight
+    def limit(self, weight: Scale) -> int:
+        return weight.limit
 
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
         middle = SCORE_CELLS // 2
         near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
         cell = np.clip(np.floor(near * SCORE_CELLS_PER_LOGIT) + middle, 0, SCORE_CELLS - 1)
         place = cell.astype(np.int64) + SCORE_CELLS * (label > 0.5)
         out = np.zeros(self.cells, np.int64)
-        np.add.at(out, place, of.weight.encode(weight.astype(np.float64)))
+        np.add.at(out, place, weight.encode(weights.astype(np.float64)))
         return out
 
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        negatives = total[:SCORE_CELLS].astype(np.float64)
-        positives = total[SCORE_CELLS:].astype(np.float64)
-        below = np.cumsum(negatives) - negatives
-        pairs = float(negatives.sum() * positives.sum())
-        return float((positives * (below + negatives / 2)).sum()) / pairs if pairs else math.nan
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        negatives, positives = total.astype(np.float64).reshape(2, SCORE_CELLS) / weight.factor
+        if not (negatives.any() and positives.any()):
+            return math.nan
+        return self.read(negatives, positives)
 
 
-class Rmse:
-    """Root of the mean squared residual; resolution 2**-31 of the squared bound a row."""
-
-    objectives = ("reg:squarederror",)
-    cells = 1
-
-    def scale(self, of: MetricScale) -> Scale:
-        return Scale(of.weight.exponent + 2 * of.residual_exponent, METRIC_BITS)
-
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
-        residual = margin - label
-        return _total(self.scale(of), weight * (residual * residual))
-
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        return math.sqrt(self.scale(of).decode(int(total[0])) / weight)
+def _roc(negatives: Float64, positives: Float64) -> float:
+    """Area under the ROC curve: the pairs in order."""
+    below = np.cumsum(negatives) - negatives
+    pairs = float(negatives.sum() * positives.sum())
+    return float((positives * (below + negatives / 2)).sum()) / pairs
 
 
-class MultiLogLoss:
-    """Mean of -log of the probability given to the row's class; resolution 2**-21 a row."""
+def _precision_recall(negatives: Float64, positives: Float64) -> float:
+    """Area under the curve of precision over recall, between two points as XGBoost has it: true and false
+    positives grow in proportion (Davis and Goadrich, ICML 2006)."""
+    area, false, true, every = 0.0, 0.0, 0.0, float(positives.sum())
+    for more_false, more_true in zip(negatives[::-1].tolist(), positives[::-1].tolist(), strict=True):
+        if more_true > 0.0:
+            slope = 1.0 + more_false / more_true
+            start = (false - (slope - 1.0) * true) / every
+            before, after = true / every, (true + more_true) / every
+            bend = 0.0
+            if start != 0.0:
+                bend = start / slope * math.log((slope * after + start) / (slope * before + start))
+            area += (after - before - bend) / slope
+        false, true = false + more_false, true + more_true
+    return area
 
-    objectives = ("multi:softprob",)
-    cells = 1
 
-    def scale(self, of: MetricScale) -> Scale:
-        return Scale(of.weight.exponent + 10, METRIC_BITS)  # beyond 2**10 it is taken for that
-
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
-        return _total(self.scale(of), kernels.softmax_losses(margin, label, weight))
-
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        return self.scale(of).decode(int(total[0])) / weight
+def _furthest_apart(negatives: Float64, positives: Float64) -> float:
+    """The Kolmogorov-Smirnov distance of the scores of the two classes."""
+    apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
+    return float(np.abs(apart).max())
 
 
 class MultiError:
@@ -157,48 +173,167 @@ class MultiError:
 
     objectives = ("multi:softprob",)
     cells = 1
+    signed = False
 
-    def scale(self, of: MetricScale) -> Scale:
-        return of.weight
+    def limit(self, weight: Scale) -> int:
+        return weight.limit
 
-    def sums(self, margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
-        return _total(of.weight, weight[np.argmax(margin, axis=0) != label])
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        return _total(weight, weights[np.argmax(margin, axis=0) != label])
 
-    def value(self, total: Int64, weight: float, of: MetricScale) -> float:
-        return of.weight.decode(int(total[0])) / weight
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return weight.decode(int(total[0])) / weights
 
 
+@dataclass(frozen=True)
+class Mean:
+    """Mean of a number of each row, of any size."""
+
+    of: Callable[[Loss, Float64, Float32], Float64]
+    """From margins and labels: float64 [rows]."""
+    objectives: tuple[str, ...]
+    signed: bool = False
+    then: Callable[[float], float] = float
+    """What is made of the mean."""
+
+    cells = kernels.LIMBS
+
+    def limit(self, weight: Scale) -> int:
+        return 1 << kernels.LIMB_BITS
+
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        out = np.zeros(self.cells, np.int64)
+        with np.errstate(over="ignore"):  # what is infinite counts as the largest that limbs take
+            kernels.add_limbs(self.of(loss, margin, label), weights, out)
+        return out
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        units = sum(int(limb) << kernels.LIMB_BITS * place for place, limb in enumerate(total))
+        return self.then(math.ldexp(float(units), kernels.LIMBS_FROM) / weights)
+
+
+def _absolute(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    out: Float64 = np.abs(loss.predict(margin) - label)
+    return out
+
+
+def _squared(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    residual = loss.predict(margin) - label
+    return residual * residual
+
+
+def _pseudo_huber(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    slope = loss.huber_slope if isinstance(loss, PseudoHuber) else 1.0
+    ratio = (margin - label) / slope
+    out: Float64 = slope * slope * (np.sqrt(1.0 + ratio * ratio) - 1.0)
+    return out
+
+
+def _poisson(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    """-log of the probability of a count; for other labels the gamma function stands in for factorials."""
+    out: Float64 = kernels.exps(margin) - label * margin + kernels.log_factorials(label.astype(np.float64))
+    return out
+
+
+def _gamma(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    """-log of the density of a gamma distribution of shape 1."""
+    out: Float64 = label * kernels.exps(-margin) + margin
+    return out
+
+
+def _gamma_deviance(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    share = np.maximum(label * kernels.exps(-margin), np.finfo(np.float64).tiny)
+    out: Float64 = 2.0 * (share - kernels.logs(share) - 1.0)
+    return out
+
+
+def _tweedie(power: float) -> Callable[[Loss, Float64, Float32], Float64]:
+    def losses(loss: Loss, margin: Float64, label: Float32) -> Float64:
+        amount = label * kernels.exps((1.0 - power) * margin) / (power - 1.0)
+        out: Float64 = amount + kernels.exps((2.0 - power) * margin) / (2.0 - power)
+        return out
+
+    return losses
+
+
+_UNBOUNDED = NUMBERS + RATES
 METRICS: dict[str, Metric] = {
-    "logloss": LogLoss(),
+    "logloss": BoundedLoss(("binary:logistic",), kernels.log_losses),
     "error": Error(),
-    "auc": Auc(),
-    "rmse": Rmse(),
-    "mlogloss": MultiLogLoss(),
+    "auc": Curve(_roc),
+    "aucpr": Curve(_precision_recall),
+    "ks": Curve(_furthest_apart),
+    "rmse": Mean(_squared, _UNBOUNDED, then=math.sqrt),
+    "mae": Mean(_absolute, _UNBOUNDED),
+    "mphe": Mean(_pseudo_huber, NUMBERS),
+    "poisson-nloglik": Mean(_poisson, RATES, signed=True),
+    "gamma-nloglik": Mean(_gamma, RATES, signed=True),
+    "gamma-deviance": Mean(_gamma_deviance, ("reg:gamma",), signed=True),
+    "mlogloss": BoundedLoss(("multi:softprob",), kernels.softmax_losses),
     "merror": MultiError(),
 }
+"""Those without a parameter."""
+SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
+    "error": (Error, 0.0, 1.0),
+    "tweedie-nloglik": (lambda power: Mean(_tweedie(power), RATES), 1.0, 2.0),
+}
+"""Those with a parameter behind an @, and what it lies between."""
+
+
+def metric_of(name: str) -> Metric:
+    """The metric of that name, such as rmse or error@0.3. KeyError if there is none."""
+    kind, at, parameter = name.partition("@")
+    if not at:
+        return METRICS[name]
+    make, above, below = SHAPES[kind]
+    try:
+        value = float(parameter)
+    except ValueError:
+        raise KeyError(name) from None
+    if not above < value < below:
+        raise KeyError(name)
+    return make(value)
+
+
+def is_metric(name: str) -> bool:
+    """Whether there is a metric of that name."""
+    try:
+        metric_of(name)
+    except KeyError:
+        return False
+    return True
+
+
+def metrics_for(objective: str) -> list[str]:
+    """The names of the metrics that fit an objective, a parameter as @t."""
+    with_parameter = {name: make((low + high) / 2) for name, (make, low, high) in SHAPES.items()}
+    names = [name for name, one in METRICS.items() if objective in one.objectives]
+    return names + [f"{name}@t" for name, one in with_parameter.items() if objective in one.objectives]
 
 
 def _total(scale: Scale, values: Float64 | Float32) -> Int64:
     return np.array([kernels.sum_units(values, scale.factor, float(scale.limit))], np.int64)
 
 
-def limit(names: tuple[str, ...], of: MetricScale) -> int:
+def limit(names: Iterable[str], weight: Scale) -> int:
     """Largest magnitude of an integer that one row contributes to any cell."""
-    return max([of.weight.limit, *(METRICS[name].scale(of).limit for name in names)])
+    return max([weight.limit, *(metric_of(name).limit(weight) for name in names)])
 
 
-def cells(names: tuple[str, ...]) -> int:
+def cells(names: Iterable[str]) -> int:
     """Integers of `sums`."""
-    return 1 + sum(METRICS[name].cells for name in names)
+    return 1 + sum(metric_of(name).cells for name in names)
 
 
-def sums(names: tuple[str, ...], margin: Float64, label: Float32, weight: Float32, of: MetricScale) -> Int64:
+def sums(
+    names: Iterable[str], loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale
+) -> Int64:
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
-    weights = _total(of.weight, weight)
-    return np.concatenate([weights, *(METRICS[name].sums(margin, label, weight, of) for name in names)])
+    of_names = (metric_of(name).sums(loss, margin, label, weights, weight) for name in names)
+    return np.concatenate([_total(weight, weights), *of_names])
 
 
-def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, of: MetricScale) -> dict[str, float]:
+def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
     """Metric by name, those of another set than the first behind its own name. PeerError as `values`."""
     out: dict[str, float] = {}
     for number, rows in enumerate(sets):
@@ -206,17 +341,18 @@ def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, of: Metr
         if not part[0] and number:
             raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
         prefix = f"{rows}-" if number else ""
-        out |= {prefix + name: value for name, value in values(names, part, of).items()}
+        out |= {prefix + name: value for name, value in values(names, part, weight).items()}
     return out
 
 
-def values(names: tuple[str, ...], total: Int64, of: MetricScale) -> dict[str, float]:
+def values(names: Iterable[str], total: Int64, weight: Scale) -> dict[str, float]:
     """Metric by name, from the total of all parties. PeerError for sums that cannot be."""
-    weight, start, out = of.weight.decode(int(total[0])), 1, {}
-    if weight <= 0 or (total < 0).any():
-        raise PeerError("metric sums that cannot be: no weight, or less than nothing")
+    weights, start, out = weight.decode(int(total[0])), 1, {}
     for name in names:
-        metric = METRICS[name]
-        out[name] = metric.value(total[start : start + metric.cells], weight, of)
+        metric = metric_of(name)
+        own = total[start : start + metric.cells]
+        if weights <= 0 or (not metric.signed and (own < 0).any()):
+            raise PeerError("metric sums that cannot be: no weight, or less than nothing")
+        out[name] = metric.value(own, weights, weight)
         start += metric.cells
     return out

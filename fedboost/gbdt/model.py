@@ -73,15 +73,23 @@ class Booster:
         return self.loss.name
 
     @property
+    def begins_with_a_leaf(self) -> bool:
+        """Whether the first round's trees are one leaf each: the constant, where base margins replace the
+        score."""
+        first = self.trees[: self.roots]
+        return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
+
+    @property
     def constant(self) -> float:
         """The margin boosting started from."""
         return self.loss.margin(self.base_score)
 
-    def margins(self, features: Float32) -> Float64:
+    def margins(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """Sum of leaf values over the trees, from the base score's margin: float64 [rows], or
-        [outputs, rows]."""
+        [outputs, rows]. base_margin: float32 [rows], from which to sum instead, as in XGBoost."""
         outputs = self.loss.outputs
-        margin = np.full((outputs, features.shape[0]), self.constant, np.float64)
+        margin = np.empty((outputs, features.shape[0]), np.float64)
+        margin[:] = self.constant if base_margin is None else base_margin
         if self.trees:
             rows = np.ascontiguousarray(features, np.float32)
             for number, of_output in enumerate(margin):
@@ -89,10 +97,11 @@ class Booster:
                 add(rows, *self._nodes[number], of_output)
         return margin if outputs > 1 else margin[0]
 
-    def predict(self, features: Float32) -> Float64:
+    def predict(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
-        missing). A value of a categorical feature that is no level goes left everywhere, as in XGBoost."""
-        return self.loss.predict(self.margins(features))
+        missing); base_margin: as for `margins`. A value of a categorical feature that is no level goes left
+        everywhere, as in XGBoost."""
+        return self.loss.predict(self.margins(features, base_margin))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, for features that split: XGBoost's `gain` and `cover` (means over the

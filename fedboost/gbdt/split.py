@@ -13,6 +13,7 @@ more than the first or the last ones in the order of their leaf values, without 
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class SplitRule:
     reg_alpha: float
     gamma: float
     min_child_weight: float
+    max_delta_step: float
     learning_rate: float
     gradient: Scale
     hessian: Scale
@@ -41,11 +43,19 @@ class SplitRule:
     max_cat_threshold: int = 64
 
     def leaf_value(self, total: Total) -> float:
-        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha."""
+        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha; the fraction
+        is at most max_delta_step, unless that is 0."""
         gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
         shrunk = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
         denominator = hessian + self.reg_lambda
-        return float(np.float32(-shrunk / denominator * self.learning_rate)) if denominator > 0 else 0.0
+        if denominator <= 0:
+            return 0.0
+        step = max(-self._longest, min(self._longest, -shrunk / denominator))
+        return float(np.float32(step * self.learning_rate))
+
+    @property
+    def _longest(self) -> float:
+        return self.max_delta_step or math.inf
 
     def may_split(self, total: Total) -> bool:
         """Whether both children could reach min_child_weight."""
@@ -73,9 +83,14 @@ class SplitRule:
         return histogram, *of_features, *self._scales, most_levels, total
 
     @property
-    def _scales(self) -> tuple[tuple[float, float], tuple[float, float, float]]:
+    def _scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
         """The units and the penalties as kernels take them."""
-        penalties = float(self.reg_lambda), float(self.reg_alpha), float(self.min_child_weight)
+        penalties = (
+            float(self.reg_lambda),
+            float(self.reg_alpha),
+            float(self.min_child_weight),
+            float(self._longest),
+        )
         return (self.gradient.factor, self.hessian.factor), penalties
 
     def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":

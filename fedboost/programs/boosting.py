@@ -15,7 +15,14 @@ from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
-from fedboost.programs.start import Scales, count_rows, find_base_score, find_cut_points, residuals_vanish
+from fedboost.programs.start import (
+    Scales,
+    count_rows,
+    find_base_score,
+    find_cut_points,
+    model_of,
+    residuals_vanish,
+)
 from fedboost.protocol.progress import Grown
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
@@ -53,9 +60,7 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
         if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
             break
     kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
-    kept_trees = tuple(trees[: kept * len(terms.roots)])
-    features = terms.columns.features, tuple(terms.columns.categorical)
-    return Booster(terms.loss, score, features[0], kept_trees, terms.num_parallel_tree, features[1])
+    return model_of(terms, score, trees[: kept * len(terms.roots)])
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
@@ -79,9 +84,9 @@ def end_round(
 ) -> Generator[Query, Int64, tuple[Int64, dict[str, float]]]:
     """Move the margins; the exponent counts of the new gradients (empty if the terms ask for none), and the
     metrics."""
-    asked = terms.metrics, scales.metric, terms.asks_for_exponents, terms.sets
+    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets
     total = yield EndRoundQuery(rows, number, splits, values, *asked)
-    found = metrics.by_set(terms.metrics, terms.sets, total, scales.metric)
+    found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     return total[len(terms.sets) * metrics.cells(terms.metrics) :], found
 
 

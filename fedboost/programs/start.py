@@ -1,11 +1,12 @@
-"""What programs ask before the first tree: scales, cut points, the constant to start from.
+"""What programs ask before the first tree: scales, cut points, the constant to start from; and the model that
+begins with it.
 
 Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
 of the rows.
 Refuses: labels or weights with nothing to learn (ConfigError).
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +14,8 @@ import numpy as np
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
-from fedboost.gbdt.metrics import MetricScale
+from fedboost.gbdt.model import Booster
+from fedboost.gbdt.tree import Tree
 from fedboost.protocol.queries import MAX_ROWS, START_BITS, KllQuery, QuantileQuery, Query, StartQuery
 from fedboost.protocol.terms import Terms
 
@@ -27,17 +29,16 @@ class Scales:
 
     gradient: Scale
     hessian: Scale
-    metric: MetricScale
+    weight: Scale
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
         """From the loss's own bounds where it has them, else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
-        weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.gradient_bits)
-        scales = [Scale(bound + weight_scale.exponent, terms.gradient_bits) for bound in bounds]
-        # A step of at most one Newton step cannot move a residual by more than the largest residual.
-        return cls(scales[0], scales[1], MetricScale(weight_scale, bounds[0] + 1))
+        weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
+        scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
+        return cls(scales[0], scales[1], weight_scale)
 
 
 def count_rows(counts: Int64) -> int:
@@ -73,14 +74,42 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, float]:
-    """The constant prediction: the one of the terms, or the best for all rows. Hands out the cut points."""
+    """The constant prediction: the one of the terms, or the best for all rows; with base margins that of a
+    row whose own is 0. Hands out the cut points."""
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
     total = yield StartQuery(rows, cut_points, gradient, hessian)
     if total[1] <= 0:
-        raise ConfigError("the row weights of all parties sum to zero: there is nothing to learn")
-    best = terms.loss.base_score(gradient.decode(int(total[0])), hessian.decode(int(total[1])))
-    return float(np.float32(best if terms.base_score is None else terms.base_score))
+        raise ConfigError(
+            "the row weights of all parties sum to zero: there is nothing to learn"
+            if terms.columns.base_margin is None
+            else "the row weights of all parties sum to zero, or base margins leave nothing to learn"
+        )
+    sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
+    if terms.base_score is not None:
+        score = terms.base_score
+    elif terms.columns.base_margin is not None:
+        score = float(terms.loss.predict(np.array([terms.loss.shift(*sums)]))[0])
+    else:
+        score = terms.loss.base_score(*sums)
+    return float(np.float32(score))
+
+
+def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
+    """The model of these trees, which started from this constant prediction.
+
+    XGBoost adds base margins in the place of the base score. So where there are any, the constant is a tree
+    of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
+    """
+    columns = terms.columns
+    kind = terms.num_parallel_tree, tuple(columns.categorical)
+    if columns.base_margin is None:
+        return Booster(terms.loss, score, columns.features, tuple(trees), *kind)
+    leaves = [Tree() for _ in range(terms.num_parallel_tree)]
+    for number, leaf in enumerate(leaves):
+        leaf.add_leaf(0.0 if number else terms.loss.margin(score), 0.0)
+    neutral = float(terms.loss.predict(np.zeros(1))[0])
+    return Booster(terms.loss, neutral, columns.features, (*leaves, *trees), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:

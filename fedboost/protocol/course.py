@@ -155,7 +155,7 @@ class Course:
         asked = self._pending
         if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
             assert total is not None
-            values = metrics.by_set(asked.metrics, asked.sets, total, asked.scale)
+            values = metrics.by_set(asked.metrics, asked.sets, total, asked.weight)
             self.history.append(Round(asked.tree, values, self.roster))
         try:
             query = next(self._program) if total is None else self._program.send(total)

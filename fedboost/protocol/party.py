@@ -18,6 +18,7 @@ from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.loss import Loss
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
@@ -48,7 +49,8 @@ class Shard:
     where there is room for what is made of them.
 
     keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
-    tree grows on, where the terms have a column that says so.
+    tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
+    at, 0 without.
     """
 
     columns: tuple[Column, ...]
@@ -57,6 +59,7 @@ class Shard:
     room: Room = in_memory
     keys: sampling.Keys | None = None
     validation: Mask | None = None
+    base_margin: Float32 | None = None
 
     @property
     def rows(self) -> int:
@@ -77,7 +80,7 @@ class Party:
         self._loss = terms.loss
         shape = self._loss.outputs, shard.rows
         self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
-        self._margin[:] = 0.0
+        self._begin_margins()
         roots = len(terms.roots)
         self._validation = _validation_of(shard, terms)
         """Rows that no tree grows on."""
@@ -111,7 +114,8 @@ class Party:
             if so_far.start is not None:
                 self._bin(so_far.start)
         if not finished or self.so_far.rounds != so_far.rounds[:finished]:
-            self._margin[:], finished = 0.0, 0
+            finished = 0
+            self._begin_margins()
         self._begin_tree(finished - 1)
         for number, done in enumerate(so_far.rounds[finished:], finished - 1):
             self._end_tree(number, done.splits, done.values)
@@ -120,12 +124,16 @@ class Party:
         self._quantised, self._own = False, None
         self.so_far = so_far
 
+    def _begin_margins(self) -> None:
+        base = self._shard.base_margin
+        self._margin[:] = 0.0 if base is None else base
+
     def _answer(self, query: Query) -> Int64:
         match query:
             case RowsQuery():
                 if self._binned is not None:
                     raise PeerError("the count of rows comes before the cut points")
-                return np.concatenate([[self.rows], self._sum(self._exponents)])
+                return np.concatenate([[self.rows], self._sum(partial(self._exponents, self._loss.start))])
             case QuantileQuery(_, grids):
                 self._check_grids(grids)
                 columns = list(zip(self.columns[: len(self._terms.columns.numeric)], grids, strict=True))
@@ -162,19 +170,19 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
-    def _exponents(self, rows: slice) -> Int64:
+    def _exponents(self, loss: Loss, rows: slice) -> Int64:
         label, weight = self._shard.label[rows], self._shard.weight[rows]
-        gradient, hessian = self._loss.gradients(self._margins(rows), label, np.ones_like(weight))
+        gradient, hessian = loss.gradients(self._margins(rows), label, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, query: StartQuery | TreeQuery) -> None:
+    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
 
         def quantise(rows: slice) -> None:
             label, weight = self._shard.label[rows], self._shard.weight[rows]
-            gradients = self._loss.gradients(self._margins(rows), label, weight)
+            gradients = loss.gradients(self._margins(rows), label, weight)
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
                 kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])
@@ -202,7 +210,7 @@ class Party:
         if self._binned is not None:
             raise PeerError("the cut points were given already")
         self._bin(query)
-        self._quantise(query)
+        self._quantise(self._loss.start, query)
         pairs = self._pairs[0] if self._validation is None else self._pairs[0][~self._validation]
         return np.array(kernels.sum_pairs(pairs), np.int64)
 
@@ -231,7 +239,7 @@ class Party:
         if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
             raise PeerError(f"tree {tree}: votes and histograms take turns")
         if not self._quantised:
-            self._quantise(query)
+            self._quantise(self._loss, query)
             self._quantised = True
         self._split(query.splits)
 
@@ -308,10 +316,11 @@ class Party:
             if self._validation is not None:
                 chosen = self._validation[rows] == (of == VALIDATION)
                 margin, label, weight = margin[..., chosen], label[chosen], weight[chosen]
-            return metrics.sums(query.metrics, margin, label, weight, query.scale)
+            return metrics.sums(query.metrics, self._loss, margin, label, weight, query.weight)
 
         sets = [self._sum(partial(sums, of=of)) for of in query.sets]
-        return np.concatenate([*sets, *([self._sum(self._exponents)] if query.exponents else [])])
+        exponents = partial(self._exponents, self._loss)
+        return np.concatenate([*sets, *([self._sum(exponents)] if query.exponents else [])])
 
     def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""

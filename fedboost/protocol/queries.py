@@ -20,12 +20,11 @@ from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.bins import SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import Terms
 
-START_BITS = 24
+START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
 carries through the whole model."""
 EXPONENT_VECTORS = 3
@@ -34,7 +33,7 @@ EXPONENT_VECTORS = 3
 
 @dataclass(frozen=True)
 class RowsQuery:
-    """How many rows are there, and how large are gradients, hessians and weights at margin 0?
+    """How many rows are there, and how large are gradients, hessians and weights where margins begin?
 
     Answer: the row count, then exponent counts of gradients, hessians and weights.
     """
@@ -87,7 +86,7 @@ class KllQuery:
 
 @dataclass(frozen=True)
 class StartQuery:
-    """These are the cut points. What are the sums of gradients and hessians at margin 0?"""
+    """These are the cut points. What are the sums of gradients and hessians where margins begin?"""
 
     rows: int
     cut_points: CutPoints
@@ -212,7 +211,7 @@ class EndRoundQuery:
     splits: tuple[Split, ...]
     values: tuple[tuple[int, float], ...]
     metrics: tuple[str, ...]
-    scale: MetricScale
+    weight: Scale
     exponents: bool
     sets: tuple[str, ...] = ("train",)
 
@@ -224,7 +223,7 @@ class EndRoundQuery:
 
     @property
     def cell_bits(self) -> int:
-        return cell_bits(metrics.limit(self.metrics, self.scale), self.rows)
+        return cell_bits(metrics.limit(self.metrics, self.weight), self.rows)
 
 
 Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | VoteQuery | EndRoundQuery
@@ -340,7 +339,7 @@ def check(query: Query, terms: Terms) -> None:
             if not same(cut_points, due.with_levels(terms.columns.levels)):
                 raise Refused("bins of categorical features that are not the levels of the terms")
         case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected):
-            _check_bits(terms.gradient_bits, gradient, hessian)
+            _check_bits(terms.bits, gradient, hessian)
             _check_nodes(terms, tree, splits, nodes)
             if widths and len(widths) != len(nodes):
                 raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
@@ -358,7 +357,7 @@ def check(query: Query, terms: Terms) -> None:
                 if not known or len(chosen) > terms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                     raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
         case VoteQuery(_, tree, splits, nodes, of, parties, gradient, hessian):
-            _check_bits(terms.gradient_bits, gradient, hessian)
+            _check_bits(terms.bits, gradient, hessian)
             _check_nodes(terms, tree, splits, nodes)
             if not terms.vote_top_k or of != features or not 1 <= parties <= len(terms.parties):
                 raise Refused(f"votes of {parties} parties on {of} features, the terms say otherwise")

@@ -28,8 +28,9 @@ from pydantic import (
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import MAX_LEVELS
-from fedboost.gbdt.loss import LARGEST_LABEL, LOSSES, Loss, loss_of
-from fedboost.gbdt.metrics import METRICS
+from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
+from fedboost.gbdt.metrics import is_metric, metric_of, metrics_for
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
@@ -51,6 +52,8 @@ MAX_LEAVES = 1 << 16
 MAX_PARTIES = 1 << 12
 MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
+MAX_STEP = 1e6
+"""What parameters of objectives, and their inverses, stay below."""
 _OTHER_NAMES = {
     "num_leaves": "max_leaves",
     "max_leaf_nodes": "max_leaves",
@@ -76,6 +79,10 @@ NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
 """What the name of a feature cannot have: the above, and what XGBoost refuses."""
 
 
+_FOR_ALL = ("max_delta_step",)
+"""Parameters of an objective that mean something for the others, too."""
+
+
 class Frozen(BaseModel):
     """Base of what users write: frozen, without unknown keys."""
 
@@ -96,6 +103,7 @@ class Schema(Frozen):
     row_id: Name | None = Field(
         default=None, description="a column by which rows are drawn, wherever they are held"
     )
+    base_margin: Name | None = Field(default=None, description="a column of margins to boost from")
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
     categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
@@ -105,9 +113,10 @@ class Schema(Frozen):
         return (*self.numeric, *self.categorical)
 
     @property
-    def beside(self) -> tuple[str, ...]:
-        """Columns that are neither features nor the label."""
-        return tuple(filter(None, (self.weight, self.validation, self.row_id)))
+    def others(self) -> tuple[str, ...]:
+        """The columns that are no features: the label, and what stands beside it."""
+        beside = self.weight, self.base_margin, self.validation, self.row_id
+        return (self.label, *filter(None, beside))
 
     @property
     def levels(self) -> tuple[int, ...]:
@@ -116,8 +125,8 @@ class Schema(Frozen):
 
     @model_validator(mode="after")
     def _columns_are_distinct(self) -> "Schema":
-        others = [self.label, *self.beside]
-        twice = sorted(name for name, count in Counter([*self.features, *others]).items() if count > 1)
+        columns = [*self.features, *self.others]
+        twice = sorted(name for name, count in Counter(columns).items() if count > 1)
         if twice:
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
@@ -134,9 +143,8 @@ class Schema(Frozen):
 
     @model_validator(mode="after")
     def _names_can_be_written(self) -> "Schema":
-        others = [self.label, *self.beside]
-        rules = [*((name, NOT_IN_FEATURES) for name in self.features)]
-        for name, rule in [*rules, *((name, NOT_IN_TEXT) for name in others)]:
+        rules = [(name, NOT_IN_FEATURES) for name in self.features]
+        for name, rule in [*rules, *((name, NOT_IN_TEXT) for name in self.others)]:
             if odd := rule.search(name):
                 raise ValueError(
                     f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
@@ -174,13 +182,17 @@ class Terms(Frozen):
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
     interaction_constraints: Several[Several[Name]] = Field(default=(), max_length=MAX_FEATURES)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
+    max_delta_step: float | None = Field(default=None, ge=0, le=MAX_STEP)
     base_score: float | None = None
     num_class: int | None = Field(default=None, ge=2, le=MAX_CLASSES)
+    scale_pos_weight: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
+    tweedie_variance_power: float | None = Field(default=None, gt=1, lt=2)
+    huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     cut_points: Literal["grid", "kll"] = "grid"
-    gradient_bits: int = Field(default=16, ge=8, le=24)
+    gradient_bits: int | None = Field(default=None, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
     colluding: int | None = Field(default=None, ge=0, le=98)
     allow_two_parties: bool = False
@@ -216,23 +228,21 @@ class Terms(Frozen):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
-        multi = self.objective == "multi:softprob"
-        if multi != (self.num_class is not None):
-            raise ValueError(
-                "multi:softprob needs num_class, the number of classes"
-                if multi
-                else f"num_class is for multi:softprob; {self.objective} has none"
-            )
+        self._check_parameters()
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
             raise ValueError(
                 f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
                 f"{MAX_LEAVES} leaves; lower max_depth, or set max_leaves"
             )
+        fitting = metrics_for(self.objective)
         for name in self.eval_metric:
-            _known(name, METRICS, "eval_metric")
-            if self.objective not in METRICS[name].objectives:
-                fitting = ", ".join(n for n, m in METRICS.items() if self.objective in m.objectives)
-                raise ValueError(f"eval_metric {name} does not fit objective {self.objective}; use {fitting}")
+            if not is_metric(name):
+                _known(name, fitting, "eval_metric")
+                raise ValueError(f"eval_metric {name[:_LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
+            if self.objective not in metric_of(name).objectives:
+                raise ValueError(
+                    f"eval_metric {name} does not fit objective {self.objective}; use {', '.join(fitting)}"
+                )
         if self.max_leaves == 1:
             raise ValueError("max_leaves 1 is a tree without a split; 0 is no limit")
         self._check_draws()
@@ -268,6 +278,10 @@ class Terms(Frozen):
                 f"vote_top_k {self.vote_top_k} is more than the {len(self.columns.features)} features; set "
                 f"it lower, or to 0 for no votes"
             )
+        if self.columns.base_margin is not None and self.loss.outputs > 1:
+            raise ValueError(
+                f"columns.base_margin is one number a row; {self.objective} would need one for each class"
+            )
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
@@ -293,6 +307,17 @@ class Terms(Frozen):
         columns = min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         if self.vote_top_k and columns < 1.0:
             raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
+
+    def _check_parameters(self) -> None:
+        """Those of another objective are a mistake."""
+        own = parameters_of(self.objective)
+        for kind in LOSSES:
+            for name in parameters_of(kind):
+                if name not in own and name not in _FOR_ALL and vars(self)[name] is not None:
+                    raise ValueError(f"{name} is for {kind}; {self.objective} has none")
+        for name, needed in own.items():
+            if needed and vars(self)[name] is None:
+                raise ValueError(f"{self.objective} needs {name}")
 
     def _check_group(self, parties: int) -> None:
         smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
@@ -353,12 +378,25 @@ class Terms(Frozen):
             self.reg_alpha,
             self.gamma,
             self.min_child_weight,
+            self.step,
             self.learning_rate / self.num_parallel_tree,
             gradient,
             hessian,
             self.max_cat_to_onehot,
             self.max_cat_threshold,
         )
+
+    @property
+    def step(self) -> float:
+        """The longest step of a leaf before the learning rate, 0 for any: max_delta_step, and where it is not
+        given the objective's own."""
+        own: float = vars(self.loss).get("max_delta_step", 0.0)
+        return own if self.max_delta_step is None else self.max_delta_step
+
+    @property
+    def bits(self) -> int:
+        """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        return self.gradient_bits or self.loss.gradient_bits
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.bins import Float32
-from fedboost.gbdt.loss import LARGEST_LABEL
+from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
 from fedboost.shell.sparse import SparseTable, read_libsvm
@@ -108,9 +108,9 @@ def as_table(data: object) -> "pa.Table | SparseTable":
 
 
 def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
-    """The label, weight and features the terms name, as float32. A level the terms do not declare counts as
-    missing. Raises Refused with one line: for a column that is absent, and Misfit for all that depends on
-    what the rows hold (a CSV file's types do, too)."""
+    """The label, weight, base margin and features the terms name, as float32. A level the terms do not
+    declare counts as missing. Raises Refused with one line: for a column that is absent, and Misfit for all
+    that depends on what the rows hold (a CSV file's types do, too)."""
     try:
         _check_columns(table, terms.columns)
     except ConfigError as error:
@@ -135,6 +135,18 @@ def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) ->
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
+
+
+def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
+    """The base margins of rows to predict, float32 [rows], if the terms name a column of them. Raises
+    ConfigError that begins with `source`."""
+    name = terms.columns.base_margin
+    if name is None:
+        return None
+    try:
+        return _base_margin(_dense(table), name, terms)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
@@ -300,7 +312,7 @@ def _check_columns(table: "Table", schema: Schema) -> None:
     if isinstance(table, SparseTable) and schema.categorical:
         name = next(iter(schema.categorical))
         raise ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
-    for name in (schema.label, *schema.beside, *(name for name in schema.features if name not in sparse)):
+    for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
         column_of(_dense(table), name)
 
 
@@ -331,24 +343,30 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     if schema.validation is not None:
         parts = (_flags(part, schema.validation) for part in _parts(table, schema.validation))
         validation = np.concatenate([*parts])
+    margin = schema.base_margin
+    base: Reader | None = partial(_base_margin, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(_finite, name=name) for name in schema.numeric}
     features |= {name: partial(_declared, name=name, levels=of) for name, of in schema.categorical.items()}
     if isinstance(table, SparseTable):
         found = tuple(table.column(name) or read(table.dense) for name, read in features.items())
-        return Shard(found, label(table.dense), weight(table.dense), keys=keys, validation=validation)
+        dense, margins = table.dense, base(table.dense) if base else None
+        return Shard(
+            found, label(dense), weight(dense), keys=keys, validation=validation, base_margin=margins
+        )
     if not isinstance(table, StoredTable):
-        labels, weights = label(table), weight(table)
+        labels, weights, margins = label(table), weight(table), base(table) if base else None
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
         for column, read in zip(values, features.values(), strict=True):
             column[:] = read(table)
         give_back()
-        return Shard(tuple(values), labels, weights, keys=keys, validation=validation)
+        return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
     labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
+    margins = StoredColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
         column.check()
-    return Shard(columns, labels, weights, table.room, keys, validation)
+    return Shard(columns, labels, weights, table.room, keys, validation, margins)
 
 
 def give_back() -> None:
@@ -467,6 +485,14 @@ def _weight(table: "pa.Table", name: str) -> Float32:
     extreme = (weight > LARGEST_LABEL) | ((weight > 0.0) & (weight < 1.0 / LARGEST_LABEL))
     _refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
     return weight
+
+
+def _base_margin(table: "pa.Table", name: str, terms: Terms) -> Float32:
+    margin = _finite(table, name)
+    _refuse_missing(np.isnan(margin), f"base margin {name!r}")
+    beyond = np.abs(terms.loss.predict(margin.astype(np.float64))) > LARGEST_LABEL
+    _refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
+    return margin
 
 
 def _declared(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:

@@ -38,9 +38,13 @@ class Draft:
 
 
 def draft_schema(
-    table: "pa.Table | SparseTable", label: str, weight: str | None = None, exclude: Sequence[str] = ()
+    table: "pa.Table | SparseTable",
+    label: str,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    base_margin: str | None = None,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, weight and `exclude`.
+    """A schema with every usable column as a feature, but for label, weight, base margin and `exclude`.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. Raises ConfigError.
@@ -49,7 +53,7 @@ def draft_schema(
     if isinstance(table, SparseTable):
         table, sparse = table.dense, table.names
     objective, positive = _objective(table, label)
-    no_features = [label, *([weight] if weight else []), *exclude]
+    no_features = [label, *filter(None, (weight, base_margin)), *exclude]
     for name in no_features:
         column_of(table, name)
     numeric: list[str] = []
@@ -69,7 +73,7 @@ def draft_schema(
     if not numeric and not categorical:
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")
-    values = {"label": label, "positive": positive, "weight": weight}
+    values = {"label": label, "positive": positive, "weight": weight, "base_margin": base_margin}
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
     return Draft(schema, objective, left_out)
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 from fedboost import __version__
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
+from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.model import Booster
 from fedboost.privacy import identity
 from fedboost.protocol import meeting, progress
@@ -71,8 +73,7 @@ class Model:
         """
         if len({attest.transcript for attest in self.attestations.values()}) > 1:
             raise PeerError("the parties signed that they answered different questions")
-        constant = self.booster.constant
-        told = progress.structure(constant, self.booster.trees) if self.terms.program == "boosting" else None
+        told = self._structure() if self.terms.program == "boosting" else None
         for party, attest in self.attestations.items():
             try:
                 signed_by = identity.identify(attest.certificate, roots, now, denied)
@@ -87,6 +88,13 @@ class Model:
             )
             identity.verify(signed_by, statement, attest.signature)
         return tuple(party for party in self.parties if party in self.attestations)
+
+    def _structure(self) -> bytes:
+        """Of what the parties were told: the constant, then the trees."""
+        if self.terms.columns.base_margin is None:
+            return progress.structure(self.booster.constant, self.booster.trees)
+        constant, trees = self.booster.trees[0], self.booster.trees[self.booster.roots :]
+        return progress.structure(constant.value[0], trees)
 
     def facts(self) -> dict[str, str]:
         """What rides in the attributes of the file."""
@@ -145,7 +153,9 @@ class Model:
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
-        if columns != (booster.features, booster.categorical, booster.objective):
+        fits = columns == (booster.features, booster.categorical, booster.objective)
+        based = terms.columns.base_margin is not None and terms.program == "boosting"
+        if not fits or (based and not booster.begins_with_a_leaf):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
         return cls(booster, terms, rounds, attestations, session, rosters)
 
@@ -158,12 +168,14 @@ class Model:
             raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
         return cls.from_bytes(data, str(path))
 
-    def predict(self, data: Any) -> Float64:
+    def predict(self, data: Any, base_margin: Any = None) -> Float64:
         """Predictions, float64 [rows], for a table (path, pandas, Arrow) or float32 [rows, features] array.
 
         A table needs the feature columns of the terms; values missing or never declared count as missing.
+        base_margin: float32 [rows], the margins to add the trees to, as in XGBoost; where the terms name a
+        column of them, a table has it, and an array of features needs it.
         """
-        from fedboost.shell.data import as_table, to_features
+        from fedboost.shell.data import as_table, to_base_margin, to_features
         from fedboost.shell.sparse import SparseTable
 
         if isinstance(data, np.ndarray):
@@ -171,12 +183,29 @@ class Model:
                 raise ConfigError(
                     f"an array of shape {data.shape}; the model has {len(self.booster.features)} features"
                 )
-            return self.booster.predict(data.astype(np.float32, copy=False))
+            if base_margin is None and self.terms.columns.base_margin is not None:
+                raise ConfigError(
+                    "the model was trained with base margins: give base_margin with an array, column "
+                    f"{self.terms.columns.base_margin!r} of its rows"
+                )
+            return self._predict(data.astype(np.float32, copy=False), base_margin)
         source = str(data) if isinstance(data, (str, Path)) else "table"
         table = as_table(data)
+        if base_margin is None:
+            base_margin = to_base_margin(table, self.terms, source)
+        features = partial(to_features, schema=self.terms.columns, source=source)
+        if base_margin is not None:
+            return self._predict(features(table), base_margin)
         parts = table.parts() if isinstance(table, SparseTable) else [table]
-        found = [self.booster.predict(to_features(part, self.terms.columns, source)) for part in parts]
-        return np.concatenate(found)
+        return np.concatenate([self.booster.predict(features(part)) for part in parts])
+
+    def _predict(self, features: Float32, base_margin: Any) -> Float64:
+        if base_margin is None:
+            return self.booster.predict(features)
+        base = np.asarray(base_margin, np.float32)
+        if base.shape != features.shape[:1] or self.booster.loss.outputs > 1:
+            raise ConfigError(f"base margins of shape {base.shape}; {features.shape[0]} rows need one each")
+        return self.booster.predict(features, base)
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""

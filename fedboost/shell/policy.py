@@ -7,13 +7,13 @@ The columns a site allows and the digests it approved stay at the site: they are
 
 What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
 min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic) or other than 1
-(reg:squarederror) if every row has weight 1. The sums are of rounded hessians, and rounding adds nothing to
-these bounds: they are multiples of the fixed-point unit (or, for a unit so coarse that they are not, at most
-half of it, which rounds to zero). So a split under min_child_weight w leaves at least 4 w or w rows on each
-side, counted over all parties. It cannot stop an aggregator that lies about the sums or the splits; it says
-nothing of a tree that does not split, of how many rows *this* site has in a leaf, nor of the bins of a
-histogram, in each of which a single row may lie. Row weights or a custom program leave nothing to rely on:
-with them the rule refuses.
+(reg:squarederror) if every row has weight 1 and scale_pos_weight is not given. The sums are of rounded
+hessians, and rounding adds nothing to these bounds: they are multiples of the fixed-point unit (or, for a
+unit so coarse that they are not, at most half of it, which rounds to zero). So a split under min_child_weight
+w leaves at least 4 w or w rows on each side, counted over all parties. It cannot stop an aggregator that lies
+about the sums or the splits; it says nothing of a tree that does not split, of how many rows *this* site has
+in a leaf, nor of the bins of a histogram, in each of which a single row may lie. Row weights or a custom
+program leave nothing to rely on: with them the rule refuses.
 """
 
 import select
@@ -58,7 +58,7 @@ class Policy(Frozen):
     fewest parties; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
     max_rounds: the most rounds; approval: "auto" (these rules are enough), "ask" (a person at the terminal
     decides too) or the digests of the terms that were approved;
-    columns: all columns it lets terms name as feature, label or weight, None for any.
+    columns: all columns it lets terms name as feature, label, weight or base margin, None for any.
     """
 
     protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
@@ -143,6 +143,8 @@ class Policy(Frozen):
             raise _refusal(
                 party, rule, f"with the row weights of column {terms.columns.weight!r} no leaf is sure of it"
             )
+        if terms.scale_pos_weight is not None:
+            raise _refusal(party, rule, "with a scale_pos_weight no leaf is sure of it")
         if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
             what = "program" if terms.program != "boosting" else "objective"
             raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
@@ -179,13 +181,13 @@ class Policy(Frozen):
 
 def columns_of(terms: Terms) -> tuple[str, ...]:
     """Every column the terms name."""
-    return (terms.columns.label, *terms.columns.beside, *terms.columns.features)
+    return (*terms.columns.others, *terms.columns.features)
 
 
 def summary(terms: Terms) -> str:
     """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
     features = terms.columns.features
-    weight = terms.columns.weight
+    weight, margin = terms.columns.weight, terms.columns.base_margin
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
@@ -200,7 +202,9 @@ def summary(terms: Terms) -> str:
         + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
-        "label": shown(terms.columns.label) + (f", weighted by {shown(weight)}" if weight else ""),
+        "label": shown(terms.columns.label)
+        + (f", weighted by {shown(weight)}" if weight else "")
+        + (f", from base margin {shown(margin)}" if margin else ""),
         "features": f"{len(features)}: {_listed(map(shown, features))}",
     }
     return "\n".join(f"{key:<12}{value}" for key, value in lines.items())

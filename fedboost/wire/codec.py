@@ -18,7 +18,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.kernels import MAX_CODES
-from fedboost.gbdt.metrics import METRICS, MetricScale
+from fedboost.gbdt.metrics import is_metric
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
     Admit,
@@ -245,15 +245,14 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
             )
             return {"histograms": histograms}
-        case EndRoundQuery(rows, tree, splits, values, metrics, scale, exponents, sets):
+        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets):
             end_round = pb.EndRoundQuery(
                 rows=rows,
                 tree=tree,
                 splits=map(_split_to_pb, splits),
                 values=_values_to_pb(values),
                 metrics=metrics,
-                weight=_scale_to_pb(scale.weight),
-                residual_exponent=scale.residual_exponent,
+                weight=_scale_to_pb(weight),
                 exponents=exponents,
                 sets=sets,
             )
@@ -302,15 +301,14 @@ def _query_from_pb(ask: Any) -> Query:
         case "end_round":
             q = ask.end_round
             _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
-            _require(all(name in METRICS for name in q.metrics), "a metric this version does not know")
-            _require(abs(q.residual_exponent) <= 128, f"residual exponent {q.residual_exponent}")
+            _require(all(map(is_metric, q.metrics)), "a metric this version does not know")
             return EndRoundQuery(
                 _rows(q),
                 q.tree,
                 _splits_from_pb(q.splits),
                 _values_from_pb(q.values),
                 _few(q.metrics, MAX_METRICS, "metrics"),
-                MetricScale(_scale_from_pb(q.weight), q.residual_exponent),
+                _scale_from_pb(q.weight),
                 q.exponents,
                 _few(q.sets, MAX_SETS, "sets of rows"),
             )

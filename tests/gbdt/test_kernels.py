@@ -118,6 +118,63 @@ def test_log_losses():
     assert (np.abs(found - libm) <= ROOT_EPS * libm).all()
 
 
+def test_gradients_of_rates_and_of_the_pseudo_huber_loss():
+    margin, _, weight = rows_of_loss()
+    label = np.round(np.random.default_rng(3).exponential(5, margin.size)).astype(np.float32)
+    arguments = margin, label, weight
+    for name, extra in {
+        "poisson_gradients": (2.0137527074704766,),
+        "gamma_gradients": (),
+        "tweedie_gradients": (1.3,),
+        "pseudo_huber_gradients": (0.7,),
+    }.items():
+        found = getattr(kernels, name)(*arguments, *extra)
+        for one, due in zip(found, getattr(twins, name)(*arguments, *extra), strict=True):
+            same_bits(one, due)
+        assert all(np.isfinite(one).all() for one in found)
+        assert (found[1] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "loss"),
+    [
+        ("poisson_gradients", (1.0,), lambda m, y: np.exp(m) - y * m),
+        ("gamma_gradients", (), lambda m, y: y * np.exp(-m) + m),
+        ("tweedie_gradients", (1.3,), lambda m, y: y * np.exp(-0.3 * m) / 0.3 + np.exp(0.7 * m) / 0.7),
+        ("pseudo_huber_gradients", (0.7,), lambda m, y: 0.49 * (np.sqrt(1 + ((m - y) / 0.7) ** 2) - 1)),
+    ],
+)
+def test_gradients_are_those_of_the_loss(name, extra, loss):
+    rng = np.random.default_rng(4)
+    margin, label = rng.normal(0, 1, 50), rng.integers(1, 5, 50).astype(np.float32)
+    gradient, hessian = getattr(kernels, name)(margin, label, np.ones(50, np.float32), *extra)
+    up, at, down = (loss(margin + step, label.astype(np.float64)) for step in (1e-4, 0, -1e-4))
+    assert gradient == pytest.approx((up - down) / 2e-4, rel=1e-5, abs=1e-6)
+    assert hessian == pytest.approx((up - 2 * at + down) / 1e-8, rel=1e-4, abs=1e-5)
+
+
+def test_log_factorials():
+    x = np.concatenate([np.arange(200.0), np.random.default_rng(5).exponential(4, 300), [1e3, 1e9, 2.0**60]])
+    found = kernels.log_factorials(x)
+    same_bits(found, twins.log_factorials(x))
+    libm = np.array([math.lgamma(value + 1) for value in x])
+    assert (np.abs(found - libm) <= 1e-13 * np.maximum(libm, 1)).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 700])
+def test_add_limbs(count):
+    rng = np.random.default_rng(count)
+    values = rng.normal(0, 1, count) * 2.0 ** rng.integers(-250, 140, count)
+    values[:9] = [0.0, -0.0, np.inf, -np.inf, 5e-324, 2.0**-184, -(2.0**-185), 2.0**127, np.nan][:count]
+    weight = (2.0 ** rng.integers(-60, 61, count)).astype(np.float32)
+    weight[::7] = 0
+    out = np.zeros(kernels.LIMBS, np.int64)
+    kernels.add_limbs(values, weight, out)
+    assert out.tolist() == twins.add_limbs(values, weight)
+    kernels.add_limbs(values, weight, out)
+    assert out.tolist() == [2 * limb for limb in twins.add_limbs(values, weight)]
+
+
 def test_softmax():
     rng = np.random.default_rng(2)
     margin = rng.normal(0, 3, (5, 400)) * np.exp(rng.normal(0, 2, 400))
@@ -325,16 +382,19 @@ def compare_best_split(
     reg_lambda=st.sampled_from([0.0, 1.0, 2.5]),
     reg_alpha=st.sampled_from([0.0, 0.3, 4.0]),
     min_child_weight=st.sampled_from([0.0, 1.0, 7.0, 1e9]),
+    max_delta_step=st.sampled_from([math.inf, 0.25, 3.0]),
     size=st.sampled_from([0, 1, 2, 10, 60]),
     spread=st.sampled_from([1, 5, 100_000]),
     levels=st.sampled_from([(4, 64), (1, 64), (7, 64), (1, 2), (1, 3)]),
 )
 @settings(max_examples=500)
-def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, spread, levels):
+def test_best_split(
+    seed, sizes, reg_lambda, reg_alpha, min_child_weight, max_delta_step, size, spread, levels
+):
     rng = np.random.default_rng(seed)
     missing, by_level = rng.integers(0, 2, (2, len(sizes)), np.bool_)
     histogram, total = node(rng, sizes, missing.tolist(), size, spread)
-    rule = (16.0, 2.0), (reg_lambda, reg_alpha, min_child_weight)
+    rule = (16.0, 2.0), (reg_lambda, reg_alpha, min_child_weight, max_delta_step)
     compare_best_split(histogram, sizes, missing, *rule, total, by_level, levels)
 
 
@@ -343,12 +403,13 @@ def test_best_split(seed, sizes, reg_lambda, reg_alpha, min_child_weight, size, 
 def test_best_split_of_as_many_levels_as_there_can_be(levels, missing):
     rng = np.random.default_rng(missing)
     histogram, total = node(rng, [255], [missing], 4000, 100)
-    found = compare_best_split(histogram, [255], [missing], (16.0, 2.0), (1.0, 0.0, 1.0), total, True, levels)
+    penalties = 1.0, 0.0, 1.0, math.inf
+    found = compare_best_split(histogram, [255], [missing], (16.0, 2.0), penalties, total, True, levels)
     assert found[1] == 0
 
 
 def test_best_split_breaks_ties_by_feature_then_bin_then_missing_right():
-    none = (1.0, 0.0, 0.0)
+    none = (1.0, 0.0, 0.0, math.inf)
     # Two features with the same bins: the first wins. An empty middle bin: cutting before it wins.
     same = np.array([-4, 4, 0, 0, 4, 4] * 2, np.int64)
     assert compare_best_split(same, [3, 3], [0, 0], (1.0, 1.0), none, (0, 8))[1:4] == (0, 0, False)
@@ -359,30 +420,30 @@ def test_best_split_breaks_ties_by_feature_then_bin_then_missing_right():
 
 def test_best_split_parts_the_present_from_the_missing():
     histogram = np.array([-2, 3, -2, 3, 4, 3], np.int64)
-    found = compare_best_split(histogram, [2], [1], (1.0, 1.0), (1.0, 0.0, 0.0), (0, 9))
+    found = compare_best_split(histogram, [2], [1], (1.0, 1.0), (1.0, 0.0, 0.0, math.inf), (0, 9))
     assert found[1:] == (0, 1, False, -4, 6)
 
 
 def test_best_split_of_a_pure_node_is_none():
     histogram = np.array([0, 3, 0, 3], np.int64)
-    assert compare_best_split(histogram, [2], [0], (1.0, 1.0), (1.0, 0.0, 0.0), (0, 6))[1] == -1
+    assert compare_best_split(histogram, [2], [0], (1.0, 1.0), (1.0, 0.0, 0.0, math.inf), (0, 6))[1] == -1
 
 
-NONE = (1.0, 0.0, 0.0)
+NONE = (1.0, 0.0, 0.0, math.inf)
 
 
 def test_best_split_of_levels_parts_those_with_low_leaf_values_from_the_others():
     # By value: levels 1, 3 (of -G / H: -4/2, -1/1), then 2 without rows, then 0 and 4.
     histogram = np.array([6, 3, 4, 1, 0, 0, 3, 2, -8, 2], np.int64)
-    found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0), (5, 8), True)
+    found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0, math.inf), (5, 8), True)
     assert found[1:] == (0, 2, True, -8, 2)
-    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0))
+    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
     assert order.tolist() == [1, 0, 3, 2, 4]
 
 
 def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
     histogram = np.array([9, 1, -4, 4, 0, 0, 4, 4, -9, 1], np.int64)
-    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0))
+    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
     assert order.tolist() == [3, 0, 2, 4, 1]
 
 

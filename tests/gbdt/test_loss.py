@@ -6,18 +6,25 @@ import numpy as np
 import pytest
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.loss import LOSSES
+from fedboost.gbdt.loss import LOSSES, loss_of
 
 LOGISTIC, SQUARED = LOSSES["binary:logistic"](), LOSSES["reg:squarederror"]()
+POISSON, GAMMA, TWEEDIE = LOSSES["count:poisson"](), LOSSES["reg:gamma"](), LOSSES["reg:tweedie"](1.3)
+HUBER = LOSSES["reg:pseudohubererror"]()
 
 
-def test_logistic_gradients_stay_within_the_public_bounds():
+@pytest.mark.parametrize("heavier", [0.3, 1.0, 2.0, 5.0])
+def test_logistic_gradients_stay_within_the_public_bounds(heavier):
+    of = LOSSES["binary:logistic"](heavier)
     margin = np.concatenate([np.random.default_rng(0).normal(0, 20, 1000), [0.0, 1e6, -1e6]])
     label = (np.arange(margin.size) % 2).astype(np.float32)
-    gradient, hessian = LOGISTIC.gradients(margin, label, np.ones(margin.size, np.float32))
-    for values, exponent in zip((gradient, hessian), LOGISTIC.bounds, strict=True):
+    gradient, hessian = of.gradients(margin, label, np.ones(margin.size, np.float32))
+    for values, exponent in zip((gradient, hessian), of.bounds, strict=True):
         assert np.abs(values).max() <= 2.0**exponent
     assert hessian.min() >= 0
+    weighted = LOGISTIC.gradients(margin, label, np.where(label == 1, heavier, 1.0).astype(np.float32))
+    assert gradient.tolist() == weighted[0].tolist()
+    assert hessian.tolist() == weighted[1].tolist()
 
 
 def test_squared_error_gradients():
@@ -29,12 +36,53 @@ def test_squared_error_gradients():
 
 
 @pytest.mark.parametrize(
-    ("objective", "labels", "mean"), [(LOGISTIC, [0, 0, 1, 1, 1], 0.6), (SQUARED, [2, 3], 2.5)]
+    ("objective", "labels", "mean"),
+    [
+        (LOGISTIC, [0, 0, 1, 1, 1], 0.6),
+        (LOSSES["binary:logistic"](4.0), [0, 0, 1], 4 / 6),
+        (SQUARED, [2, 3], 2.5),
+        (HUBER, [-1e6, 1e6, 3e6], 1e6),
+        (POISSON, [0, 0, 3], 1.0),
+        (GAMMA, [0.5, 8], 4.25),
+        (TWEEDIE, [0, 0, 0, 100], 25.0),
+    ],
 )
 def test_base_score_is_the_mean_label(objective, labels, mean):
     label = np.array(labels, np.float32)
-    gradient, hessian = objective.gradients(np.zeros(label.size), label, np.ones(label.size, np.float32))
+    gradient, hessian = objective.start.gradients(
+        np.zeros(label.size), label, np.ones(label.size, np.float32)
+    )
     assert objective.base_score(float(gradient.sum()), float(hessian.sum())) == pytest.approx(mean, rel=1e-12)
+
+
+@pytest.mark.parametrize("objective", [SQUARED, POISSON, GAMMA, TWEEDIE])
+def test_the_shift_of_base_margins_is_the_best_constant(objective):
+    rng = np.random.default_rng(6)
+    margin, label = rng.normal(0, 1, 200), rng.integers(1, 9, 200).astype(np.float32)
+    weight = rng.random(200).astype(np.float32)
+    gradient, hessian = objective.start.gradients(margin, label, weight)
+    shift = objective.shift(float(gradient.sum()), float(hessian.sum()))
+    gradient, hessian = objective.gradients(margin + shift, label, weight)
+    assert abs(gradient.sum()) <= 1e-6 * hessian.sum()
+
+
+def test_from_base_margins_a_probability_goes_one_bounded_step():
+    assert LOGISTIC.shift(3.0, 2.0) == -1.5
+    assert LOGISTIC.shift(-3.0, 0.1) == 4.0
+
+
+def test_the_mean_exposure_is_part_of_the_mean_label():
+    exposure, label = np.array([0.5, 2.0, 0.1]), np.array([1, 1, 0], np.float32)
+    gradient, hessian = POISSON.gradients(np.log(exposure), label, np.ones(3, np.float32))
+    assert POISSON.base_score(float(gradient.sum()), float(hessian.sum())) == pytest.approx(2 / 2.6)
+
+
+def test_parameters_are_numbers_of_their_kind():
+    assert loss_of("multi:softprob", {"num_class": "3"}).num_class == 3
+    assert loss_of("reg:tweedie", {"tweedie_variance_power": 1.2}).tweedie_variance_power == 1.2
+    assert loss_of("count:poisson", {"max_delta_step": None}).max_delta_step == 0.7
+    with pytest.raises(TypeError):
+        loss_of("multi:softprob", {})
 
 
 def test_margin_and_prediction_are_inverse():
@@ -44,6 +92,19 @@ def test_margin_and_prediction_are_inverse():
         assert LOGISTIC.predict(np.array([margin]))[0] == pytest.approx(score, rel=2e-7)
     assert SQUARED.margin(-3.5) == -3.5
     assert SQUARED.predict(np.array([1.5])).tolist() == [1.5]
+
+
+@pytest.mark.parametrize("objective", [POISSON, GAMMA, TWEEDIE])
+def test_a_rate_is_above_0(objective):
+    for score in (1e-9, 0.25, 1.0, 3e9):
+        margin = objective.margin(score)
+        assert margin == np.float32(margin) == pytest.approx(math.log(score), rel=2e-7, abs=1e-7)
+        assert objective.predict(np.array([margin]))[0] == pytest.approx(score, rel=2e-6)
+    for score in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="must be above 0"):
+            objective.margin(score)
+    with pytest.raises(ConfigError, match="the label is 0 in every row"):
+        POISSON.base_score(5.0, 5.0 * math.exp(0.7) * (1 - 1e-15))
 
 
 @pytest.mark.parametrize("score", [0.0, 1.0, -1.0, 7.0, math.nan])
@@ -62,6 +123,13 @@ def test_bad_labels():
     assert LOGISTIC.bad_label(np.array([0, 1, 2, 3], np.float32)) == (2, "0 or 1")
     assert LOGISTIC.bad_label(np.array([0, 1, np.nan], np.float32))[0] == 2
     assert LOGISTIC.bad_label(np.array([0, 1, -0.0], np.float32)) is None
+    for objective in (POISSON, TWEEDIE):
+        assert objective.bad_label(np.array([0, 2.5, 2.0**60], np.float32)) is None
+        for bad in (-1e-9, np.nan, np.inf, 2.0**61):
+            assert objective.bad_label(np.array([0, bad], np.float32)) == (1, "a number from 0 to 2**60")
+    assert GAMMA.bad_label(np.array([1e-9, 2.0**60], np.float32)) is None
+    for bad in (0, -1, np.nan, np.inf, 1e-30):
+        assert GAMMA.bad_label(np.array([5, bad], np.float32)) == (1, "a number above 0, up to 2**60")
     for bad in (np.nan, np.inf, -np.inf, 2.0**61):
         assert SQUARED.bad_label(np.array([5, bad], np.float32))[0] == 1
     assert SQUARED.bad_label(np.array([2.0**60, -(2.0**60)], np.float32)) is None

@@ -4,17 +4,36 @@ import math
 
 import numpy as np
 import pytest
+import xgboost
 from inprocess import randomly
 from sklearn import metrics as sklearn
 
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import metrics
-from fedboost.gbdt.metrics import METRICS, MetricScale
+from fedboost.gbdt.loss import LOSSES
+from fedboost.gbdt.metrics import METRICS, metric_of
 
-BINARY = ("logloss", "error", "auc")
+BINARY = ("logloss", "error", "auc", "aucpr", "ks", "error@0.3")
+NUMBERS = ("rmse", "mae", "mphe")
+RATES = ("rmse", "mae", "poisson-nloglik", "gamma-nloglik", "gamma-deviance", "tweedie-nloglik@1.3")
+NAMES = {
+    "binary:logistic": BINARY,
+    "reg:squarederror": ("rmse", "mae"),
+    "reg:pseudohubererror": NUMBERS,
+    "count:poisson": ("rmse", "mae", "poisson-nloglik"),
+    "reg:gamma": RATES,
+    "reg:tweedie": ("rmse", "tweedie-nloglik@1.3"),
+    "multi:softprob": ("mlogloss", "merror"),
+}
+EVERY = [(objective, name) for objective, names in NAMES.items() for name in names]
 ROWS = 5000
-WEIGHTED = MetricScale(Scale(3, 16), 4)
-PLAIN = MetricScale(UNIT, 4)
+WEIGHTED = Scale(3, 16)
+PLAIN = UNIT
+
+
+def loss(objective):
+    kind = LOSSES[objective]
+    return kind(4) if objective == "multi:softprob" else kind()
 
 
 def rows(objective):
@@ -25,18 +44,34 @@ def rows(objective):
         label = np.argmax(margin + rng.gumbel(size=margin.shape), axis=0)
     elif objective == "binary:logistic":
         label = rng.random(ROWS) < 1 / (1 + np.exp(-margin))
+    elif objective == "count:poisson":
+        label = rng.poisson(np.exp(margin))
+    elif objective in ("reg:gamma", "reg:tweedie"):
+        label = np.maximum(np.exp(margin) * rng.exponential(1, ROWS), 1e-3)
     else:
         label = margin + rng.normal(0, 2, ROWS)
     weight = np.round(rng.uniform(0, 8, ROWS) * 4) / 4  # exact in the scale of WEIGHTED
     return margin, label.astype(np.float32), weight.astype(np.float32)
 
 
-def value(name, margin, label, weight, of):
-    return metrics.values((name,), metrics.sums((name,), margin, label, weight, of), of)[name]
+def value(name, margin, label, weight, of, objective=None):
+    objective = objective or metric_of(name).objectives[0]
+    total = metrics.sums((name,), loss(objective), margin, label, weight, of)
+    return metrics.values((name,), total, of)[name]
 
 
-def due(name, margin, label, weight):
+def of_xgboost(objective, name, margin, label, weight):
+    """What XGBoost says of these margins: a booster of no trees evaluates base margins."""
+    of_classes = {"num_class": 4} if objective == "multi:softprob" else {}
+    data = xgboost.DMatrix(np.zeros((ROWS, 1)), label, weight=weight, base_margin=margin.T)
+    told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **of_classes}
+    booster = xgboost.Booster(told, [data])
+    return float(booster.eval(data).split(":")[-1])
+
+
+def due(objective, name, margin, label, weight):
     probability = 1 / (1 + np.exp(-margin))
+    rate = np.exp(margin) if objective in ("count:poisson", "reg:gamma", "reg:tweedie") else margin
     shares = (np.exp(margin) / np.exp(margin).sum(axis=0)).T
     match name:
         case "logloss":
@@ -50,16 +85,69 @@ def due(name, margin, label, weight):
         case "auc":
             return sklearn.roc_auc_score(label, np.floor(margin * 32), sample_weight=weight)
         case "rmse":
-            return math.sqrt(sklearn.mean_squared_error(label, margin, sample_weight=weight))
+            return math.sqrt(sklearn.mean_squared_error(label, rate, sample_weight=weight))
+        case "mae":
+            return sklearn.mean_absolute_error(label, rate, sample_weight=weight)
+        case "ks":
+            false, true, _ = sklearn.roc_curve(label, np.floor(margin * 32), sample_weight=weight)
+            return np.abs(true - false).max()
+        case "gamma-deviance":
+            return sklearn.mean_gamma_deviance(label, rate, sample_weight=weight)
+        case "aucpr":
+            return of_xgboost(objective, name, np.floor(margin * 32) / 32, label, weight)
+        case _:
+            return of_xgboost(objective, name, margin, label, weight)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("name", METRICS)
-def test_each_metric_is_scikit_learns(name, weighted):
-    margin, label, weight = rows(METRICS[name].objectives[0])
+@pytest.mark.parametrize(("objective", "name"), EVERY)
+def test_each_metric_is_scikit_learns_or_xgboosts(objective, name, weighted):
+    margin, label, weight = rows(objective)
     weight = weight if weighted else np.ones(ROWS, np.float32)
     of = WEIGHTED if weighted else PLAIN
-    assert value(name, margin, label, weight, of) == pytest.approx(due(name, margin, label, weight), rel=1e-5)
+    found = value(name, margin, label, weight, of, objective)
+    assert found == pytest.approx(due(objective, name, margin, label, weight), rel=1e-5)
+
+
+def test_every_metric_is_tested():
+    assert {name for _, name in EVERY if "@" not in name} == set(METRICS)
+    for objective, kind in LOSSES.items():
+        shown = metrics.metrics_for(objective)
+        assert all(name in shown or name.partition("@")[0] + "@t" in shown for name in NAMES[objective])
+        own = loss(objective).metric
+        assert objective in metric_of(own).objectives, kind
+
+
+@pytest.mark.parametrize(
+    "name", ["aucc", "auc@0.5", "error@", "error@0", "error@nan", "tweedie-nloglik@2", "@"]
+)
+def test_what_is_no_metric(name):
+    assert not metrics.is_metric(name)
+    with pytest.raises(KeyError):
+        metric_of(name)
+
+
+@pytest.mark.parametrize("size", [1e-20, 1.0, 1e18])
+@pytest.mark.parametrize("name", ["rmse", "mae"])
+def test_means_of_numbers_of_any_size_lose_nothing(name, size):
+    margin, label, weight = rows("reg:squarederror")
+    margin, label = margin * size, (label * size).astype(np.float32)
+    label[0] = 2.0**60  # one row far beyond the others takes nothing from what they add
+    weight[0] = 0
+    found = value(name, margin, label, weight, WEIGHTED)
+    rest = slice(1, None)
+    residual = np.abs(margin[rest] - label[rest])
+    power = 2 if name == "rmse" else 1
+    assert found == pytest.approx(np.average(residual**power, weights=weight[rest]) ** (1 / power), rel=1e-9)
+
+
+def test_margins_that_went_to_infinity_give_a_large_number():
+    label, ones = np.array([1.0, 2.0], np.float32), np.ones(2, np.float32)
+    for objective, names in NAMES.items():
+        if objective in ("count:poisson", "reg:gamma", "reg:tweedie"):
+            for name in names:
+                for margin in (1e6, -1e6):
+                    assert math.isfinite(value(name, np.full(2, margin), label, ones, PLAIN, objective))
 
 
 def test_auc_of_scores_rounded_to_a_32nd_is_close_to_the_auc():
@@ -89,33 +177,32 @@ def test_log_loss_of_extreme_margins_is_finite_and_clipped():
 
 
 @pytest.mark.parametrize("parties", [2, 3, 7])
-@pytest.mark.parametrize(
-    ("objective", "names"), [("binary:logistic", BINARY), ("reg:squarederror", ("rmse",))]
-)
+@pytest.mark.parametrize(("objective", "names"), [*NAMES.items()])
 def test_sums_of_parties_add_to_the_sums_of_the_pooled_rows(objective, names, parties):
     margin, label, weight = rows(objective)
-    pooled = metrics.sums(names, margin, label, weight, WEIGHTED)
+    pooled = metrics.sums(names, loss(objective), margin, label, weight, WEIGHTED)
     assert pooled.shape == (metrics.cells(names),)
     shares = randomly(ROWS, parties)
-    added = sum(metrics.sums(names, margin[s], label[s], weight[s], WEIGHTED) for s in shares)
+    of = [(np.ascontiguousarray(margin[..., s]), label[s], weight[s]) for s in shares]
+    added = sum(metrics.sums(names, loss(objective), *share, WEIGHTED) for share in of)
     assert added.tolist() == pooled.tolist()
 
 
 @pytest.mark.parametrize("of", [PLAIN, WEIGHTED])
-@pytest.mark.parametrize(
-    ("objective", "names"), [("binary:logistic", BINARY), ("reg:squarederror", ("rmse",))]
-)
+@pytest.mark.parametrize(("objective", "names"), [*NAMES.items()])
 def test_no_row_contributes_more_than_the_limit(objective, names, of):
     margin, label, weight = rows(objective)
     margin = margin * 1e6
     limit = metrics.limit(names, of)
     for row in range(0, ROWS, 50):
         one = slice(row, row + 1)
-        assert np.abs(metrics.sums(names, margin[one], label[one], weight[one] * 1e9, of)).max() <= limit
+        share = np.ascontiguousarray(margin[..., one]), label[one], weight[one] * 1e9
+        assert np.abs(metrics.sums(names, loss(objective), *share, of)).max() <= limit
 
 
 def test_several_metrics_are_read_back_by_name():
     margin, label, weight = rows("binary:logistic")
     names = ("auc", "logloss", "error")
-    together = metrics.values(names, metrics.sums(names, margin, label, weight, WEIGHTED), WEIGHTED)
+    total = metrics.sums(names, loss("binary:logistic"), margin, label, weight, WEIGHTED)
+    together = metrics.values(names, total, WEIGHTED)
     assert together == {name: value(name, margin, label, weight, WEIGHTED) for name in names}

@@ -26,6 +26,7 @@ def rule(gradient=SIXTEENTHS, hessian=UNITS, **settings):
         "reg_alpha": 0.0,
         "gamma": 0.0,
         "min_child_weight": 0.0,
+        "max_delta_step": 0.0,
         "learning_rate": 1.0,
     }
     return SplitRule(**{**values, **settings}, gradient=gradient, hessian=hessian)
@@ -48,6 +49,9 @@ def layout_of(*sizes, missing=()):
         ((48, 3), {"reg_alpha": 3.0}, 0.0),
         ((48, 3), {"reg_alpha": 4.0}, 0.0),
         ((0, 0), {"reg_lambda": 0.0}, 0.0),
+        ((48, 3), {"max_delta_step": 0.5}, -0.5),
+        ((-48, 3), {"max_delta_step": 0.5, "learning_rate": 0.5}, 0.25),
+        ((-48, 3), {"max_delta_step": 0.8}, 0.75),
     ],
 )
 def test_leaf_value(total, settings, due):

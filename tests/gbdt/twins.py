@@ -6,6 +6,7 @@ is nothing but + - * / in a stated order. The tests hold the kernels equal to th
 
 import math
 import struct
+from fractions import Fraction
 
 import numpy as np
 
@@ -51,6 +52,58 @@ def logistic_gradients(margin, label, weight):
 def log_losses(margin, label, weight):
     z = np.where(label == 1, margin, -margin)
     return weight * (np.maximum(-z, 0.0) + logs(1.0 + exps(-np.abs(z))))
+
+
+def rates(margin):
+    return exps(np.clip(margin, -300.0, 300.0))
+
+
+def poisson_gradients(margin, label, weight, boost):
+    p = rates(margin)
+    return weight * (p - label), weight * (p * boost)
+
+
+def gamma_gradients(margin, label, weight):
+    share = label * rates(-margin)
+    return weight * (1.0 - share), weight * share
+
+
+def tweedie_gradients(margin, label, weight, power):
+    a, b = label * rates((1.0 - power) * margin), rates((2.0 - power) * margin)
+    return weight * (b - a), weight * ((power - 1.0) * a + (2.0 - power) * b)
+
+
+def pseudo_huber_gradients(margin, label, weight, slope):
+    z = margin - label
+    ratio = z / slope
+    r = np.sqrt(1.0 + ratio * ratio)
+    return weight * (z / r), weight * (1.0 / (r * r * r))
+
+
+def log_factorials(x):
+    out = []
+    for value in x.tolist():
+        z, product = value + 1.0, 1.0
+        while z < 12.0:
+            product, z = product * z, z + 1.0
+        r = 1.0 / z
+        q = r * r
+        series = r * (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q / 1188))))
+        log_z, log_product = logs(np.array([z, product])).tolist()
+        out.append((z - 0.5) * log_z - z + 0.9189385332046727 + series - log_product)
+    return np.array(out)
+
+
+def add_limbs(values, weight):
+    """12 limbs of 31 bits, with the sign of each row's product, cut to a multiple of 2**-184."""
+    limbs = [0] * 12
+    for value, of_row in zip(values.tolist(), weight.tolist(), strict=True):
+        product = of_row * (min(max(value, -(2.0**127)), 2.0**127) if value == value else 2.0**127)
+        units = int(Fraction(product) * 2**184)
+        for place in range(12):
+            limb = (abs(units) >> 31 * place) % 2**31
+            limbs[place] += limb if units > 0 else -limb
+    return limbs
 
 
 def softmaxes(margin):
@@ -135,15 +188,20 @@ def partition(codes, goes_left, rows):
     return left, [row for row in rows.tolist() if not goes_left[codes[row]]]
 
 
-def score(gradient, hessian, reg_lambda, reg_alpha):
-    shrunk = math.copysign(max(abs(gradient) - reg_alpha, 0.0), gradient)
-    return shrunk * shrunk / (hessian + reg_lambda) if hessian + reg_lambda > 0 else 0.0
+def score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
+    """Twice the loss that the best step of at most max_delta_step takes away: -2 T s - (H + lambda) s**2."""
+    shrunk, curve = max(abs(gradient) - reg_alpha, 0.0), hessian + reg_lambda
+    if curve <= 0:
+        return 0.0
+    if shrunk <= max_delta_step * curve:
+        return shrunk * shrunk / curve
+    return max_delta_step * (2 * shrunk - max_delta_step * curve)
 
 
 def ways_to_part(pairs, factors, penalties, most_levels):
     """Of the sums of the levels of a feature: whether one level goes right at a time, and which levels go
     right in each way to part them."""
-    reg_lambda, reg_alpha, min_child_weight = penalties
+    reg_lambda, reg_alpha, min_child_weight, _ = penalties
     every = [*range(len(pairs))]
     if len(pairs) < most_levels[0]:
         return True, [*([level] for level in every), every]
@@ -197,8 +255,8 @@ def candidates(histogram, value_bins, missing, categorical, factors, penalties, 
 
 
 def best_split(histogram, value_bins, missing, categorical, factors, penalties, most_levels, total):
-    reg_lambda, reg_alpha, min_child_weight = penalties
-    root = score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha)
+    reg_lambda, reg_alpha, min_child_weight, step = penalties
+    root = score(total[0] / factors[0], total[1] / factors[1], reg_lambda, reg_alpha, step)
     found = []
     kinds = value_bins, missing, categorical
     tried = candidates(histogram, *kinds, factors, penalties, most_levels)
@@ -207,7 +265,8 @@ def best_split(histogram, value_bins, missing, categorical, factors, penalties, 
         gr, hr = (total[0] - g_left) / factors[0], (total[1] - h_left) / factors[1]
         if min(hl, hr) < min_child_weight or min(hl, hr) <= 0:
             continue
-        gain = score(gl, hl, reg_lambda, reg_alpha) + score(gr, hr, reg_lambda, reg_alpha) - root
+        children = [score(g, h, reg_lambda, reg_alpha, step) for g, h in ((gl, hl), (gr, hr))]
+        gain = sum(children) - root
         if gain > 0:
             last = missing_left != bool(categorical[feature])  # of two directions that gain the same
             found.append((-gain, feature, b, last, missing_left, g_left, h_left))

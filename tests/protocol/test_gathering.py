@@ -224,8 +224,7 @@ def test_a_tree_that_is_asked_for_again_does_not_make_a_party_forget_its_end():
 
 def ends_with(liar):
     """What every end of a round has, whatever the tree."""
-    scale = liar.last_end.scale
-    return liar.terms.metrics, scale, liar.last_end.exponents
+    return liar.terms.metrics, liar.last_end.weight, liar.last_end.exponents
 
 
 def test_children_are_not_asked_of_another_roster_than_their_parent():
@@ -430,7 +429,7 @@ def test_after_a_signature_the_last_question_alone_is_asked_again():
     after = liar.so_far
     liar.gather(after)
     with pytest.raises(Left, match="asked after the model was signed"):
-        liar.ask(HistogramQuery(end.rows, 1, (), (0,), 1, end.scale.weight, end.scale.weight))
+        liar.ask(HistogramQuery(end.rows, 1, (), (0,), 1, end.weight, end.weight))
 
 
 def test_an_old_attempt_is_not_opened_after_a_new_one_began():

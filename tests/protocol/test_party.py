@@ -13,12 +13,11 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads
 from fedboost.gbdt.bins import CutPoints, Grid
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import signed
 from fedboost.programs.boosting import train
 from fedboost.protocol.party import Party
-from fedboost.protocol.progress import ModelSoFar, Round
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     EndRoundQuery,
@@ -121,7 +120,7 @@ def test_gradient_bits_at_their_ends():
 BITS = Scale(0, 16)
 CUTS = CutPoints((np.array([0.0, 1.0], np.float32),), (True,))
 START = StartQuery(4, CUTS, BITS, BITS)
-CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), MetricScale(UNIT, 1), False)
+CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), UNIT, False)
 ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)
 SPLIT = Split(0, 0, 0, True, 1)
 COUNT = QuantileQuery(4, (Grid.first(1),))
@@ -292,6 +291,28 @@ def test_a_partition_of_everything_is_the_pooled_party():
     parts = randomly(50, 7)
     assert sorted(np.concatenate(parts).tolist()) == list(range(50))
     assert all(rows.size for rows in parts)
+
+
+def test_margins_begin_at_the_base_margins_again_after_a_return():
+    X, y, _ = data("binary:logistic")
+    base = np.linspace(-2, 2, len(y))
+    terms = terms_of(X, 1, base_margin=base, rounds=3, max_depth=2)
+    party, other = (Party(lambda: shard_of(X, y, base_margin=base), terms) for _ in range(2))
+    program = train(terms, [])
+    query, places = next(program), []
+    while query is not None:
+        places.append(party.so_far)
+        answer = party.answer(query)
+        other.go_to(party.so_far)
+        other.go_to(places[-1])
+        assert other.answer(query).tolist() == answer.tolist()
+        try:
+            query = program.send(answer)
+        except StopIteration:
+            query = None
+    assert len({len(place.rounds) for place in places}) == 4  # from before the constant to the last tree
+    party.go_to(NOTHING_YET)
+    assert party.answer(RowsQuery()).tolist() == Party(party._read, terms).answer(RowsQuery()).tolist()
 
 
 def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wanted():

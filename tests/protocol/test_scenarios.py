@@ -27,7 +27,6 @@ import pytest
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import CutPoints, Grid
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.model import Booster
 from fedboost.privacy.cells import parts_of
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
@@ -69,8 +68,8 @@ QUERIES = {
     "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
     "Wide": HistogramQuery(4, 0, (), (0,), 80_000, BITS, BITS),  # 80,001 cells: two parts
-    "Constant": EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
-    "End": EndRoundQuery(4, 0, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False),
+    "Constant": EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), UNIT, False),
+    "End": EndRoundQuery(4, 0, (), ((0, 0.0),), ("logloss",), UNIT, False),
 }
 RAISES = {
     "PeerError": PeerError("the sums do not add up"),

@@ -27,6 +27,8 @@ OTHER = {
     "reg_alpha": 0.5,
     "gamma": 0.25,
     "min_child_weight": 3.0,
+    "max_delta_step": 0.5,
+    "scale_pos_weight": 2.0,
     "base_score": 0.25,
     "eval_metric": ["auc"],
     "gradient_bits": 12,
@@ -52,12 +54,17 @@ NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
 NEEDS_VALIDATION = {"early_stopping_rounds": 3}
+NEEDS_OBJECTIVE = {
+    "tweedie_variance_power": ("reg:tweedie", 1.2),
+    "huber_slope": ("reg:pseudohubererror", 2.0),
+}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
     {"weight": "w"},
     {"validation": "v"},
     {"row_id": "i"},
+    {"base_margin": "m"},
     {"numeric": ["a"]},
     {"numeric": ["b", "a"]},
     {"categorical": {}},
@@ -88,10 +95,14 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION}
+    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
+    for name, (objective, value) in NEEDS_OBJECTIVE.items():
+        given = terms(objective=objective, **{name: value})
+        assert given.digest != terms(objective=objective).digest
+        assert vars(given.loss)[name] == value
     three = terms(objective="multi:softprob", num_class=3)
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
@@ -132,7 +143,7 @@ def test_every_column_changes_the_digest():
 TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}
 
 
-@pytest.mark.parametrize("settings", [{}, OTHER | {"eval_metric": ["rmse"]}])
+@pytest.mark.parametrize("settings", [{}, OTHER | {"eval_metric": ["rmse"], "scale_pos_weight": None}])
 def test_canonical_text_is_read_back(settings):
     one = terms(**settings)
     assert Terms.from_canonical(one.canonical()) == one
@@ -221,9 +232,15 @@ def test_terms_are_frozen():
         ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
         (
             {"eval_metric": "aucc"},
-            "unknown eval_metric 'aucc' (did you mean auc?); known: logloss, error, auc",
+            "unknown eval_metric 'aucc' (did you mean auc?); known: logloss, error, auc, aucpr, ks, error@t",
         ),
         # combinations that cannot be trained
+        (
+            {"columns": {**COLUMNS, "base_margin": "m"}, "objective": "multi:softprob", "num_class": 3},
+            "columns.base_margin is one number a row; multi:softprob would need one for each class",
+        ),
+        ({"columns": {**COLUMNS, "base_margin": "b"}}, "column 'b' is named more than once"),
+        ({"columns": {**COLUMNS, "base_margin": "m\n"}}, r"column 'm\n' cannot have the character '\n'"),
         ({"eval_metric": "rmse"}, "eval_metric rmse does not fit objective binary:logistic; use logloss"),
         (
             {"objective": REGRESSION, "eval_metric": ["auc"]},
@@ -246,8 +263,21 @@ def test_terms_are_frozen():
         ({"columns": {**COLUMNS, "row_id": "a"}}, "column 'a' is named more than once"),
         ({"columns": {**COLUMNS, "validation": "v\n"}}, r"column 'v\n' cannot have the character '\n'"),
         ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
-        ({"objective": "multi:softprob"}, "multi:softprob needs num_class, the number of classes"),
+        ({"objective": "multi:softprob"}, "multi:softprob needs num_class"),
         ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
+        ({"huber_slope": 3}, "huber_slope is for reg:pseudohubererror; binary:logistic has none"),
+        (
+            {"objective": "count:poisson", "scale_pos_weight": 3},
+            "scale_pos_weight is for binary:logistic; count:poisson has none",
+        ),
+        (
+            {"objective": "reg:tweedie", "tweedie_variance_power": 2},
+            "tweedie_variance_power: input should be",
+        ),
+        ({"objective": "reg:gamma", "base_score": 0}, "base_score 0.0 must be above 0 for reg:gamma"),
+        ({"eval_metric": "error@1.5"}, "unknown eval_metric 'error@1.5'"),
+        ({"eval_metric": "error@t"}, "eval_metric 'error@t' takes a number for t"),
+        ({"eval_metric": "mae"}, "eval_metric mae does not fit objective binary:logistic; use logloss"),
         (
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
             "100 trees a round of depth 12 are too many",
@@ -338,6 +368,17 @@ def test_many_columns_are_checked_at_once():
     assert with_columns(numeric=names).columns.numeric == tuple(names)
     with pytest.raises(ConfigError, match="'x7' is named more than once"):
         with_columns(numeric=[*names, "x7"])
+
+
+def test_what_hangs_on_the_objective():
+    poisson = {"objective": "count:poisson"}
+    assert terms().step == 0.0
+    assert terms(max_delta_step=2).step == 2.0
+    assert terms(**poisson).step == terms(**poisson).loss.max_delta_step == 0.7
+    assert terms(**poisson, max_delta_step=0).step == 0.0
+    assert terms(**poisson, max_delta_step=0).loss.max_delta_step == 0.0
+    assert (terms().bits, terms(**poisson).bits, terms(**poisson, gradient_bits=12).bits) == (16, 24, 12)
+    assert terms(objective="reg:tweedie", tweedie_variance_power=1.2).metrics == ("tweedie-nloglik@1.2",)
 
 
 def test_nearest():

@@ -11,7 +11,6 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import histogram
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.metrics import MetricScale
 from fedboost.gbdt.threads import ONE
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.party import Party
@@ -30,7 +29,7 @@ ROWS = 60
 BITS = Scale(0, 16)
 CUTS = CutPoints(tuple(np.array([0.25, 0.5, 0.75], np.float32) for _ in range(4)), (False,) * 4)
 START = StartQuery(ROWS, CUTS, BITS, BITS)
-CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), MetricScale(UNIT, 1), False)
+CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), UNIT, False)
 ROOT = HistogramQuery(ROWS, 0, (), (0,), 16, BITS, BITS)
 SPLIT = Split(0, 0, 1, False, 1)
 VOTE = VoteQuery(ROWS, 0, (SPLIT,), (1, 2), 4, 1, BITS, BITS)

@@ -234,6 +234,17 @@ def test_a_model_file_is_replaced_whole(folder):
 # ---- predict ----------------------------------------------------------------------------------------
 
 
+def test_base_margins_are_drafted_trained_with_and_predicted_from(folder):
+    csv.write_csv(rows().append_column("known", [np.linspace(-1, 1, rows().num_rows)]), "based.csv")
+    done("terms", "based.csv", "--label", "y", "--base-margin", "known", "--out", "based.toml")
+    assert read_terms(folder / "based.toml").columns.base_margin == "known"
+    done("simulate", "based.toml", "--data", "based.csv", "--out", "m.json")
+    _, *values = done("predict", "m.json", "based.csv").out.splitlines()
+    expected = Model.load("m.json").predict("based.csv").tolist()
+    assert list(map(float, values)) == expected
+    assert "column 'known' is missing" in fedboost("predict", "m.json", "rows.csv").err
+
+
 def test_predict_writes_what_the_model_predicts(folder):
     done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
     expected = Model.load("m.json").predict("rows.csv")

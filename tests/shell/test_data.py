@@ -2,6 +2,7 @@
 
 import decimal
 import gzip
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,7 +22,16 @@ from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Schema, Terms
-from fedboost.shell.data import as_table, numbers, read_table, texts, to_features, to_shard, undeclared
+from fedboost.shell.data import (
+    as_table,
+    numbers,
+    read_table,
+    texts,
+    to_base_margin,
+    to_features,
+    to_shard,
+    undeclared,
+)
 
 NAN = float("nan")
 STAMP = datetime(2020, 1, 1)
@@ -680,6 +690,51 @@ def test_weights() -> None:
 )
 def test_weights_that_are_none(weight: list[Any], said: str) -> None:
     assert refusal(pa.table({"x": [1, 2], "y": [0, 1], "w": weight}), WEIGHTED) == said
+
+
+BASED = Terms.read(
+    {
+        "objective": "count:poisson",
+        "columns": {"label": "y", "numeric": ["x"], "base_margin": "m"},
+    }
+)
+
+
+def test_base_margins() -> None:
+    table = pa.table({"x": [1, 2], "y": [0, 1], "m": [-0.5, 2.5]})
+    found = to_shard(table, BASED, "north").base_margin
+    assert found is not None
+    assert same(found, [-0.5, 2.5])
+    assert same(to_base_margin(table, BASED, "here"), [-0.5, 2.5])
+    assert to_shard(table, NUMERIC, "north").base_margin is None
+    assert to_base_margin(table, NUMERIC, "here") is None
+
+
+@pytest.mark.parametrize(
+    ("margin", "said"),
+    [
+        (
+            [1.0, None],
+            "base margin 'm' has missing values, fill them in or drop their rows: the first is in row 2",
+        ),
+        (
+            [1.0, -math.inf],
+            "column 'm' has a value that is infinite or too large for a 32-bit float: it is -inf in row 2",
+        ),
+        ([1.0, 50.0], "column 'm' has a base margin that predicts more than 2**60: it is 50.0 in row 2"),
+        (
+            ["1", "u"],
+            "column 'm' is string here, the terms say numeric: "
+            "the first value that is not a number is 'u' in row 2",
+        ),
+    ],
+)
+def test_base_margins_that_are_none(margin: list[Any], said: str) -> None:
+    table = pa.table({"x": [1, 2], "y": [0, 1], "m": margin})
+    assert refusal(table, BASED) == said
+    with pytest.raises(ConfigError) as caught:
+        to_base_margin(table, BASED, "rows.csv")
+    assert str(caught.value) == f"rows.csv: {said}"
 
 
 # What may leave the site

@@ -101,6 +101,8 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
 
 def test_label_weight_and_excluded_columns_are_no_features() -> None:
     table = pa.table({"id": [1, 2], "x": [1, 2], "w": [1, 2], "y": [0, 1]})
+    based = draft_schema(table, "y", "w", base_margin="id")
+    assert (based.columns.features, based.columns.base_margin) == (("x",), "id")
     draft = draft_schema(table, "y", "w", ["id"])
     assert draft.columns.features == ("x",)
     assert draft.columns.weight == "w"

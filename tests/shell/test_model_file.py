@@ -10,6 +10,7 @@ from sites import rows, shared_out, terms
 
 from fedboost import __version__
 from fedboost.errors import ConfigError
+from fedboost.shell.data import to_features
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
@@ -71,6 +72,52 @@ def test_predictions_take_tables_of_any_kind_and_arrays(model, tmp_path):
     assert 0 < expected.min() < expected.max() < 1
     for data in (tmp_path / "rows.csv", str(tmp_path / "rows.csv"), rows().to_pandas(), rows().to_pydict()):
         assert model.predict(data).tolist() == expected.tolist()
+
+
+def based(table):
+    """The same rows with base margins."""
+    margin = np.linspace(-1, 1, table.num_rows)
+    return table.append_column("known", [margin])
+
+
+def test_a_table_brings_its_base_margins_and_an_array_is_given_them(model, tmp_path):
+    xgboost = pytest.importorskip("xgboost")
+    columns = {**model.terms.columns.model_dump(mode="json"), "base_margin": "known"}
+    terms = model.terms.changed(columns=columns)
+    own = simulate(terms, {name: based(table) for name, table in shared_out(2).items()}).model
+    own.save(tmp_path / "own.json")
+    assert Model.load(tmp_path / "own.json") == own
+    table, known = based(rows()), based(rows()).column("known").to_numpy()
+    expected = own.predict(table)
+    csv.write_csv(table, tmp_path / "rows.csv")
+    assert own.predict(tmp_path / "rows.csv").tolist() == expected.tolist()
+    with pytest.raises(ConfigError, match=r"^table: column 'known' is missing"):
+        own.predict(rows())
+    assert own.predict(rows(), known).tolist() == expected.tolist()
+    features = to_features(rows(), terms.columns, "rows")
+    assert own.predict(features, known).tolist() == expected.tolist()
+    with pytest.raises(ConfigError, match="give base_margin with an array, column 'known' of its rows"):
+        own.predict(features)
+    with pytest.raises(ConfigError, match=r"base margins of shape \(3,\)"):
+        own.predict(features, known[:3])
+    theirs = xgboost.Booster(model_file=tmp_path / "own.json")
+    names = list(terms.columns.features)
+    data = xgboost.DMatrix(features, base_margin=known, feature_names=names)
+    assert np.abs(theirs.predict(data) - expected).max() < 1e-6
+    # On a model without base margins they take the place of the base score, as in XGBoost.
+    model.save(tmp_path / "other.json")
+    theirs = xgboost.Booster(model_file=tmp_path / "other.json")
+    assert np.abs(theirs.predict(data) - model.predict(features, known)).max() < 1e-6
+
+
+def test_terms_with_base_margins_want_a_model_that_begins_with_its_constant(model):
+    document = json.loads(model.to_bytes())
+    attributes = document["learner"]["attributes"]
+    terms = json.loads(attributes["fedboost.terms"])
+    terms["columns"]["base_margin"] = "known"
+    attributes["fedboost.terms"] = json.dumps(terms)
+    with pytest.raises(ConfigError, match="the trees and the terms in the file do not belong together"):
+        Model.from_bytes(json.dumps(document, separators=(",", ":")).encode())
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 4), (1, 3, 1)])

@@ -34,8 +34,8 @@ def offered(parties=THREE, **settings):
 
 
 def weighted(**settings):
-    """Terms with a column of row weights."""
-    columns = {"label": "y", "weight": "w", "numeric": ["age", "dose"]}
+    """Terms with a column of row weights, and one of base margins."""
+    columns = {"label": "y", "weight": "w", "base_margin": "m", "numeric": ["age", "dose"]}
     return offered(columns=columns, **settings)
 
 
@@ -112,9 +112,9 @@ def test_max_rounds():
     )
 
 
-@pytest.mark.parametrize("forbidden", ["y", "w", "age", "dose"])
-def test_columns_are_features_label_and_weight(forbidden):
-    allowed = ["y", "w", "age", "dose", "secret"]
+@pytest.mark.parametrize("forbidden", ["y", "w", "m", "age", "dose"])
+def test_columns_are_features_label_weight_and_base_margin(forbidden):
+    allowed = ["y", "w", "m", "age", "dose", "secret"]
     assert accepted(policy(columns=allowed), weighted())
     assert refused(policy(columns=[name for name in allowed if name != forbidden]), weighted()) == (
         f"columns = [...], and the terms name '{forbidden}', which is not among them"
@@ -148,6 +148,9 @@ def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     rules = policy(min_rows_per_leaf=2)
     assert refused(rules, weighted(min_child_weight=1e300)) == (
         "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
+    )
+    assert refused(rules, offered(scale_pos_weight=2.0, min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and with a scale_pos_weight no leaf is sure of it"
     )
     assert refused(rules, offered(program="sites:other", min_child_weight=1e300)) == (
         "min_rows_per_leaf = 2, and program 'sites:other' does not promise it"

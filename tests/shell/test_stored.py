@@ -62,6 +62,16 @@ def test_the_rows_and_the_model_are_those_of_a_table_in_memory(folder):
     assert not list((folder / "scratch").iterdir())
 
 
+def test_base_margins_of_a_stored_table(folder):
+    table = rows()
+    table = table.append_column("m", [np.linspace(-1, 1, table.num_rows)])
+    columns = {**terms().columns.model_dump(mode="json"), "base_margin": "m"}
+    wanted = terms().changed(columns=columns).with_parties(["north"])
+    one, other = (to_shard(of, wanted, "north") for of in (table, kept(folder, table)))
+    assert one.base_margin.dtype == other.base_margin.dtype == np.float32
+    assert np.array_equal(one.base_margin, other.base_margin)
+
+
 def test_faults_are_told_in_the_usual_words(folder):
     wanted = terms().with_parties(["north"])
     good = rows()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
-from fedboost.gbdt.metrics import METRICS, MetricScale
+from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.progress import ModelSoFar, Round
@@ -143,8 +143,10 @@ queries = st.one_of(
         st.integers(-1, 2**31 - 1),
         splits,
         values,
-        st.lists(st.sampled_from(sorted(METRICS)), max_size=3).map(tuple),
-        st.builds(MetricScale, scales, st.integers(-128, 128)),
+        st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nloglik@1.9"]), max_size=3).map(
+            tuple
+        ),
+        scales,
         st.booleans(),
         st.lists(st.text(max_size=20), max_size=2).map(tuple),
     ),
@@ -333,9 +335,8 @@ any_query = st.one_of(
         lambda **q: pb.Ask(end_round=pb.EndRoundQuery(**q)),
         rows=u64,
         tree=st.integers(-(2**31), 2**31 - 1),
-        metrics=st.lists(st.sampled_from([*METRICS, "auc2", ""]), max_size=2),
+        metrics=st.lists(st.sampled_from([*METRICS, "auc2", "error@", "error@nan", "auc@1", ""]), max_size=2),
         weight=any_scale,
-        residual_exponent=st.integers(-(2**31), 2**31 - 1),
     ),
 )
 

@@ -317,14 +317,13 @@ class Split(_message.Message):
     def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ..., categories: _Optional[bytes] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "residual_exponent", "exponents", "sets")
+    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    RESIDUAL_EXPONENT_FIELD_NUMBER: _ClassVar[int]
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     rows: int
@@ -333,10 +332,9 @@ class EndRoundQuery(_message.Message):
     values: _containers.RepeatedCompositeFieldContainer[LeafValue]
     metrics: _containers.RepeatedScalarFieldContainer[str]
     weight: Scale
-    residual_exponent: int
     exponents: bool
     sets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., residual_exponent: _Optional[int] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeafValue(_message.Message):
     __slots__ = ("node", "value")
