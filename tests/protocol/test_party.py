@@ -20,6 +20,7 @@ from fedboost.protocol.party import Party
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
+    START_BITS,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -236,7 +237,7 @@ LEVEL_CUTS = CUTS.with_levels((3, 5))
     ],
 )
 def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
-    fine = Scale(0, 24)
+    fine = Scale(0, START_BITS)
     check(StartQuery(4, LEVEL_CUTS, fine, fine), LEVELS_OF)
     with pytest.raises(Refused, match="not the levels of the terms"):
         check(StartQuery(4, cut_points, fine, fine), LEVELS_OF)

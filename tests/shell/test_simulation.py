@@ -61,7 +61,8 @@ def test_the_history_has_a_row_a_round_and_accounts_for_every_byte():
     assert losses == sorted(losses, reverse=True)
     assert losses[0] < 0.69
     assert set(result.traffic) == set(NAMES[:3])
-    assert all(sent > received > 0 for sent, received in result.traffic.values())
+    assert all(min(both) > 0 for both in result.traffic.values())
+    assert len({received for _, received in result.traffic.values()}) == 1  # all are told the same
     farewells = sum(map(sum, result.traffic.values())) - sum(row["bytes"] for row in heard)
     assert 0 < farewells < 3 * 150  # Close, Attest and Bye, after the last round
     assert [dict(row) for row in result.model.rounds] == [
