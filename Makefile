@@ -32,6 +32,7 @@ bench: $(VENV)/dev
 	$(call measure,speed,$(if $(DATA),--data $(DATA)))
 	$(call measure,memory)
 	$(call measure,predict)
+	$(call measure,contributions)
 	$(call measure,startup)
 	$(call measure,masked)
 	$(call measure,network)

@@ -42,6 +42,7 @@ SECTIONS = {
     "speed": Section("Speed"),
     "memory": Section("Memory"),
     "predict": Section("Prediction"),
+    "contributions": Section("SHAP values"),
     "startup": Section("Start-up"),
     "masked": Section("Masks"),
     "network": Section("Network"),

@@ -174,6 +174,38 @@ def predict(
 
 
 @app.command(
+    epilog="Example: fedboost explain model.json\n\n"
+    "Example: fedboost explain model.json --tree 0 --svg tree.svg\n\n"
+    "Example: fedboost explain model.json --shap new.csv --out shap.csv"
+)
+def explain(
+    model: Annotated[Path, typer.Argument(help="A model file.", show_default=False)],
+    tree: Annotated[
+        int | None, typer.Option(help="Print this tree, counted from 0.", min=0, show_default=False)
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw the tree to this file instead.", show_default=False)
+    ] = None,
+    shap: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DATA",
+            help="Say what each feature adds to the margin of each row of this table, as a CSV.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File for the CSV of --shap.", show_default="standard output")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say which features a model goes by (gain, cover, weight), print or draw a tree, or explain rows."""
+    from fedboost.cli.explain import run_explain
+
+    run_explain(model, tree, svg, shap, out, json)
+
+
+@app.command(
     epilog="Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 )
 def terms(

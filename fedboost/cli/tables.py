@@ -24,7 +24,7 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     base_margin = to_base_margin(table, model.terms, str(data))
     predictions = model.booster.predict(to_features(table, columns, str(data)), base_margin)
     notice_undeclared(table, columns)
-    _write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
+    write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
 
 
 def run_terms(
@@ -56,7 +56,7 @@ def run_terms(
     terms = Terms.read(
         {"objective": draft.objective, "parties": parties, "columns": draft.columns.model_dump(mode="json")}
     )
-    _write(terms_to_toml(terms), out)
+    write(terms_to_toml(terms), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
@@ -74,7 +74,8 @@ def run_digest(terms_file: Path) -> None:
     print(f"approval = {to_toml([terms.digest])}")
 
 
-def _write(text: str, out: Path | None) -> None:
+def write(text: str, out: Path | None) -> None:
+    """Write a text to a file, or to standard output."""
     if out is None:
         if isinstance(sys.stdout, TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8")  # as the file would be, whatever the locale

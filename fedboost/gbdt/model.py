@@ -1,4 +1,4 @@
-"""A boosted ensemble: predict, importance, and XGBoost's JSON in and out.
+"""A boosted ensemble: predict, importance, contributions, and XGBoost's JSON in and out.
 
 Promises: `to_xgboost` is a model file that `xgboost.Booster` loads and predicts the same with, to float32
 rounding; the same trees give the same bytes; `from_xgboost` reads it back without loss.
@@ -23,6 +23,7 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import MAX_LEVELS, Float32
+from fedboost.gbdt.explain import shap
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of
 from fedboost.gbdt.tree import NO_CHILD, Tree
@@ -56,11 +57,22 @@ class Booster:
         return self.loss.outputs * self.num_parallel_tree
 
     @cached_property
+    def _of_output(self) -> list[list[Tree]]:
+        """The trees of each output."""
+        trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
+        for number, tree in enumerate(self.trees):
+            trees[number % self.roots // self.num_parallel_tree].append(tree)
+        return trees
+
+    @cached_property
     def _nodes(self) -> Any:
         """The trees of each output as the columns `kernels.predict_margins` takes."""
-        of_output = [number % self.roots // self.num_parallel_tree for number in range(len(self.trees))]
-        pairs = list(zip(self.trees, of_output, strict=True))
-        return [_columns([tree for tree, of in pairs if of == output]) for output in range(self.loss.outputs)]
+        return [_columns(trees) for trees in self._of_output]
+
+    @cached_property
+    def _covers(self) -> list[Float64]:
+        """The covers of the same nodes."""
+        return [np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._of_output]
 
     @property
     def _is_categorical(self) -> list[bool]:
@@ -119,6 +131,18 @@ class Booster:
                     total[feature] = total.get(feature, 0.0) + amount
         score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
+
+    def contributions(self, features: Float32) -> Float64:
+        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: what each feature adds
+        to the margin of each row, and last what the margin is where no feature is known. They add up to the
+        margin. For float32 [rows, features] (NaN = missing)."""
+        rows = np.ascontiguousarray(features, np.float32)
+        out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
+        out[:, :, -1] = self.constant
+        if self.trees:
+            for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
+                shap.add_contributions(rows, nodes, cover, number, out)
+        return out if self.loss.outputs > 1 else out[:, 0]
 
     @cached_property
     def fingerprint(self) -> str:
@@ -312,10 +336,12 @@ def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
 
 def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str) -> None:
     size, features = len(tree.left), len(is_categorical)
+    children = [child for left in tree.left if left != NO_CHILD for child in (left, left + 1)]
     sound = (
         size > 0
         and all(len(column) == size for column in vars(tree).values())
         and all(left == NO_CHILD or node < left < size - 1 for node, left in enumerate(tree.left))
+        and sorted(children) == list(range(1, size))  # each but the root has one parent
         and all(0 <= feature < features for feature in tree.feature)
     )
     if not sound:

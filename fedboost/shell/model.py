@@ -7,7 +7,8 @@ Refuses: files that are not such models (ConfigError).
 
 import base64
 import json
-from collections.abc import Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -20,11 +21,13 @@ from fedboost import __version__
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.explain import dependence, drawing
 from fedboost.gbdt.model import Booster
+from fedboost.gbdt.tree import Tree
 from fedboost.privacy import identity
 from fedboost.protocol import meeting, progress
 from fedboost.protocol.messages import Attest
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import Terms, nearest
 from fedboost.shell.files import write_atomically
 
 _PREFIX = "fedboost."
@@ -179,16 +182,13 @@ class Model:
         from fedboost.shell.sparse import SparseTable
 
         if isinstance(data, np.ndarray):
-            if data.ndim != 2 or data.shape[1] != len(self.booster.features):
-                raise ConfigError(
-                    f"an array of shape {data.shape}; the model has {len(self.booster.features)} features"
-                )
+            rows = self._checked(data)
             if base_margin is None and self.terms.columns.base_margin is not None:
                 raise ConfigError(
                     "the model was trained with base margins: give base_margin with an array, column "
                     f"{self.terms.columns.base_margin!r} of its rows"
                 )
-            return self._predict(data.astype(np.float32, copy=False), base_margin)
+            return self._predict(rows, base_margin)
         source = str(data) if isinstance(data, (str, Path)) else "table"
         table = as_table(data)
         if base_margin is None:
@@ -207,9 +207,102 @@ class Model:
             raise ConfigError(f"base margins of shape {base.shape}; {features.shape[0]} rows need one each")
         return self.booster.predict(features, base)
 
+    def shap_values(self, data: Any) -> Float64:
+        """SHAP values of each row, for what `predict` takes: float64 [rows, features + 1], or [rows, outputs,
+        features + 1] where a row has several outputs.
+
+        What each feature adds to the row's margin (the prediction before the objective makes a probability or
+        a count of it), and last the bias, which is what the margin is where no feature is known. A row's add
+        up to its margin.
+        """
+        return np.concatenate([self.booster.contributions(part) for part in self._features(data)()])
+
+    def partial_dependence(
+        self, data: Any, feature: str, grid: Iterable[Any] | None = None
+    ) -> tuple[list[Any], Float64]:
+        """A grid of values of a feature, and the mean prediction over the rows of `data` with each of them in
+        the feature's column: float64 [grid], or [grid, outputs].
+
+        data: what `predict` takes. grid: numbers, or of a categorical feature levels; None counts as missing.
+        Unless given, the declared levels, the distinct values, or where they are many 100 numbers between the
+        5 % and 95 % quantiles.
+        """
+        names = self.booster.features
+        if feature not in names:
+            raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
+        features, place = self._features(data), names.index(feature)
+        levels = self.terms.columns.categorical.get(feature)
+        if grid is None:
+            grid = levels or dependence.usual_grid(np.concatenate([part[:, place] for part in features()]))
+        values = list(grid)
+        if not values:
+            raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
+        codes = np.array([_code(value, feature, levels) for value in values], np.float32)
+        return values, dependence.mean_predictions(self.booster.predict, features(), place, codes)
+
+    def tree_text(self, number: int) -> str:
+        """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
+        return drawing.tree_text(self._tree(number), self.booster.features)
+
+    def tree_svg(self, number: int) -> str:
+        """Tree `number`, from 0, as a picture: an SVG document."""
+        tree, booster = self._tree(number), self.booster
+        of_round, parallel = number % booster.roots, booster.num_parallel_tree
+        title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
+        title += f", output {of_round // parallel}" if booster.loss.outputs > 1 else ""
+        title += f", tree {of_round % parallel}" if parallel > 1 else ""
+        return drawing.tree_svg(tree, booster.features, self.terms.columns.categorical, title)
+
+    def _tree(self, number: int) -> Tree:
+        count = len(self.booster.trees)
+        if not 0 <= number < count:
+            raise ConfigError(f"there is no tree {number}: the model's {count} trees are numbered from 0")
+        return self.booster.trees[number]
+
+    def _features(self, data: Any) -> Callable[[], Iterator[Float32]]:
+        """What yields the rows as float32 [rows, features], those of a sparse table some after the others."""
+        from fedboost.shell.data import as_table, to_features
+        from fedboost.shell.sparse import SparseTable
+
+        if isinstance(data, np.ndarray):
+            rows = self._checked(data)
+            return lambda: iter([rows])
+        columns, source = self.terms.columns, str(data) if isinstance(data, (str, Path)) else "table"
+        table = as_table(data)
+        if isinstance(table, SparseTable):
+            return lambda: (to_features(part, columns, source) for part in table.parts())
+        features = to_features(table, columns, source)
+        return lambda: iter([features])
+
+    def _checked(self, rows: Any) -> Float32:
+        """An array of features as float32."""
+        if rows.ndim != 2 or rows.shape[1] != len(self.booster.features):
+            raise ConfigError(
+                f"an array of shape {rows.shape}; the model has {len(self.booster.features)} features"
+            )
+        found: Float32 = rows.astype(np.float32, copy=False)
+        return found
+
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
+
+
+def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:
+    """A value of a grid as the number that stands for it."""
+    if value is None:
+        return math.nan
+    if levels is not None:
+        if value not in levels:
+            raise ConfigError(f"{value!r} in the grid is no declared level of {feature!r}")
+        return float(levels.index(value))
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ConfigError(f"{value!r} in the grid is no number, which feature {feature!r} takes") from None
+    if abs(number) > float(np.finfo(np.float32).max):
+        raise ConfigError(f"{value!r} in the grid is infinite or too large for a 32-bit float")
+    return number
 
 
 def _attestation(entry: Mapping[str, Any]) -> Attest:

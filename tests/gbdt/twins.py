@@ -7,6 +7,7 @@ is nothing but + - * / in a stated order. The tests hold the kernels equal to th
 import math
 import struct
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 
@@ -321,3 +322,39 @@ def predict_margins(features, trees, margin):
             total += value
         out.append(total)
     return out
+
+
+def shapley_values(row, tree):
+    """What each feature adds to the value a row gets from a tree, and what a row gets of which nothing is
+    known: the definition of Shapley's values, in fractions. `tree`: as above, each node with its cover at the
+    end.
+    """
+
+    def value(known, number=0):
+        left, right, feature, threshold, default_left, leaf, _ = tree[number]
+        if left < 0:
+            return Fraction(leaf)
+        if feature in known:
+            x = row[feature]
+            if math.isnan(x):
+                goes_left = default_left
+            elif isinstance(threshold, set):
+                goes_left = x < 0 or float(np.floor(x)) not in threshold
+            else:
+                goes_left = x < np.float32(threshold)
+            return value(known, left if goes_left else right)
+        covers = Fraction(tree[left][6]), Fraction(tree[right][6])
+        share = covers[0] / sum(covers) if sum(covers) else Fraction(1, 2)
+        return share * value(known, left) + (1 - share) * value(known, right)
+
+    features = len(row)
+    out = []
+    for feature in range(features):
+        others = [other for other in range(features) if other != feature]
+        total = Fraction(0)
+        for count in range(features):
+            orders = math.factorial(count) * math.factorial(features - 1 - count)
+            for known in combinations(others, count):
+                total += orders * (value({*known, feature}) - value(known))
+        out.append(total / math.factorial(features))
+    return [*out, value(())]

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from processes import ending, free_port
+from sites import fedboost
 
 import fedboost as fb
 
@@ -92,6 +93,24 @@ def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
     assert fb.Model.load("model.json").parties == SITES
 
 
+def test_the_page_on_models(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    terms = fb.Terms.draft("north.csv", label="diagnosis", rounds=3)
+    fb.simulate(terms, {name: f"{name}.csv" for name in SITES}).model.save("model.json")
+    page = ROOT / "docs" / "models.md"
+    for code in blocks(page, "python"):
+        exec(compile(code, page.name, "exec"), {})
+    said = capsys.readouterr().out
+    assert "0:[" in said
+    assert said.endswith(f"{fb.Model.load('model.json').terms.digest}\n")
+    assert (tmp_path / "tree.svg").read_text().startswith("<svg ")
+    for words in commands(page):
+        end = fedboost(*words[1:])
+        assert (end.code, end.err) == (0, ""), words
+    assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
+
+
 def test_every_command_of_every_page_exists():
     """Each command of each page parses, its paths and addresses apart."""
     from typer.main import get_command
@@ -121,7 +140,7 @@ def test_the_samples_are_sound():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("example", ["quickstart.py", "custom_program.py"])
+@pytest.mark.parametrize("example", ["quickstart.py", "custom_program.py", "explain.py"])
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, str(ROOT / "examples" / example)],
