@@ -167,7 +167,8 @@ def predict(
         Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Predict each row of a table: a CSV with one column, `prediction`."""
+    """Predict each row of a table: a CSV with one column, `prediction`. With classes it is the most probable
+    one, and a column named after each class has its probability."""
     from fedboost.cli.tables import run_predict
 
     run_predict(model, data, out)
@@ -194,14 +195,22 @@ def terms(
     party: Annotated[
         list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to predict, such as multi:softprob where numbers stand for classes.",
+            show_default="what fits the label",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Draft a terms file from a table, for the analyst to edit."""
+    """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
+    probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], out)
+    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], objective, out)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")
