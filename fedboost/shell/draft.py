@@ -74,19 +74,7 @@ def draft_schema(
     no_features = [label, *filter(None, (weight, base_margin)), *exclude]
     for name in no_features:
         column_of(table, name)
-    numeric: list[str] = []
-    categorical: dict[str, list[str]] = {}
-    left_out: dict[str, str] = {}
-    for name in table.column_names:
-        if name in no_features:
-            continue
-        use = _use(table.column(name), name)
-        if use is None:
-            numeric.append(name)
-        elif isinstance(use, str):
-            left_out[name] = use
-        else:
-            categorical[name] = use
+    numeric, categorical, left_out = draft_features(table, no_features)
     numeric += [name for name in sparse if name not in no_features]
     if not numeric and not categorical:
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
@@ -95,6 +83,27 @@ def draft_schema(
     values |= {"weight": weight, "base_margin": base_margin}
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
     return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
+
+
+def draft_features(
+    table: "pa.Table", exclude: Sequence[str] = ()
+) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
+    """The columns that are numbers; those that are categories, with their levels; and those that can be no
+    feature, with the reason."""
+    numeric: list[str] = []
+    categorical: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
+    for name in table.column_names:
+        if name in exclude:
+            continue
+        use = _use(table.column(name), name)
+        if use is None:
+            numeric.append(name)
+        elif isinstance(use, str):
+            left_out[name] = use
+        else:
+            categorical[name] = use
+    return numeric, categorical, left_out
 
 
 def split_by_site(table: "pa.Table", column: str) -> "dict[str, pa.Table]":
