@@ -1,22 +1,25 @@
 """How good a model is on rows it was not trained on: the metrics of each round, on held-out rows.
 
-Promises: a figure is the metric that training reports, of these rows; an interval says how far it might be
-off because these rows were held out and no others.
-Refuses: rows that do not fit the terms (Refused).
+Promises: a figure is the metric that training reports, of these rows.
+Refuses: rows that do not fit the terms (Refused), a table of other sites than the terms name (ConfigError).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import Float32
 from fedboost.protocol.terms import Terms
-from fedboost.shell.data import to_shard
+from fedboost.shell.data import listing, to_shard
+from fedboost.shell.draft import split_by_site
 from fedboost.shell.model import Model
+from fedboost.shell.sparse import SparseTable
 
 _SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
 _WEIGHT_BITS = 24
@@ -28,8 +31,21 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 
 def unprotected(terms: Terms) -> Terms:
-    """The same model from rows that are all here, where there is nobody to hide them from."""
-    return terms.changed(protection="plain", parties=[])
+    """The same model from rows that are all here: there is nobody to hide them from, and nobody to lose."""
+    return terms.changed(protection="plain", parties=[], on_loss="wait", quorum=None)
+
+
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+    """Each site's rows by the column that names it. ConfigError if the terms name other parties."""
+    if isinstance(table, SparseTable):
+        raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
+    sites = split_by_site(table, column)
+    if terms.parties and set(terms.parties) != set(sites):
+        raise ConfigError(
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
+            f"names {listing(list(sites))}"
+        )
+    return sites
 
 
 @dataclass(frozen=True)

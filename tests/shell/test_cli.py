@@ -28,7 +28,18 @@ from fedboost.shell.policy import Policy, summary
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
 
-COMMANDS = ("demo", "simulate", "aggregator", "party", "train", "predict", "terms", "digest", "audit")
+COMMANDS = (
+    "demo",
+    "simulate",
+    "compare",
+    "aggregator",
+    "party",
+    "train",
+    "predict",
+    "terms",
+    "digest",
+    "audit",
+)
 INSECURE = "--insecure-loopback"
 POLICY = 'policy = { protections = ["plain"], min_parties = 1 }\n'
 WARD, LABEL = 2, 4
