@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
+    "FederatedClassifier": "fedboost.estimators",
+    "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.shell.model",
     "Result": "fedboost.shell.simulation",
@@ -30,6 +32,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
+    from fedboost.estimators import FederatedClassifier, FederatedRegressor
     from fedboost.sdk import Terms
     from fedboost.shell.analyst import Training, connect
     from fedboost.shell.model import Model
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ConfigError",
     "FedboostError",
+    "FederatedClassifier",
+    "FederatedRegressor",
     "Model",
     "PeerError",
     "Refused",

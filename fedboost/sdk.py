@@ -42,9 +42,8 @@ class Terms(terms.Terms):
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin: names of columns; settings: fields of Terms, under XGBoost's names.
+        label, weight, base_margin: names of columns; settings: fields of Terms, under XGBoost's names. Words
+        are drafted as classes, more than two numbers as amounts, unless the objective is set.
         """
-        draft = draft_schema(as_table(data), label, weight, (), base_margin)
-        return cls.read(
-            {"objective": draft.objective, **settings, "columns": draft.columns.model_dump(mode="json")}
-        )
+        draft = draft_schema(as_table(data), label, weight, (), base_margin, settings.get("objective"))
+        return cls.read({**draft.settings(), **settings})

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fedboost.cli.scores import HeldOut, score, shown_metrics, unprotected
 from fedboost.cli.show import (
     PLAIN_NOTICE,
     notice,
@@ -22,12 +23,10 @@ from fedboost.cli.show import (
     signatures,
 )
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.fixedpoint import UNIT, Float64
-from fedboost.gbdt import metrics
 from fedboost.privacy.masked import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
-from fedboost.shell.data import read_table, to_shard
+from fedboost.shell.data import read_table
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.shell.files import check_writable, party_stems
 from fedboost.shell.loopback import ANYTHING, Loopback
@@ -68,13 +67,12 @@ def run_demo(
     draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
     terms = Terms.read(
         {
-            "objective": draft.objective,
+            **draft.settings(),
             "rounds": rounds,
             "max_depth": 4,
             "learning_rate": 0.2,
             "parties": list(sites.tables),
             "protection": "masked" if len(sites.tables) >= SMALLEST_GROUP else "plain",
-            "columns": draft.columns.model_dump(mode="json"),
         }
     )
     files = _write_files(folder, sites, terms, data)
@@ -94,7 +92,7 @@ def run_demo(
                 draw(row)
         model = training.model
     model.save(model_file)
-    pooled = simulate(_unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
+    pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
     equal = model.booster.to_xgboost() == pooled.booster.to_xgboost()
     scores = _scores(terms, sites, model, pooled)
     if as_json:
@@ -117,11 +115,6 @@ def run_demo(
         print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
-
-
-def _unprotected(terms: Terms) -> Terms:
-    """For one party alone, which has nobody to hide from."""
-    return terms.changed(protection="plain", parties=[])
 
 
 def hospitals() -> Sites:
@@ -185,30 +178,24 @@ def _warm_up(say: Any) -> None:
     say("loading kernels (the first time they are compiled, which takes some seconds) ...")
     values = np.arange(200, dtype=np.float64)
     table = {"x": values, "y": values % 2}
-    for objective in ("binary:logistic", "reg:squarederror"):
-        terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "objective": objective, "rounds": 1})
+    for objective in ({}, {"objective": "reg:squarederror"}, {"objective": "multi:softprob", "num_class": 2}):
+        terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, **objective, "rounds": 1})
         simulate(terms, [table] * 3).model.predict(table)
 
 
 def _scores(terms: Terms, sites: Sites, model: Model, pooled: Model) -> dict[str, dict[str, float]]:
     """Model name to metrics on the held-out rows; empty where a site alone cannot train."""
-    held_out = to_shard(sites.held_out, terms, "held-out rows")
-    label, weight = held_out.label, held_out.weight
-    features = np.column_stack([column[:] for column in held_out.columns])
-    binary = terms.objective == "binary:logistic"
-    names = ("auc", "logloss", "error") if binary else ("rmse",)
-
-    def score(one: Model) -> dict[str, float]:
-        margin: Float64 = one.booster.margins(features)
-        return metrics.values(names, metrics.sums(names, terms.loss, margin, label, weight, UNIT), UNIT)
-
+    held_out, names = HeldOut.of(sites.held_out, terms, "held-out rows"), shown_metrics(terms)
     scores: dict[str, dict[str, float]] = {}
     for name, table in sites.tables.items():
         try:
-            scores[f"{name} alone"] = score(simulate(_unprotected(terms), {name: table}).model)
+            alone = simulate(unprotected(terms), {name: table}).model
         except FedboostError:
             scores[f"{name} alone"] = {}
-    return {**scores, "federated": score(model), "pooled": score(pooled)}
+        else:
+            scores[f"{name} alone"] = score(alone, held_out, names)
+    ours = {"federated": model, "pooled": pooled}
+    return {**scores, **{name: score(one, held_out, names) for name, one in ours.items()}}
 
 
 def _print_scores(scores: Mapping[str, Mapping[str, float]]) -> None:

@@ -62,7 +62,9 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
     ] = None,
-    label: Annotated[str | None, typer.Option(help="Label column of your table.", show_default=False)] = None,
+    label: Annotated[
+        str | None, typer.Option(help="Label column of your table; words are classes.", show_default=False)
+    ] = None,
     site: Site = None,
     parties: Annotated[
         int | None,
@@ -96,6 +98,26 @@ def simulate(
     from fedboost.cli.training import run_simulation
 
     run_simulation(terms, data, site, parties, seed, out, json)
+
+
+@app.command(epilog="Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10")
+def compare(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    data: Annotated[Path, typer.Option(help="A table with rows of all sites.", show_default=False)],
+    site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
+    held_out: Annotated[
+        float, typer.Option(help="Share of each site's rows to compare the models on.")
+    ] = 0.2,
+    seeds: Annotated[
+        int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
+    ] = 5,
+    json: Json = False,
+) -> None:
+    """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
+    rows of each site."""
+    from fedboost.cli.compare import run_comparison
+
+    run_comparison(terms, data, site, held_out, seeds, json)
 
 
 @app.command(epilog="Example: fedboost aggregator --config aggregator.toml")
@@ -167,7 +189,8 @@ def predict(
         Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Predict each row of a table: a CSV with one column, `prediction`."""
+    """Predict each row of a table: a CSV with one column, `prediction`. With classes it is the most probable
+    one, and a column named after each class has its probability."""
     from fedboost.cli.tables import run_predict
 
     run_predict(model, data, out)
@@ -226,14 +249,22 @@ def terms(
     party: Annotated[
         list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to predict, such as multi:softprob where numbers stand for classes.",
+            show_default="what fits the label",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
 ) -> None:
-    """Draft a terms file from a table, for the analyst to edit."""
+    """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
+    probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], out)
+    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], objective, out)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")

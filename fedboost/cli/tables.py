@@ -1,14 +1,19 @@
 """`fedboost predict` and `fedboost terms`, which read tables, and `fedboost digest`, which reads terms."""
 
+import csv
 import sys
-from io import TextIOWrapper
+from collections.abc import Sequence
+from io import StringIO, TextIOWrapper
 from pathlib import Path
+
+import numpy as np
 
 from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import read_terms, terms_to_toml, to_toml
-from fedboost.shell.data import read_table, to_base_margin, to_features
+from fedboost.shell.data import listing, read_table, to_base_margin, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
@@ -24,7 +29,24 @@ def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
     base_margin = to_base_margin(table, model.terms, str(data))
     predictions = model.booster.predict(to_features(table, columns, str(data)), base_margin)
     notice_undeclared(table, columns)
-    write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
+    if predictions.ndim == 2:
+        write(_of_classes(predictions, model.classes), out)
+    else:
+        write("\n".join(["prediction", *map(repr, predictions.tolist()), ""]), out)
+
+
+def _of_classes(predictions: Float64, classes: Sequence[object]) -> str:
+    """A CSV of the most probable class, the first of equal ones, and the probability of each."""
+    names = [str(name) for name in classes]
+    first = "prediction"
+    while first in names:
+        first += "_"
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([first, *names])
+    best = np.argmax(predictions, axis=1).tolist()
+    lines.writerows([names[of], *row] for of, row in zip(best, predictions.tolist(), strict=True))
+    return text.getvalue()
 
 
 def run_terms(
@@ -35,6 +57,7 @@ def run_terms(
     site: str | None,
     exclude: list[str],
     parties: list[str],
+    objective: str | None,
     out: Path | None,
 ) -> None:
     """`fedboost terms`."""
@@ -47,15 +70,20 @@ def run_terms(
     table = read_table(data)
     if site is not None:
         parties, exclude = list(split_by_site(table, site)), [*exclude, site]
-    draft = draft_schema(table, label, weight, exclude, base_margin)
+    draft = draft_schema(table, label, weight, exclude, base_margin, objective)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
     positive = draft.columns.positive
     if positive is not None:
         notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
-    terms = Terms.read(
-        {"objective": draft.objective, "parties": parties, "columns": draft.columns.model_dump(mode="json")}
-    )
+    if draft.columns.classes:
+        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
+    if draft.few_numbers:
+        notice(
+            f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
+            "--objective multi:softprob"
+        )
+    terms = Terms.read({**draft.settings(), "parties": parties})
     write(terms_to_toml(terms), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')

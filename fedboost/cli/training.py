@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from fedboost.cli.scores import rows_of_sites
 from fedboost.cli.show import (
     PLAIN_NOTICE,
     absences,
@@ -24,8 +25,8 @@ from fedboost.cli.show import (
 from fedboost.errors import ConfigError
 from fedboost.shell.analyst import connect
 from fedboost.shell.config import check_address, read_terms
-from fedboost.shell.data import listing, read_table
-from fedboost.shell.draft import split_by_site, split_by_weights
+from fedboost.shell.data import read_table
+from fedboost.shell.draft import split_by_weights
 from fedboost.shell.files import check_writable
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
@@ -48,12 +49,7 @@ def run_simulation(
     terms = read_terms(terms_file)
     table = read_table(data)
     if site is not None:
-        shards = split_by_site(table, site)
-        if terms.parties and set(terms.parties) != set(shards):
-            raise ConfigError(
-                f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {site!r} of {data} "
-                f"names {listing(list(shards))}"
-            )
+        shards = rows_of_sites(terms, terms_file, table, data, site)
     else:
         named = parties is None and terms.parties
         names = terms.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]

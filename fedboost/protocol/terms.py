@@ -96,6 +96,11 @@ class Schema(Frozen):
     positive: str | None = Field(
         default=None, description="the label value that counts as 1, where labels are words"
     )
+    classes: Several[str] = Field(
+        default=(),
+        max_length=MAX_CLASSES,
+        description="the label values, from class 0 on, where labels are words or other numbers",
+    )
     weight: Name | None = Field(default=None, description="a column of row weights")
     validation: Name | None = Field(
         default=None, description="a column of 0 and 1 or false and true: rows that no tree grows on"
@@ -138,6 +143,21 @@ class Schema(Frozen):
                 raise ValueError(
                     f"column {name!r} has {len(levels)} levels, at most {MAX_LEVELS} can be: group the rare "
                     f"ones in the tables, or give them as numbers and declare the column numeric"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _classes_are_distinct(self) -> "Schema":
+        if self.classes and self.positive is not None:
+            raise ValueError("positive is for labels of two values, classes for more: take one away")
+        if len(self.classes) == 1 or len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes must be two label values or more, each once")
+        for name in self.classes:
+            if not name or NOT_IN_TEXT.search(name):
+                raise ValueError(
+                    f"class {name!r} is "
+                    + ("no label value: it counts as missing" if not name else "not one line of text")
+                    + "; replace it in the tables"
                 )
         return self
 
@@ -228,6 +248,7 @@ class Terms(Frozen):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
+        self._check_classes()
         self._check_parameters()
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
             raise ValueError(
@@ -285,6 +306,23 @@ class Terms(Frozen):
         if self.columns.positive is not None and self.objective != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
+
+    def _check_classes(self) -> None:
+        """The number of classes follows from their names."""
+        multi, named = self.objective == "multi:softprob", len(self.columns.classes)
+        if named and not multi:
+            instead = "; for two values set columns.positive" if self.objective == "binary:logistic" else ""
+            raise ValueError(f"columns.classes needs objective multi:softprob, not {self.objective}{instead}")
+        if named and self.num_class is None:
+            self.__dict__["num_class"] = named  # so that saying it says nothing new
+        if named and self.num_class != named:
+            raise ValueError(
+                f"num_class is {self.num_class}, columns.classes names {named}: leave num_class out"
+            )
+        if multi and self.num_class is None:
+            raise ValueError(
+                "multi:softprob needs num_class, the number of classes, or columns.classes, their names"
+            )
 
     def _check_draws(self) -> None:
         validation = self.columns.validation

@@ -47,7 +47,7 @@ def check_address(value: str, source: str) -> str:
         raise ConfigError(f"{source}: {error}") from None
 
 
-def _cores() -> int:
+def cores() -> int:
     """How many this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -63,7 +63,7 @@ class PartyConfig(Frozen):
     keys: Path | None = None
     audit: Path | None = None
     scratch: Path | None = None
-    nthread: int = Field(default_factory=_cores, ge=1, le=1024)
+    nthread: int = Field(default_factory=cores, ge=1, le=1024)
     policy: Policy = Policy()
 
     _check = field_validator("aggregator")(_address_to_dial)

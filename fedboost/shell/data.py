@@ -44,6 +44,11 @@ _HEADER = 1 << 24
 """Bytes of a CSV file among which its first line is looked for."""
 _BLOCK = 1 << 20
 """Bytes of a CSV file that are read at once, which no row may exceed; more where the first line is long."""
+_NAMED_LABELS = {
+    "binary:logistic": "; set positive under [columns] to the label value that counts as 1",
+    "multi:softprob": "; set classes under [columns] to the list of label values",
+}
+"""What to do about a label of other values than an objective takes."""
 _UNKNOWN = -1.0
 """The code of a value that is no declared level."""
 
@@ -409,6 +414,8 @@ def _ones(table: "pa.Table") -> Float32:
 
 def _label_of(table: "Table", terms: Terms) -> Reader:
     """What makes the label of rows of this table."""
+    if terms.columns.classes:
+        return partial(_class, terms=terms)
     if terms.columns.positive is None:
         return partial(_label, terms=terms)
     found: dict[str, None] = {}
@@ -448,8 +455,7 @@ def _finite(table: "pa.Table", name: str) -> Float32:
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
     name = terms.columns.label
-    binary = terms.objective == "binary:logistic"
-    hint = "; set positive under [columns] to the label value that counts as 1" if binary else ""
+    hint = _NAMED_LABELS.get(terms.objective, "")
     try:
         label = _finite(table, name)
     except ConfigError as error:
@@ -460,6 +466,16 @@ def _label(table: "pa.Table", terms: Terms) -> Float32:
     if bad:
         rows = np.arange(label.size) == bad[0]
         _refuse(table, name, rows, f"is the label of {terms.objective}, which takes {bad[1]}{hint}")
+    return label
+
+
+def _class(table: "pa.Table", terms: Terms) -> Float32:
+    """The place of each row's label among the classes."""
+    name, classes = terms.columns.label, terms.columns.classes
+    label = _codes(table, name, classes)
+    _refuse_missing(np.isnan(label), f"label {name!r}")
+    reason = f"is the label, and has a value that is none of columns.classes ({listing(classes)})"
+    _refuse(table, name, label == _UNKNOWN, f"{reason}; add it there, or drop its rows")
     return label
 
 

@@ -10,12 +10,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.bins import MAX_LEVELS, Float32
+from fedboost.gbdt.loss import LOSSES
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
 from fedboost.shell.sparse import SparseTable
@@ -23,8 +24,13 @@ from fedboost.shell.sparse import SparseTable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+MAX_CLASSES = 100
+"""A label of words with more distinct values than this is a name or a note rather than a class."""
+FEW_NUMBERS = 20
+"""A label of no more distinct whole numbers than this may stand for classes: whoever drafts is told."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
 _MAX_NAME = 256
+_OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
 @dataclass(frozen=True)
@@ -33,8 +39,17 @@ class Draft:
 
     columns: Schema
     objective: str
+    num_class: int | None = None
+    """Where labels are the numbers 0, 1, ... of their classes, how many of them."""
+    few_numbers: int = 0
+    """How many distinct whole numbers the label has that was taken for amounts, if they are few."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Name of each column that can be no feature -> the reason."""
+
+    def settings(self) -> dict[str, Any]:
+        """What is drafted, as `Terms.read` takes it."""
+        of_classes = {} if self.num_class is None else {"num_class": self.num_class}
+        return {"objective": self.objective, **of_classes, "columns": self.columns.model_dump(mode="json")}
 
 
 def draft_schema(
@@ -43,24 +58,43 @@ def draft_schema(
     weight: str | None = None,
     exclude: Sequence[str] = (),
     base_margin: str | None = None,
+    objective: str | None = None,
 ) -> Draft:
     """A schema with every usable column as a feature, but for label, weight, base margin and `exclude`.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
-    become categorical, with the levels found, sorted. Raises ConfigError.
+    become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
+    label: two values are a probability, 3 to `MAX_CLASSES` words (or categories) are classes, other numbers
+    are amounts, however few. Raises ConfigError.
     """
     sparse: tuple[str, ...] = ()
     if isinstance(table, SparseTable):
         table, sparse = table.dense, table.names
-    objective, positive = _objective(table, label)
+    target = _target(table, label, objective)
     no_features = [label, *filter(None, (weight, base_margin)), *exclude]
     for name in no_features:
         column_of(table, name)
+    numeric, categorical, left_out = draft_features(table, no_features)
+    numeric += [name for name in sparse if name not in no_features]
+    if not numeric and not categorical:
+        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
+        raise ConfigError(f"no column can be a feature{reasons}")
+    values = {"label": label, "positive": target.positive, "classes": target.classes}
+    values |= {"weight": weight, "base_margin": base_margin}
+    schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
+    return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
+
+
+def draft_features(
+    table: "pa.Table", exclude: Sequence[str] = ()
+) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
+    """The columns that are numbers; those that are categories, with their levels; and those that can be no
+    feature, with the reason."""
     numeric: list[str] = []
     categorical: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
     for name in table.column_names:
-        if name in no_features:
+        if name in exclude:
             continue
         use = _use(table.column(name), name)
         if use is None:
@@ -69,13 +103,7 @@ def draft_schema(
             left_out[name] = use
         else:
             categorical[name] = use
-    numeric += [name for name in sparse if name not in no_features]
-    if not numeric and not categorical:
-        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
-        raise ConfigError(f"no column can be a feature{reasons}")
-    values = {"label": label, "positive": positive, "weight": weight, "base_margin": base_margin}
-    schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
-    return Draft(schema, objective, left_out)
+    return numeric, categorical, left_out
 
 
 def split_by_site(table: "pa.Table", column: str) -> "dict[str, pa.Table]":
@@ -119,31 +147,68 @@ def split_by_weights(
     return {name: table.take(part) for name, part in zip(names, parts, strict=True)}
 
 
-def _objective(table: "pa.Table", label: str) -> tuple[str, str | None]:
-    """The objective that fits a label, and the label value that counts as 1 where it is not plain 1."""
+@dataclass(frozen=True)
+class _Target:
+    """What a label is to the model."""
+
+    objective: str
+    positive: str | None = None
+    classes: tuple[str, ...] = ()
+    num_class: int | None = None
+    few_numbers: int = 0
+
+
+def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
+    """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
+    from pyarrow import types
+
     column = column_of(table, label)
     try:
         values = numbers(column, label)
     except ConfigError:
+        if objective in LOSSES and objective not in _OF_CLASSES:
+            raise
         distinct = np.zeros(0, np.float32)
     else:
         distinct = np.unique(values[~np.isnan(values)])
-    if distinct.size > 2:
-        return "reg:squarederror", None
-    if distinct.tolist() == [0.0, 1.0]:
-        return "binary:logistic", None
+    if objective is None and distinct.size > 2 and not types.is_dictionary(column.type):
+        whole = distinct.size <= FEW_NUMBERS and bool((distinct == np.floor(distinct)).all())
+        return _Target("reg:squarederror", few_numbers=distinct.size if whole else 0)
+    if objective is not None and objective not in _OF_CLASSES:
+        return _Target(objective)
+    if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
+        return _Target("binary:logistic")
     codes, found = texts(column, label)
     if not found:
         raise ConfigError(f"label {label!r} has no values")
     if len(found) == 1:
         raise ConfigError(f"label {label!r} is constant: {listing(found)} in every row")
-    if len(found) > 2:
+    if objective is None:
+        objective = "binary:logistic" if len(found) == 2 else "multi:softprob"
+    if objective == "binary:logistic":
+        if len(found) > 2:
+            raise ConfigError(
+                f"label {label!r} has {len(found)} values, and binary:logistic is for two: {listing(found)}; "
+                "multi:softprob is for more"
+            )
+        counts = Counter(found[code] for code in codes[codes >= 0].tolist())
+        return _Target(objective, min(sorted(found, reverse=True), key=counts.__getitem__))
+    if len(found) > MAX_CLASSES:
         raise ConfigError(
-            f"label {label!r} has more than two values that are not numbers: {listing(found)}; "
-            "multiclass objectives are not supported"
+            f"label {label!r} has too many values to draft them as classes: {listing(found, 3)}; is it the "
+            f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
         )
-    counts = Counter(found[code] for code in codes[codes >= 0].tolist())
-    return "binary:logistic", min(sorted(found, reverse=True), key=counts.__getitem__)
+    if distinct.tolist() == list(range(len(found))):
+        return _Target(objective, num_class=len(found))
+    return _Target(objective, classes=tuple(sorted(found, key=_numbers_first)))
+
+
+def _numbers_first(text: str) -> tuple[bool, float, str]:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    return not math.isfinite(number), number if math.isfinite(number) else 0.0, text
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:

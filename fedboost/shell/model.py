@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost import __version__
 from fedboost.errors import ConfigError, PeerError
@@ -31,6 +32,7 @@ from fedboost.protocol.terms import Terms, nearest
 from fedboost.shell.files import write_atomically
 
 _PREFIX = "fedboost."
+_OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ class Model:
         return cls.from_bytes(data, str(path))
 
     def predict(self, data: Any, base_margin: Any = None) -> Float64:
-        """Predictions, float64 [rows], for a table (path, pandas, Arrow) or float32 [rows, features] array.
+        """Predictions, float64 [rows] ([rows, classes] for multi:softprob), for a table (path, pandas, Arrow)
+        or float32 [rows, features] array.
 
         A table needs the feature columns of the terms; values missing or never declared count as missing.
         base_margin: float32 [rows], the margins to add the trees to, as in XGBoost; where the terms name a
@@ -206,6 +209,24 @@ class Model:
         if base.shape != features.shape[:1] or self.booster.loss.outputs > 1:
             raise ConfigError(f"base margins of shape {base.shape}; {features.shape[0]} rows need one each")
         return self.booster.predict(features, base)
+
+    @property
+    def classes(self) -> tuple[str, ...] | tuple[int, ...]:
+        """What the labels are: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
+
+        With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
+        where labels are words; with multi:softprob a column for each.
+        """
+        if self.terms.objective not in _OF_CLASSES:
+            raise ConfigError(f"{self.terms.objective} predicts numbers, which have no classes: use predict")
+        return self.terms.columns.classes or tuple(range(self.terms.num_class or 2))
+
+    def predict_class(self, data: Any) -> npt.NDArray[Any]:
+        """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`
+        is what `predict` takes; ConfigError for objectives that have no classes."""
+        classes, of = np.array(self.classes), self.predict(data)
+        chosen: npt.NDArray[Any] = classes[np.argmax(of, axis=1) if of.ndim == 2 else (of > 0.5) + 0]
+        return chosen
 
     def shap_values(self, data: Any) -> Float64:
         """SHAP values of each row, for what `predict` takes: float64 [rows, features + 1], or [rows, outputs,

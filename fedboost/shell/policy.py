@@ -203,6 +203,7 @@ def summary(terms: Terms) -> str:
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
         "label": shown(terms.columns.label)
+        + (f", {terms.num_class} classes" if terms.num_class else "")
         + (f", weighted by {shown(weight)}" if weight else "")
         + (f", from base margin {shown(margin)}" if margin else ""),
         "features": f"{len(features)}: {_listed(map(shown, features))}",

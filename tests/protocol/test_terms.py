@@ -12,6 +12,7 @@ from fedboost.protocol.terms import Schema, Terms, nearest
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
 BASE = {"columns": COLUMNS, "parties": ["north", "south", "east"]}
 REGRESSION = "reg:squarederror"
+CLASSES = {"objective": "multi:softprob", "columns": {**COLUMNS, "classes": ["u", "v", "w"]}}
 
 OTHER = {
     "columns": {"label": "y", "numeric": ["b", "a"]},
@@ -135,9 +136,20 @@ def test_a_roster_that_cannot_shrink_is_refused():
 
 
 def test_every_column_changes_the_digest():
-    assert {key for change in OTHER_COLUMNS for key in change} == set(Schema.model_fields)
+    assert {"classes", *(key for change in OTHER_COLUMNS for key in change)} == set(Schema.model_fields)
     digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
     assert len(digests) == 1 + len(OTHER_COLUMNS)
+    other = {**CLASSES, "columns": {**COLUMNS, "classes": ["v", "u", "w"]}}
+    unnamed = {**CLASSES, "columns": COLUMNS, "num_class": 3}
+    assert len({terms(**one).digest for one in (CLASSES, other, unnamed)}) == 3
+
+
+def test_the_number_of_classes_follows_from_their_names():
+    named = terms(**CLASSES)
+    assert named.num_class == named.loss.outputs == 3
+    assert named.digest == terms(**CLASSES, num_class=3).digest
+    assert Terms.from_canonical(named.canonical()) == named
+    assert named.changed(rounds=3).num_class == 3
 
 
 TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}
@@ -278,6 +290,29 @@ def test_terms_are_frozen():
         ({"eval_metric": "error@1.5"}, "unknown eval_metric 'error@1.5'"),
         ({"eval_metric": "error@t"}, "eval_metric 'error@t' takes a number for t"),
         ({"eval_metric": "mae"}, "eval_metric mae does not fit objective binary:logistic; use logloss"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"]}},
+            "columns.classes needs objective multi:softprob, not binary:logistic; for two values set",
+        ),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"]}, "objective": REGRESSION},
+            "columns.classes needs objective multi:softprob, not reg:squarederror",
+        ),
+        (
+            {**CLASSES, "num_class": 4},
+            "num_class is 4, columns.classes names 3: leave num_class out",
+        ),
+        ({"columns": {**COLUMNS, "classes": ["u"]}}, "columns: classes must be two label values or more"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "u"]}},
+            "columns: classes must be two label values or more",
+        ),
+        ({"columns": {**COLUMNS, "classes": ["u", ""]}}, "class '' is no label value: it counts as missing"),
+        ({"columns": {**COLUMNS, "classes": ["u", "v\n"]}}, r"class 'v\n' is not one line of text"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"], "positive": "u"}},
+            "columns: positive is for labels of two values, classes for more: take one away",
+        ),
         (
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
             "100 trees a round of depth 12 are too many",

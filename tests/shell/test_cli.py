@@ -9,6 +9,7 @@ import sys
 import time
 import tomllib
 from contextlib import redirect_stdout
+from csv import reader
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +31,7 @@ from fedboost.wire import codec
 COMMANDS = (
     "demo",
     "simulate",
+    "compare",
     "aggregator",
     "party",
     "train",
@@ -269,6 +271,43 @@ def test_predict_writes_what_the_model_predicts(folder):
     assert (folder / "p.csv").read_text() == printed
 
 
+def test_classes_from_drafted_terms_to_predictions(folder):
+    """The names are those of the label, however a CSV has to spell them."""
+    names = {"a": "north, east", "b": 'the "b"', "c": "prediction"}
+    wards = [names[ward] for ward in rows().column("ward").to_pylist()]
+    csv.write_csv(rows().set_column(WARD, "ward", pa.array(wards)), "rows.csv")
+    end = done("terms", "rows.csv", "--label", "ward", "--site", "site", "--out", "new.toml")
+    assert "ward has 3 classes: 'north, east', 'prediction', 'the \"b\"'" in end.err
+    text = (folder / "new.toml").read_text()
+    assert "num_class" not in text
+    (folder / "new.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
+    done("simulate", "new.toml", "--data", "rows.csv", "--site", "site", "--out", "m.json")
+    model = Model.load("m.json")
+    assert len(model.booster.trees) == 6
+    header, *lines = reader(io.StringIO(done("predict", "m.json", "rows.csv").out))
+    assert header == ["prediction_", "north, east", "prediction", 'the "b"']
+    assert [[float(cell) for cell in line[1:]] for line in lines] == model.predict("rows.csv").tolist()
+    assert [line[0] for line in lines] == model.predict_class("rows.csv").tolist()
+    done("predict", "m.json", "rows.csv", "--out", "p.csv")
+    assert len((folder / "p.csv").read_text().splitlines()) == rows().num_rows + 1
+
+
+def test_numbers_are_drafted_as_classes_only_when_told(folder):
+    scores = pa.array(np.arange(rows().num_rows) % 4)
+    csv.write_csv(rows().append_column("score", scores), "rows.csv")
+    asked = ("terms", "rows.csv", "--label", "score")
+    end = done(*asked)
+    assert 'objective = "reg:squarederror"' in end.out
+    assert (
+        "score holds 4 whole numbers, taken for amounts; if they stand for classes: --objective mul"
+        in end.err
+    )
+    end = done(*asked, "--objective", "multi:softprob")
+    assert "num_class = 4" in end.out
+    assert "amounts" not in end.err
+    assert "did you mean" in fedboost(*asked, "--objective", "multi:softprop").err
+
+
 def test_predict_needs_no_label_and_takes_new_levels_for_missing(folder):
     done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
     table = rows().drop_columns(["y", "site"])
@@ -499,6 +538,17 @@ def test_the_demo_of_ones_own_table(folder, options, names):
     tables = {name: folder / "d" / f"{name}.csv" for name in names}
     again = simulate(read_terms(folder / "d" / "terms.toml"), tables).model
     assert again == Model.load(last["model"])
+
+
+@pytest.mark.slow
+def test_the_demo_of_classes(folder):
+    options = ("--label", "ward", "--site", "site", "--rounds", "2", "--out", "d", "--json")
+    last = objects(done("demo", "--data", "rows.csv", *options).out)[-1]
+    assert last["equal"] is True
+    scores = last["held_out"]
+    assert scores["federated"] == scores["pooled"]
+    assert set(scores["north alone"]) == {"mlogloss", "merror"}
+    assert Model.load(last["model"]).classes == ("a", "b", "c")
 
 
 @pytest.mark.slow

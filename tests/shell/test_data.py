@@ -609,6 +609,53 @@ def test_labels_that_do_not_fit_positive() -> None:
     )
 
 
+KINDS = terms("multi:softprob", numeric=["x"], classes=["b", "a", "10", "true"])
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        (["a", "b", "10", "a"], [1, 0, 2, 1]),
+        (["a"], [1]),
+        ([10, 10], [2, 2]),
+        ([10.0, 10.0], [2, 2]),
+        ([True], [3]),
+        (pa.array(["10", "b", "10"]).dictionary_encode(), [2, 0, 2]),
+    ],
+)
+def test_a_label_is_the_place_of_its_class(values: Any, label: list[int]) -> None:
+    table = pa.table({"x": [1] * len(values), "y": values})
+    assert same(to_shard(table, KINDS, "north").label, label)
+
+
+def test_labels_that_are_no_class() -> None:
+    table = pa.table({"x": [1, 2, 3], "y": ["b", "a", "A"]})
+    assert refusal(table, KINDS) == (
+        "column 'y' is the label, and has a value that is none of columns.classes ('b', 'a', '10', 'true'); "
+        "add it there, or drop its rows: it is 'A' in row 3"
+    )
+    for missing in (["b", None], ["b", ""], [10.0, NAN]):
+        assert refusal(pa.table({"x": [1, 2], "y": missing}), KINDS) == (
+            "label 'y' has missing values, fill them in or drop their rows: the first is in row 2"
+        )
+
+
+def test_classes_that_are_numbers_or_words() -> None:
+    of = Terms.read(
+        {"objective": "multi:softprob", "num_class": 3, "columns": {"label": "y", "numeric": ["x"]}}
+    )
+    assert to_shard(pa.table({"x": [1, 2], "y": [2.0, 0.0]}), of, "north").label.tolist() == [2, 0]
+    hint = "; set classes under [columns] to the list of label values"
+    assert refusal(pa.table({"x": [1, 2], "y": [1, 3]}), of) == (
+        f"column 'y' is the label of multi:softprob, which takes whole numbers from 0 to 2{hint}: "
+        "it is 3 in row 2"
+    )
+    assert refusal(pa.table({"x": [1], "y": ["u"]}), of) == (
+        f"label column 'y' is string here, the terms say numeric{hint}: "
+        "the first value that is not a number is 'u' in row 1"
+    )
+
+
 # Weights
 
 
@@ -835,6 +882,13 @@ def planted(name: str, cell: object, usual: object = 1) -> pa.Table:
             WORDS,
             "column 'y' is struct here, categorical takes text, numbers or booleans",
             "",
+        ),
+        (
+            planted("y", SECRET, "a"),
+            KINDS,
+            "column 'y' is the label, and has a value that is none of columns.classes "
+            "('b', 'a', '10', 'true'); add it there, or drop its rows",
+            f"it is '{SECRET}' in row {ROW}",
         ),
         (planted("w", None), WEIGHTED, f"weight 'w' {MISSING}", FIRST),
         (

@@ -111,6 +111,14 @@ def test_the_page_on_models(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
 
 
+def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "docs" / "estimators.md", "python")
+    exec(compile(code, "estimators.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("[0 1 2] ")
+    assert fb.Model.load("model.json").parties == ("east", "north", "south")
+
+
 def test_every_command_of_every_page_exists():
     """Each command of each page parses, its paths and addresses apart."""
     from typer.main import get_command

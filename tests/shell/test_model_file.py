@@ -4,6 +4,7 @@ import json
 import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyarrow import csv
 from sites import rows, shared_out, terms
@@ -118,6 +119,39 @@ def test_terms_with_base_margins_want_a_model_that_begins_with_its_constant(mode
     attributes["fedboost.terms"] = json.dumps(terms)
     with pytest.raises(ConfigError, match="the trees and the terms in the file do not belong together"):
         Model.from_bytes(json.dumps(document, separators=(",", ":")).encode())
+
+
+WARDS = {"label": "ward", "numeric": ["age", "dose"], "classes": ["c", "a", "b"]}
+
+
+def test_classes_are_named_and_chosen(tmp_path):
+    of_wards = simulate(terms(objective="multi:softprob", columns=WARDS), shared_out(2)).model
+    of_wards.save(tmp_path / "model.json")
+    loaded = Model.load(tmp_path / "model.json")
+    assert loaded.classes == ("c", "a", "b")
+    shares = loaded.predict(rows())
+    assert shares.shape == (rows().num_rows, 3)
+    assert np.abs(shares.sum(axis=1) - 1).max() < 1e-12
+    chosen = [("c", "a", "b")[row.index(max(row))] for row in shares.tolist()]
+    assert loaded.predict_class(rows()).tolist() == chosen
+    assert len(set(chosen)) == 3
+    table = rows().append_column("kind", pa.array(np.arange(rows().num_rows) % 3))
+    columns = {"label": "kind", "numeric": ["age"]}
+    numbered = simulate(terms(objective="multi:softprob", num_class=4, columns=columns), [table]).model
+    assert numbered.classes == (0, 1, 2, 3)
+    chosen = numbered.predict_class(table)
+    assert chosen.tolist() == np.argmax(numbered.predict(table), axis=1).tolist()
+
+
+def test_two_classes_and_none(model):
+    assert model.classes == (0, 1)
+    chosen = model.predict_class(rows())
+    assert chosen.tolist() == [int(share > 0.5) for share in model.predict(rows()).tolist()]
+    assert set(chosen.tolist()) == {0, 1}
+    amounts = simulate(terms(objective="reg:squarederror"), shared_out(2)).model
+    for ask in (lambda: amounts.classes, lambda: amounts.predict_class(rows())):
+        with pytest.raises(ConfigError, match="reg:squarederror predicts numbers, which have no classes"):
+            ask()
 
 
 @pytest.mark.parametrize("shape", [(4,), (4, 2), (4, 4), (1, 3, 1)])

@@ -221,6 +221,13 @@ def test_a_person_is_asked_about_terms_that_no_other_rule_refuses():
     assert refused(rules, offered()) == 'approval = "ask", and nobody can be asked'
 
 
+def test_the_summary_counts_classes():
+    columns = {"label": "kind", "classes": ["u", "v", "w"], "numeric": ["x"]}
+    of_three = offered(objective="multi:softprob", columns=columns)
+    assert "label       kind, 3 classes" in summary(of_three).splitlines()
+    assert "classes" not in summary(offered())
+
+
 def test_the_summary_says_what_is_to_be_decided_on():
     numeric = [f"column {i}" for i in range(11)]
     agreement = offered(columns={"label": "y", "weight": "w", "numeric": numeric}, rounds=17, max_depth=5)

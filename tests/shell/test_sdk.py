@@ -45,6 +45,14 @@ def test_terms_are_drafted_from_a_table(tmp_path):
     assert fb.Terms.draft(numbers, label="y").objective == "reg:squarederror"
 
 
+def test_a_draft_of_classes():
+    words = fb.Terms.draft(rows().drop_columns(["site"]), label="ward")
+    assert (words.objective, words.columns.classes) == ("multi:softprob", ("a", "b", "c"))
+    numbers = {"x": np.arange(30.0), "y": np.arange(30) % 3}
+    assert fb.Terms.draft(numbers, label="y").objective == "reg:squarederror"
+    assert fb.Terms.draft(numbers, label="y", objective="multi:softprob").num_class == 3
+
+
 def test_a_draft_takes_the_settings_of_the_terms_and_no_others():
     with pytest.raises(fb.ConfigError, match=r"'eta'.*did you mean learning_rate"):
         fb.Terms.draft(rows(), label="y", eta=0.1)

@@ -92,6 +92,19 @@ def test_faults_are_told_in_the_usual_words(folder):
         to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
 
 
+def test_classes_are_those_of_a_table_in_memory(folder):
+    schema = {"label": "ward", "numeric": ["age", "dose"], "classes": ["c", "a", "b"]}
+    wanted = terms(["north"], objective="multi:softprob", columns=schema)
+    one, other = to_shard(rows(), wanted, "north"), to_shard(kept(folder, rows()), wanted, "north")
+    assert set(one.label.tolist()) == {0, 1, 2}
+    assert one.label.tolist() == other.label[:].tolist()
+    less = terms(["north"], objective="multi:softprob", columns={**schema, "classes": ["a", "b"]})
+    row = rows().column("ward").to_pylist().index("c") + 1
+    assert row < 11
+    with pytest.raises(Misfit, match=rf"none of columns.classes \('a', 'b'\).* it is 'c' in row {row}$"):
+        to_shard(kept(folder, rows()), less, "north")
+
+
 def test_levels_nobody_declared_are_counted_over_all_parts(folder):
     wanted = terms()
     ((name, levels),) = list(wanted.columns.categorical.items())[:1]

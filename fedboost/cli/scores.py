@@ -1,0 +1,87 @@
+"""How good a model is on rows it was not trained on: the metrics of each round, on held-out rows.
+
+Promises: a figure is the metric that training reports, of these rows.
+Refuses: rows that do not fit the terms (Refused), a table of other sites than the terms name (ConfigError).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64, Int64, Scale
+from fedboost.gbdt import metrics
+from fedboost.gbdt.bins import Float32
+from fedboost.protocol.terms import Terms
+from fedboost.shell.data import listing, to_shard
+from fedboost.shell.draft import split_by_site
+from fedboost.shell.model import Model
+from fedboost.shell.sparse import SparseTable
+
+_SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
+_WEIGHT_BITS = 24
+
+
+def shown_metrics(terms: Terms) -> tuple[str, ...]:
+    """The metrics that models under these terms are compared by, the one that decides first."""
+    return terms.eval_metric or _SHOWN.get(terms.objective, terms.metrics)
+
+
+def unprotected(terms: Terms) -> Terms:
+    """The same model from rows that are all here: there is nobody to hide them from, and nobody to lose."""
+    return terms.changed(protection="plain", parties=[], on_loss="wait", quorum=None)
+
+
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+    """Each site's rows by the column that names it. ConfigError if the terms name other parties."""
+    if isinstance(table, SparseTable):
+        raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
+    sites = split_by_site(table, column)
+    if terms.parties and set(terms.parties) != set(sites):
+        raise ConfigError(
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
+            f"names {listing(list(sites))}"
+        )
+    return sites
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Rows to compare models on, as the terms read them: float32 [rows, features], [rows], [rows], [rows]."""
+
+    features: Float32
+    label: Float32
+    weight: Float32
+    base_margin: Float32 | None
+
+    @classmethod
+    def of(cls, table: Any, terms: Terms, name: str) -> "HeldOut":
+        """The rows of a table, called `name` in an error."""
+        shard = to_shard(table, terms, name)
+        features = np.column_stack([column[:] for column in shard.columns])
+        return cls(features, shard.label, shard.weight, shard.base_margin)
+
+    def sums(
+        self, model: Model, names: tuple[str, ...], groups: Sequence[Any] = (slice(None),)
+    ) -> tuple[Int64, Scale]:
+        """What the metrics sum over each group of rows, int64 [groups, cells], and the scale of weights: sums
+        of groups add, and `metrics.values` makes the metrics of them."""
+        margin: Float64 = model.booster.margins(self.features, self.base_margin)
+        loss, heaviest = model.terms.loss, float(self.weight.max(initial=0.0))
+        known = model.terms.known_weight_scale
+        scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
+
+        def of(rows: Any) -> Int64:
+            some = np.ascontiguousarray(margin[..., rows])
+            return metrics.sums(names, loss, some, self.label[rows], self.weight[rows], scale)
+
+        return np.array([of(rows) for rows in groups]), scale
+
+
+def score(model: Model, rows: HeldOut, names: tuple[str, ...]) -> dict[str, float]:
+    """Metric name to its value on these rows."""
+    (total,), scale = rows.sums(model, names)
+    return metrics.values(names, total, scale)

@@ -1,0 +1,312 @@
+"""`fedboost compare`: the figures are those of the rows held out, and the conclusion is what they say."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from sites import fedboost
+from sklearn.metrics import log_loss, roc_auc_score
+
+from fedboost.cli import compare
+from fedboost.cli.compare import GROUPS, Trial, percentiles
+from fedboost.cli.scores import HeldOut, score, unprotected
+from fedboost.protocol.terms import Terms
+from fedboost.shell.config import terms_to_toml
+from fedboost.shell.simulation import simulate
+
+SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}
+SITES = {"like-1": 100, "like-2": 1500, "other": 40, "one-label": 30, "tiny": 10}
+"""Rows of sites with one rule, of one with the opposite rule, one of a single label, and one of few rows."""
+
+
+def table(sites=SITES, kind="binary"):
+    draw = np.random.default_rng(1)
+    site = np.repeat(list(sites), list(sites.values()))
+    x = draw.normal(size=(site.size, 6))
+    signal = x.sum(axis=1) * np.where(site == "other", -1, 1) * 2
+    noisy = signal + draw.normal(size=site.size)
+    y = {
+        "binary": np.where(site == "one-label", 1, (noisy > 0).astype(int)),
+        "number": np.where(site == "one-label", 7, 1000 * noisy),
+        "classes": np.array(["low", "mid", "top"])[np.digitize(noisy, [-1, 1])],
+    }[kind]
+    return pa.table({**{f"x{i}": column for i, column in enumerate(x.T)}, "site": site, "y": y})
+
+
+COLUMNS = {"label": "y", "numeric": [f"x{i}" for i in range(6)]}
+OBJECTIVES = {
+    "binary": {},
+    "number": {"objective": "reg:squarederror"},
+    "classes": {"objective": "multi:softprob", "columns": {**COLUMNS, "classes": ["low", "mid", "top"]}},
+}
+
+
+def agreed(kind="binary", **settings):
+    return Terms.read({"columns": COLUMNS, **SMALL, **OBJECTIVES[kind], **settings})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compare, "SAMPLES", 200)
+    csv.write_csv(table(), "all.csv")
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreed()))
+    return tmp_path
+
+
+MOST = ("--seeds", "1", "--held-out", "0.7")
+ASKED = ("compare", "terms.toml", "--data", "all.csv", "--site", "site")
+
+
+def compared(*options):
+    end = fedboost(*ASKED, *options, "--json")
+    assert end.code == 0, end.err
+    *sites, last = [json.loads(line) for line in end.out.splitlines()]
+    assert last.pop("event") == "done"
+    return {one["site"]: one for one in sites}, last
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory):
+    """What two splits come to, as JSON and for people."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("twice"))
+        patch.setattr(compare, "SAMPLES", 200)
+        csv.write_csv(table(), "all.csv")
+        Path("terms.toml").write_text(terms_to_toml(agreed()))
+        options = (*MOST, "--seeds", "2")
+        sites, last = compared(*options)
+        return sites, last, fedboost(*ASKED, *options)
+
+
+def test_it_says_for_whom_joining_is_worth_it_and_for_whom_not(twice):
+    sites, last, _ = twice
+    assert list(sites) == sorted(SITES)
+    assert {name: one["verdict"] for name, one in sites.items()} == {
+        "like-1": "worth it",
+        "like-2": "not worth it",  # the others are few, and some of them have another rule
+        "one-label": "cannot train alone",
+        "other": "not worth it",
+        "tiny": "too few rows",
+    }
+    for verdict, names in last["verdicts"].items():
+        assert names == [name for name, one in sites.items() if one["verdict"] == verdict]
+    assert (last["equal"], last["splits"], last["held_out"]) == (True, 2, 0.7)
+    for name, one in sites.items():
+        assert (one["rows"], one["held_out"]) == (SITES[name], SITES[name] * 7 // 10)
+        assert one["held_out"] < one["different_held_out"] <= one["rows"]
+        assert one["models"]["federated"] == one["models"]["pooled"]
+        assert ("alone" in one["models"]) == bool(one["better_by"])
+    for one in (sites["like-1"], sites["other"]):
+        assert one["decided_by"] == "logloss"
+        for metric, sign in {"logloss": -1, "auc": 1, "error": -1}.items():
+            gain = one["models"]["federated"][metric]["value"] - one["models"]["alone"][metric]["value"]
+            assert one["better_by"][metric]["value"] == pytest.approx(sign * gain, abs=1e-12)
+            assert one["better_by"][metric]["low"] <= one["better_by"][metric]["value"]
+            assert one["better_by"][metric]["value"] <= one["better_by"][metric]["high"]
+    assert sites["like-1"]["better_by"]["logloss"]["low"] > 0
+    assert sites["like-1"]["better_by"]["auc"]["value"] > 0
+    assert sites["other"]["better_by"]["logloss"]["high"] < 0
+
+
+def test_people_read_a_table_and_a_sentence_for_each_site(twice):
+    sites, _, end = twice
+    assert end.code == 0, end.err
+    assert max(map(len, end.out.splitlines())) <= 80
+    joined = " ".join(end.out.split())
+    for one in sites.values():
+        assert one["sentence"] in joined
+    assert "Joining is worth it for like-1: logloss 0." in joined
+    assert "Joining is NOT worth it for other: logloss " in joined
+    assert "one-label has no model alone (the label is 1 in every row of every party" in joined
+    assert f"tiny has too few rows to say: {sites['tiny']['different_held_out']} different ones" in joined
+    assert (
+        "YES for 1 (like-1); NO for 2 (like-2, other); there is no model alone for 1 (one-label);" in joined
+    )
+    assert "federated == pooled in every split: yes" in joined
+    blocks = end.out.split("\n\n")
+    other = next(block.splitlines() for block in blocks if block.startswith("other: 40 rows, 28 held out"))
+    assert other[1].split() == ["logloss", "auc", "error"]
+    assert [line.split("  ")[0].strip() or line.split()[:2] for line in other[2:6]] == [
+        "alone",
+        "federated",
+        "pooled",
+        "better by",
+    ]
+    shown = [float(figure) for figure in other[5].split()[2:]]
+    assert shown == pytest.approx([of["value"] for of in sites["other"]["better_by"].values()], abs=1e-4)
+    assert end.err.startswith("training 1/14: split 1, federated\n")
+
+
+def test_the_same_question_has_the_same_answer_and_another_split_another(folder):
+    csv.write_csv(table({"north": 60, "south": 60}), "all.csv")
+    sites, _ = compared("--seeds", "1")
+    assert compared("--seeds", "1")[0] == sites
+    other, _ = compared("--seeds", "1", "--held-out", "0.4")
+    assert other["south"]["held_out"] == 24
+    assert other["south"]["models"] != sites["south"]["models"]
+
+
+@pytest.mark.parametrize(("kind", "names"), [("number", ["rmse"]), ("classes", ["mlogloss", "merror"])])
+def test_numbers_and_classes(folder, kind, names):
+    csv.write_csv(table(kind=kind), "all.csv")
+    (folder / "terms.toml").write_text(terms_to_toml(agreed(kind)))
+    sites, last = compared(*MOST)
+    assert last["equal"] is True
+    for one in sites.values():
+        assert list(one["models"]["pooled"]) == names
+    assert sites["like-1"]["models"]["federated"][names[0]]["value"] > 0
+    assert sites["other"]["verdict"] == "not worth it"
+
+
+def test_the_metrics_are_those_of_the_terms(folder):
+    (folder / "terms.toml").write_text(terms_to_toml(agreed(eval_metric=["auc"])))
+    sites, _ = compared(*MOST)
+    assert sites["other"]["decided_by"] == "auc"
+    assert list(sites["other"]["better_by"]) == ["auc"]
+    assert sites["other"]["verdict"] == "not worth it"  # more is better
+
+
+def test_terms_of_a_network_are_compared_without_it(folder):
+    names = ["east", "north", "south", "west", "centre"]
+    csv.write_csv(table(dict.fromkeys(names, 40)), "all.csv")
+    (folder / "terms.toml").write_text(
+        terms_to_toml(agreed(parties=names, on_loss="shrink", quorum=4, vote_top_k=1))
+    )
+    sites, last = compared("--seeds", "1")
+    assert set(sites) == set(names)
+    assert last["equal"] is False  # votes depend on who has which rows
+    assert "federated == pooled: no" in fedboost(*ASKED, "--seeds", "1").out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--held-out", "0"), "--held-out is 0: give a share between 0 and 1"),
+        (("--held-out", "1"), "--held-out is 1: give a share between 0 and 1"),
+        (("--site", "sites"), "column 'sites' is missing: did you mean site?"),
+        (("--data", "one.csv"), "column 'site' of one.csv names one site: there is nobody to join"),
+        (("--data", "bad.csv"), "it is 5 in row 3"),
+        (("--data", "bad.libsvm"), "bad.libsvm: a sparse table has no column of names"),
+        (
+            ("named.toml",),
+            "named.toml names the parties 'north', 'south', column 'site' of all.csv names 'like-1'",
+        ),
+    ],
+)
+def test_what_is_refused(folder, options, said):
+    csv.write_csv(table({"north": 30}), "one.csv")
+    bad = table({"north": 30, "south": 30})
+    labels = [5 if row == 2 else label for row, label in enumerate(bad["y"].to_pylist())]
+    (folder / "bad.libsvm").write_text("1 0:1\n0 1:1\n")
+    csv.write_csv(bad.set_column(7, "y", pa.array(labels)), "bad.csv")
+    (folder / "named.toml").write_text(terms_to_toml(agreed(parties=["north", "south"], protection="plain")))
+    asked = ("compare", *options[:1], *ASKED[2:]) if len(options) == 1 else (*ASKED, *options)
+    end = fedboost(*asked)
+    assert end.code == 2
+    assert end.out == ""
+    assert end.err.startswith("fedboost: ")
+    assert end.err.count("\n") == 1
+    assert said in end.err
+
+
+# ---- what the figures are ---------------------------------------------------------------------------
+
+
+def two_models():
+    """Two models of unlike quality, and rows neither has seen."""
+    rows = table({"north": 1300})
+    train, rest = rows.slice(0, 200), rows.slice(200)
+    wanted = unprotected(agreed())
+    models = {
+        "alone": simulate(wanted.changed(rounds=1), [train]).model,
+        "federated": simulate(wanted, [train]).model,
+    }
+    return models, rest, wanted
+
+
+@pytest.mark.parametrize("count", [400, 1100])
+def test_the_interval_is_that_of_the_paired_differences_of_rows(count):
+    """Beside the mean of the differences and its standard error, for single rows and for groups of them."""
+    models, rows, wanted = two_models()
+    assert 400 < GROUPS < 1100
+    trial = Trial("north", rows.slice(0, count), 0.9, 0)
+    _, held = trial.split(0)
+    assert held.size == round(count * 0.9)
+    trial.score({**models, "pooled": models["federated"]}, wanted, held, ("logloss", "auc"))
+    found = trial.compared(("logloss", "auc"))
+    label = rows["y"].to_numpy()[held]
+    shares = {name: model.predict(rows.take(held)) for name, model in models.items()}
+    for name, share in shares.items():
+        assert found.models[name]["logloss"].value == pytest.approx(log_loss(label, share), abs=1e-5)
+        assert found.models[name]["auc"].value == pytest.approx(roc_auc_score(label, share), abs=5e-3)
+    lost = {name: -np.log(np.where(label == 1, share, 1 - share)) for name, share in shares.items()}
+    differences = lost["alone"] - lost["federated"]
+    error = differences.std() / math.sqrt(held.size)
+    gain = found.better_by["logloss"]
+    assert gain.value == pytest.approx(differences.mean(), abs=1e-5)
+    assert gain.high - gain.low == pytest.approx(2 * 1.96 * error, rel=0.12)
+    assert (gain.high + gain.low) / 2 == pytest.approx(gain.value, abs=error / 2)
+    unpaired = found.models["alone"]["logloss"]
+    assert unpaired.high - unpaired.low == pytest.approx(
+        2 * 1.96 * lost["alone"].std() / math.sqrt(held.size), rel=0.12
+    )
+
+
+def test_splits_are_averaged_and_a_row_that_is_held_out_twice_is_one_row():
+    models, rows, wanted = two_models()
+    once, twice = (Trial("north", rows.slice(0, 300), 0.5, 0) for _ in range(2))
+    _, held = once.split(0)
+    scored = {**models, "pooled": models["federated"]}
+    once.score(scored, wanted, held, ("logloss",))
+    for _ in range(2):
+        twice.score(scored, wanted, held, ("logloss",))
+    assert once.compared(("logloss",)) == twice.compared(("logloss",))
+    _, others = once.split(1)
+    assert set(others) != set(held)
+    mixed = Trial("north", rows.slice(0, 300), 0.5, 0)
+    for some in (held, others):
+        mixed.score(scored, wanted, some, ("logloss",))
+    alone = mixed.compared(("logloss",))
+    parts = [
+        score(models["alone"], HeldOut.of(rows.take(some), wanted, "x"), ("logloss",))
+        for some in (held, others)
+    ]
+    mean = sum(part["logloss"] for part in parts) / 2
+    assert alone.models["alone"]["logloss"].value == pytest.approx(mean, abs=1e-12)
+    assert alone.different == len({*held, *others})
+
+
+def test_a_split_trains_on_the_rows_it_does_not_hold_out():
+    rows = table({"north": 101}).append_column("row", pa.array(np.arange(101)))
+    trial = Trial("north", rows, 0.25, 3)
+    train, held = trial.split(7)
+    assert sorted([*train["row"].to_pylist(), *held]) == list(range(101))
+    assert held.size == 25
+    assert Trial("north", rows.slice(0, 2), 0.99, 0).held_out == 1
+    assert Trial("north", rows.slice(0, 1), 0.9, 0).held_out == 0
+
+
+def test_few_rows_have_wider_intervals():
+    low, high = percentiles(100_000)
+    assert (low, high) == (pytest.approx(2.5, abs=0.01), pytest.approx(97.5, abs=0.01))
+    shares = [percentiles(rows)[0] for rows in range(1, 200)]
+    assert shares == sorted(shares)
+    assert shares[9] == pytest.approx(0.855, abs=0.02)  # Student's t of 9 degrees, by another library
+
+
+def test_weights_count():
+    _, rows, wanted = two_models()
+    weighted = rows.append_column("w", pa.array(np.random.default_rng(0).integers(1, 4, rows.num_rows)))
+    columns = {**COLUMNS, "weight": "w"}
+    model = simulate(wanted.changed(columns=columns), [weighted]).model
+    held = HeldOut.of(weighted, model.terms, "x")
+    repeated = weighted.take(np.repeat(np.arange(rows.num_rows), weighted["w"].to_numpy()))
+    plain = HeldOut.of(repeated, wanted, "x")
+    for metric in ("logloss", "auc", "error"):
+        of_weights = score(model, held, (metric,))[metric]
+        assert of_weights == pytest.approx(score(model, plain, (metric,))[metric], abs=1e-6)
