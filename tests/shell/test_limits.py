@@ -215,7 +215,7 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
     large = terms(["north"], columns=columns)
 
     async def scenario():
-        async with consortium(folder, {}, memory=0.5) as one:
+        async with consortium(folder, {}, memory=0.25) as one:
             refused = []
             for _ in range(3):
                 with pytest.raises(Refused) as caught:
