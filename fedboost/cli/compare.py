@@ -42,7 +42,7 @@ WORTH_THREADS = 50_000
 ENOUGH = 10
 """Fewer different rows than this say nothing of a site, whatever they are."""
 WIDTH, NAME, FIGURE = 79, 13, 11
-"""Columns of a line, of what stands before the figures, and of a figure."""
+"""Columns of a line, of what stands before the figures, and of a figure, if not its name is longer."""
 
 WORTH, NOT_WORTH, UNTOLD = "worth it", "not worth it", "cannot be told"
 ONLY_JOINED, TOO_FEW = "cannot train alone", "too few rows"
@@ -265,27 +265,29 @@ def _values(names: tuple[str, ...], total: Int64, scale: Scale) -> list[float]:
 def _print(one: Compared, names: tuple[str, ...], seeds: int) -> None:
     """A site's table and its sentence."""
     print(printable(f"{one.site}: {_count(one.rows, 'row')}, {one.held_out} held out" + _each(seeds)))
-    for first in range(0, len(names) if one.models else 0, _ABREAST):
-        some = names[first : first + _ABREAST]
+    width = max(FIGURE, 2 + max(map(len, names)))
+    abreast = (WIDTH - NAME) // width
+    for first in range(0, len(names) if one.models else 0, abreast):
+        some = names[first : first + abreast]
         digits = {name: _digits(one.models[POOLED][name].value) for name in some}
-        print(" " * NAME + "".join(f"{shorten(name, FIGURE - 1):>{FIGURE}}" for name in some))
+        print(" " * NAME + "".join(f"{name:>{width}}" for name in some))
         for model in (ALONE, FEDERATED, POOLED):
             if model in one.models:
-                _line(model, [_figure(one.models[model][name].value, digits[name]) for name in some])
+                _line(model, [_figure(one.models[model][name].value, digits[name]) for name in some], width)
         if one.better_by:
             for title, part in (("better by", "value"), ("  at least", "low"), ("  at most", "high")):
-                _line(title, [_figure(getattr(one.better_by[name], part), digits[name]) for name in some])
+                gains = [_figure(getattr(one.better_by[name], part), digits[name]) for name in some]
+                _line(title, gains, width)
     for line in textwrap.wrap(printable(_sentence(one, names[0])), WIDTH):
         print(line)
 
 
-def _line(title: str, figures: Sequence[str]) -> None:
-    print(f"{title:<{NAME}}" + "".join(f"{figure:>{FIGURE}}" for figure in figures))
+def _line(title: str, figures: Sequence[str], width: int) -> None:
+    print(f"{title:<{NAME}}" + "".join(f"{figure:>{width}}" for figure in figures))
 
 
 _NAMED = 8
 """Sites that are named in the last line of a kind."""
-_ABREAST = (WIDTH - NAME) // FIGURE
 _ORDER = (WORTH, NOT_WORTH, UNTOLD, ONLY_JOINED, TOO_FEW)
 
 

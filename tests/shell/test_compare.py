@@ -171,6 +171,31 @@ def test_the_metrics_are_those_of_the_terms(folder):
     assert sites["other"]["verdict"] == "not worth it"  # more is better
 
 
+def test_base_margins_count_and_names_of_metrics_are_whole(folder):
+    rows = table({"north": 60, "south": 60}).append_column("known", pa.array(np.linspace(-1, 1, 120)))
+    csv.write_csv(rows, "all.csv")
+    metric = "tweedie-nloglik@1.5"
+    given = {"objective": "count:poisson", "eval_metric": [metric, "rmse", "poisson-nloglik", "mae"]}
+    (folder / "terms.toml").write_text(
+        terms_to_toml(agreed(**given, columns={**COLUMNS, "base_margin": "known"}))
+    )
+    assert compared("--seeds", "1")[1]["equal"] is True
+    lines = fedboost(*ASKED, "--seeds", "1").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    block = lines[lines.index("north: 60 rows, 12 held out") :]
+    assert block[1].split() == [metric, "rmse", "poisson-nloglik"]
+    assert block[8].split() == ["mae"]
+    # The model of a split that holds nearly nothing out, on rows it has seen.
+    trial = Trial("north", rows, 0.5, 0)
+    _, held = trial.split(0)
+    wanted = unprotected(agreed(**given, columns={**COLUMNS, "base_margin": "known"}))
+    model = simulate(wanted, [rows]).model
+    trial.score(dict.fromkeys(("alone", "federated", "pooled"), model), wanted, held, ("mae",))
+    label, share = rows["y"].to_numpy()[held], model.predict(rows.take(held))
+    found = trial.compared(("mae",)).models["pooled"]["mae"].value
+    assert found == pytest.approx(np.abs(label - share).mean(), abs=1e-6)
+
+
 def test_terms_of_a_network_are_compared_without_it(folder):
     names = ["east", "north", "south", "west", "centre"]
     csv.write_csv(table(dict.fromkeys(names, 40)), "all.csv")
