@@ -10,12 +10,12 @@ from fedboost.cli.show import notice_undeclared, print_json, printable
 from fedboost.cli.tables import write
 from fedboost.errors import ConfigError
 from fedboost.gbdt.model import IMPORTANCES
-from fedboost.shell.data import read_table, to_features
+from fedboost.shell.data import read_table, to_base_margin, to_features
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
 
 BIAS = "bias"
-OUTPUT = "output"
+CLASS = "class"
 
 
 def run_explain(
@@ -76,13 +76,14 @@ def _shap(model_file: Path, data: Path, out: Path | None) -> None:
         check_writable(out, model_file, data)
     model = Model.load(model_file)
     table = read_table(data)
-    values = model.booster.contributions(to_features(table, model.terms.columns, str(data)))
+    base_margin = to_base_margin(table, model.terms, str(data))
+    values = model.booster.contributions(to_features(table, model.terms.columns, str(data)), base_margin)
     notice_undeclared(table, model.terms.columns)
-    several = values.ndim == 3
+    classes = [[name] for name in model.classes] if values.ndim == 3 else [[]]
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([*([OUTPUT] if several else []), *model.booster.features, BIAS])
+    lines.writerow([*([CLASS] if values.ndim == 3 else []), *model.booster.features, BIAS])
     for row in values:
-        for output, of_output in enumerate(np.atleast_2d(row).tolist()):
-            lines.writerow([*([output] if several else []), *of_output])
+        for name, of_class in zip(classes, np.atleast_2d(row).tolist(), strict=True):
+            lines.writerow([*name, *of_class])
     write(text.getvalue(), out)

@@ -132,13 +132,13 @@ class Booster:
         score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
 
-    def contributions(self, features: Float32) -> Float64:
+    def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: what each feature adds
         to the margin of each row, and last what the margin is where no feature is known. They add up to the
-        margin. For float32 [rows, features] (NaN = missing)."""
+        margin. For what `margins` takes."""
         rows = np.ascontiguousarray(features, np.float32)
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
-        out[:, :, -1] = self.constant
+        out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
         if self.trees:
             for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
                 shap.add_contributions(rows, nodes, cover, number, out)

@@ -181,34 +181,8 @@ class Model:
         base_margin: float32 [rows], the margins to add the trees to, as in XGBoost; where the terms name a
         column of them, a table has it, and an array of features needs it.
         """
-        from fedboost.shell.data import as_table, to_base_margin, to_features
-        from fedboost.shell.sparse import SparseTable
-
-        if isinstance(data, np.ndarray):
-            rows = self._checked(data)
-            if base_margin is None and self.terms.columns.base_margin is not None:
-                raise ConfigError(
-                    "the model was trained with base margins: give base_margin with an array, column "
-                    f"{self.terms.columns.base_margin!r} of its rows"
-                )
-            return self._predict(rows, base_margin)
-        source = str(data) if isinstance(data, (str, Path)) else "table"
-        table = as_table(data)
-        if base_margin is None:
-            base_margin = to_base_margin(table, self.terms, source)
-        features = partial(to_features, schema=self.terms.columns, source=source)
-        if base_margin is not None:
-            return self._predict(features(table), base_margin)
-        parts = table.parts() if isinstance(table, SparseTable) else [table]
-        return np.concatenate([self.booster.predict(features(part)) for part in parts])
-
-    def _predict(self, features: Float32, base_margin: Any) -> Float64:
-        if base_margin is None:
-            return self.booster.predict(features)
-        base = np.asarray(base_margin, np.float32)
-        if base.shape != features.shape[:1] or self.booster.loss.outputs > 1:
-            raise ConfigError(f"base margins of shape {base.shape}; {features.shape[0]} rows need one each")
-        return self.booster.predict(features, base)
+        rows = self._rows(data, base_margin)
+        return np.concatenate([self.booster.predict(part, base) for part, base in rows()])
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
@@ -228,7 +202,7 @@ class Model:
         chosen: npt.NDArray[Any] = classes[np.argmax(of, axis=1) if of.ndim == 2 else (of > 0.5) + 0]
         return chosen
 
-    def shap_values(self, data: Any) -> Float64:
+    def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
         """SHAP values of each row, for what `predict` takes: float64 [rows, features + 1], or [rows, outputs,
         features + 1] where a row has several outputs.
 
@@ -236,30 +210,31 @@ class Model:
         a count of it), and last the bias, which is what the margin is where no feature is known. A row's add
         up to its margin.
         """
-        return np.concatenate([self.booster.contributions(part) for part in self._features(data)()])
+        rows = self._rows(data, base_margin)
+        return np.concatenate([self.booster.contributions(part, base) for part, base in rows()])
 
     def partial_dependence(
-        self, data: Any, feature: str, grid: Iterable[Any] | None = None
+        self, data: Any, feature: str, grid: Iterable[Any] | None = None, base_margin: Any = None
     ) -> tuple[list[Any], Float64]:
         """A grid of values of a feature, and the mean prediction over the rows of `data` with each of them in
         the feature's column: float64 [grid], or [grid, outputs].
 
-        data: what `predict` takes. grid: numbers, or of a categorical feature levels; None counts as missing.
-        Unless given, the declared levels, the distinct values, or where they are many 100 numbers between the
-        5 % and 95 % quantiles.
+        data, base_margin: what `predict` takes. grid: numbers, or of a categorical feature levels; None
+        counts as missing. Unless given, the declared levels, the distinct values, or where they are many 100
+        numbers between the 5 % and 95 % quantiles.
         """
         names = self.booster.features
         if feature not in names:
             raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
-        features, place = self._features(data), names.index(feature)
+        rows, place = self._rows(data, base_margin), names.index(feature)
         levels = self.terms.columns.categorical.get(feature)
         if grid is None:
-            grid = levels or dependence.usual_grid(np.concatenate([part[:, place] for part in features()]))
+            grid = levels or dependence.usual_grid(np.concatenate([part[:, place] for part, _ in rows()]))
         values = list(grid)
         if not values:
             raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
         codes = np.array([_code(value, feature, levels) for value in values], np.float32)
-        return values, dependence.mean_predictions(self.booster.predict, features(), place, codes)
+        return values, dependence.mean_predictions(self.booster.predict, rows(), place, codes)
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
@@ -270,7 +245,7 @@ class Model:
         tree, booster = self._tree(number), self.booster
         of_round, parallel = number % booster.roots, booster.num_parallel_tree
         title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
-        title += f", output {of_round // parallel}" if booster.loss.outputs > 1 else ""
+        title += f", class {self.classes[of_round // parallel]}" if booster.loss.outputs > 1 else ""
         title += f", tree {of_round % parallel}" if parallel > 1 else ""
         return drawing.tree_svg(tree, booster.features, self.terms.columns.categorical, title)
 
@@ -280,29 +255,42 @@ class Model:
             raise ConfigError(f"there is no tree {number}: the model's {count} trees are numbered from 0")
         return self.booster.trees[number]
 
-    def _features(self, data: Any) -> Callable[[], Iterator[Float32]]:
-        """What yields the rows as float32 [rows, features], those of a sparse table some after the others."""
-        from fedboost.shell.data import as_table, to_features
+    def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[dependence.Rows]]:
+        """What yields the features of rows, and their base margins if they have any; the rows of a sparse
+        table some after the others."""
+        from fedboost.shell.data import as_table, to_base_margin, to_features
         from fedboost.shell.sparse import SparseTable
 
         if isinstance(data, np.ndarray):
-            rows = self._checked(data)
+            if data.ndim != 2 or data.shape[1] != len(self.booster.features):
+                raise ConfigError(
+                    f"an array of shape {data.shape}; the model has {len(self.booster.features)} features"
+                )
+            if base_margin is None and self.terms.columns.base_margin is not None:
+                raise ConfigError(
+                    "the model was trained with base margins: give base_margin with an array, column "
+                    f"{self.terms.columns.base_margin!r} of its rows"
+                )
+            rows = data.astype(np.float32, copy=False), self._base(base_margin, len(data))
             return lambda: iter([rows])
-        columns, source = self.terms.columns, str(data) if isinstance(data, (str, Path)) else "table"
+        source = str(data) if isinstance(data, (str, Path)) else "table"
         table = as_table(data)
-        if isinstance(table, SparseTable):
-            return lambda: (to_features(part, columns, source) for part in table.parts())
-        features = to_features(table, columns, source)
-        return lambda: iter([features])
+        if base_margin is None:
+            base_margin = to_base_margin(table, self.terms, source)
+        base = self._base(base_margin, table.num_rows)
+        features = partial(to_features, schema=self.terms.columns, source=source)
+        if base is None and isinstance(table, SparseTable):
+            return lambda: ((features(part), None) for part in table.parts())
+        rows = features(table), base
+        return lambda: iter([rows])
 
-    def _checked(self, rows: Any) -> Float32:
-        """An array of features as float32."""
-        if rows.ndim != 2 or rows.shape[1] != len(self.booster.features):
-            raise ConfigError(
-                f"an array of shape {rows.shape}; the model has {len(self.booster.features)} features"
-            )
-        found: Float32 = rows.astype(np.float32, copy=False)
-        return found
+    def _base(self, base_margin: Any, rows: int) -> Float32 | None:
+        if base_margin is None:
+            return None
+        base = np.asarray(base_margin, np.float32)
+        if base.shape != (rows,) or self.booster.loss.outputs > 1:
+            raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
+        return base
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""

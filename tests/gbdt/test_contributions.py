@@ -36,8 +36,8 @@ def trained(request):
     return X, session.booster
 
 
-def matrix(X, booster):
-    return xgboost.DMatrix(X, feature_names=list(booster.features))
+def matrix(X, booster, base_margin=None):
+    return xgboost.DMatrix(X, feature_names=list(booster.features), base_margin=base_margin)
 
 
 def tree_of(nodes, covers):
@@ -90,6 +90,17 @@ def test_contributions_are_xgboosts(trained):
     assert {name for name, found in zip(booster.features, moved, strict=True) if found} == {
         *booster.importance()
     }
+
+
+def test_base_margins_are_part_of_the_bias(trained):
+    X, booster = trained
+    if booster.loss.outputs > 1:
+        return
+    base = np.linspace(-2, 2, len(X)).astype(np.float32)
+    ours = booster.contributions(X, base)
+    theirs = load(booster.to_xgboost()).predict(matrix(X, booster, base), pred_contribs=True)
+    assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(theirs).max()
+    assert np.abs(ours.sum(axis=1) - booster.margins(X, base)).max() <= 1e-12 * np.abs(theirs).max()
 
 
 def test_contributions_add_up_to_the_margin(trained):
@@ -170,13 +181,13 @@ def test_partial_dependence_is_the_mean_of_predictions():
     X = rng.choice(VALUES, (50, 4))
     kept = X.copy()
     grid = np.array([-1.5, 0.25, np.nan], np.float32)
-    found = mean_predictions(booster.predict, [X[:20], X[20:]], 2, grid)
+    found = mean_predictions(booster.predict, [(X[:20], None), (X[20:], None)], 2, grid)
     for value, mean in zip(grid, found, strict=True):
         rows = [[*row[:2], value, row[3]] for row in X.tolist()]
         assert mean == pytest.approx(np.mean(booster.predict(np.array(rows, np.float32))), rel=1e-14)
     assert len({*found.tolist()}) > 1
     assert np.array_equal(X, kept, equal_nan=True)
-    for none in ([], [X[:0]]):
+    for none in ([], [(X[:0], None)]):
         with pytest.raises(ConfigError, match="no rows"):
             mean_predictions(booster.predict, none, 2, grid)
 

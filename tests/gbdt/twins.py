@@ -303,6 +303,15 @@ def bin_column(values, cuts, missing_bin):
     return [missing_bin if math.isnan(v) else sum(bool(cut <= v) for cut in cuts) for v in values]
 
 
+def goes_left(x, threshold, default_left):
+    """The threshold may be the set of the levels that go right."""
+    if math.isnan(x):
+        return default_left
+    if isinstance(threshold, set):
+        return x < 0 or float(np.floor(x)) not in threshold
+    return x < np.float32(threshold)
+
+
 def predict_margins(features, trees, margin):
     """`trees`: for each tree the list of its nodes (left, right, feature, threshold, default left, value).
     The threshold may be the set of the levels that go right."""
@@ -311,14 +320,8 @@ def predict_margins(features, trees, margin):
         for tree in trees:
             left, right, feature, threshold, default_left, value = tree[0]
             while left >= 0:
-                x = row[feature]
-                if math.isnan(x):
-                    goes_left = default_left
-                elif isinstance(threshold, set):
-                    goes_left = x < 0 or float(np.floor(x)) not in threshold
-                else:
-                    goes_left = x < np.float32(threshold)
-                left, right, feature, threshold, default_left, value = tree[left if goes_left else right]
+                on = left if goes_left(row[feature], threshold, default_left) else right
+                left, right, feature, threshold, default_left, value = tree[on]
             total += value
         out.append(total)
     return out
@@ -335,14 +338,7 @@ def shapley_values(row, tree):
         if left < 0:
             return Fraction(leaf)
         if feature in known:
-            x = row[feature]
-            if math.isnan(x):
-                goes_left = default_left
-            elif isinstance(threshold, set):
-                goes_left = x < 0 or float(np.floor(x)) not in threshold
-            else:
-                goes_left = x < np.float32(threshold)
-            return value(known, left if goes_left else right)
+            return value(known, left if goes_left(row[feature], threshold, default_left) else right)
         covers = Fraction(tree[left][6]), Fraction(tree[right][6])
         share = covers[0] / sum(covers) if sum(covers) else Fraction(1, 2)
         return share * value(known, left) + (1 - share) * value(known, right)

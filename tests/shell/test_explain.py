@@ -171,7 +171,7 @@ def test_trees_are_numbered_from_0(model):
 def test_a_picture_names_levels_and_classes(model, of_classes):
     drawn = "".join(model.tree_svg(number) for number in range(4))
     assert any(f">ward: {levels}<" in drawn for levels in ("a", "b", "c", "a, b", "a, c", "b, c"))
-    assert "Tree 4 of 6, multi:softprob: round 1, output 1<" in of_classes.tree_svg(4)
+    assert "Tree 4 of 6, multi:softprob: round 1, class 1<" in of_classes.tree_svg(4)
 
 
 def test_a_picture_says_which_tree_of_a_forest_it_is():
@@ -179,6 +179,26 @@ def test_a_picture_says_which_tree_of_a_forest_it_is():
     forest = simulate(terms(**settings), [rows()]).model
     assert "Tree 4 of 6, reg:squarederror: round 1, tree 1<" in forest.tree_svg(4)
     assert forest.shap_values(rows()).sum(axis=1) == pytest.approx(forest.predict(rows()), rel=1e-12)
+
+
+def test_base_margins_count_in_all_of_it(folder):
+    known = np.linspace(-1, 1, rows().num_rows)
+    table = rows().append_column("known", [known])
+    columns = {**terms().columns.model_dump(mode="json"), "base_margin": "known"}
+    based = simulate(terms().changed(columns=columns), [table]).model
+    values = based.shap_values(table)
+    assert 1 / (1 + np.exp(-values.sum(axis=1))) == pytest.approx(based.predict(table), rel=1e-6)
+    assert np.ptp(values[:, -1]) == pytest.approx(2, rel=1e-6)
+    assert based.shap_values(rows(), known).tolist() == values.tolist()
+    with pytest.raises(ConfigError, match="give base_margin with an array"):
+        based.shap_values(features())
+    _, means = based.partial_dependence(table, "age", [50])
+    of_fifty = table.set_column(0, "age", pa.array([50.0] * table.num_rows))
+    assert means.tolist() == [based.predict(of_fifty).mean()]
+    assert based.partial_dependence(rows(), "age", [50], known)[1].tolist() == means.tolist()
+    based.save("based.json")
+    arrow_csv.write_csv(table, "based.csv")
+    assert read(done("based.json", "--shap", "based.csv"))[1].tolist() == values.tolist()
 
 
 def test_sparse_tables_are_explained_as_dense_ones(monkeypatch):
@@ -243,9 +263,23 @@ def test_shap_values_as_csv(folder, model):
 
 def test_shap_values_of_classes_as_csv(folder, of_classes):
     header, values = read(done("classes.json", "--shap", "rows.csv"))
-    assert header == ["output", "age", "dose", "ward", "bias"]
+    assert header == ["class", "age", "dose", "ward", "bias"]
     assert values[:, 0].tolist() == [0, 1, 2] * rows().num_rows
     assert values[:, 1:].tolist() == of_classes.shap_values("rows.csv").reshape(-1, 4).tolist()
+
+
+def test_classes_are_called_by_name(folder):
+    names = ["mild", "<grave>", "odd"]
+    columns = {**terms().columns.model_dump(mode="json"), "classes": names}
+    grades = [names[int(age) // 10 % 3] for age in rows()["age"].to_pylist()]
+    table = rows().set_column(LABEL, "y", pa.array(grades))
+    settings = {"objective": "multi:softprob", "num_class": 3, "rounds": 1}
+    simulate(terms(**settings).changed(columns=columns), [table]).model.save("named.json")
+    header, *lines = csv.reader(done("named.json", "--shap", "rows.csv").splitlines())
+    assert header == ["class", "age", "dose", "ward", "bias"]
+    assert [line[0] for line in lines] == names * table.num_rows
+    done("named.json", "--tree", "1", "--svg", "t.svg")
+    assert "Tree 1 of 3, multi:softprob: round 0, class &lt;grave&gt;<" in (folder / "t.svg").read_text()
 
 
 def test_shap_values_of_odd_names_and_levels(folder):

@@ -6,6 +6,7 @@ Refuses: no rows (ConfigError).
 """
 
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.bins import Float32
 
+Rows: TypeAlias = tuple[Float32, Float32 | None]
+"""Features, float32 [rows, features], and base margins, float32 [rows], where there are any."""
 MOST = 100
 """Values of a grid that nobody gave."""
 _BETWEEN = (0.05, 0.95)
@@ -31,17 +34,17 @@ def usual_grid(values: Float32) -> list[float]:
 
 
 def mean_predictions(
-    predict: Callable[[Float32], Float64], parts: Iterable[Float32], place: int, grid: Float32
+    predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], place: int, grid: Float32
 ) -> Float64:
-    """The mean of `predict` over all rows, which come in parts, float32 [rows, features], with each value of
-    the grid in column `place`: float64 [grid], or [grid, outputs]."""
+    """The mean of `predict` over all rows, which come in parts, with each value of the grid in column
+    `place`: float64 [grid], or [grid, outputs]."""
     rows, totals = 0, None
-    for part in parts:
-        changed, sums = part.copy(), []
+    for features, base_margin in parts:
+        changed, sums = features.copy(), []
         for value in grid:
             changed[:, place] = value
-            sums.append(predict(changed).sum(axis=0))
-        rows += len(part)
+            sums.append(predict(changed, base_margin).sum(axis=0))
+        rows += len(features)
         totals = np.array(sums, np.float64) + (0.0 if totals is None else totals)
     if totals is None or not rows:
         raise ConfigError("there are no rows to predict")

@@ -34,19 +34,20 @@ _inline = njit(cache=True, nogil=True, inline="always", error_model="numpy")
 _loop = njit(cache=True, nogil=True, error_model="numpy")
 
 
-@_inline
-def _goes_left(x, node, threshold, default_left, set_of, sets):
-    """Whether a row with this value of the node's feature goes left there, as `gbdt.kernels.predict_margins`
-    has it; NaN is missing."""
-    if x != x:
-        return default_left[node]
+@_loop
+def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
+    """Fill lefts with whether rows with these values of the node's feature go left there; NaN is missing."""
+    for i in range(_TOGETHER):
+        lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
-    if own < 0:
-        return x < threshold[node]
-    if not (x >= 0 and x < MAX_CODES):
-        return True
-    level = np.uint64(x)
-    return sets[own, level >> np.uint64(6)] >> (level & np.uint64(63)) & np.uint64(1) == 0
+    if own >= 0:
+        for i in range(_TOGETHER):
+            if x[i] == x[i]:
+                lefts[i] = True
+                if x[i] >= 0 and x[i] < MAX_CODES:
+                    level = np.uint64(x[i])
+                    word = sets[own, level >> np.uint64(6)]
+                    lefts[i] = word >> (level & np.uint64(63)) & np.uint64(1) == 0
 
 
 @_loop
@@ -156,6 +157,7 @@ def _add_tree(
     levels = (depth.max() if depth.size else 0) + 1
     way = np.empty(levels, np.int64)  # the edges from the root to where the walk is
     stands = np.full((levels, _TOGETHER), _ALONG, np.uint8)
+    lefts = np.empty(_TOGETHER, np.bool_)
     products = np.ones((levels, points.size, _TOGETHER))
     below = np.zeros((levels, points.size, _TOGETHER))  # product times value of the leaves seen so far
     for first in range(0, out.shape[0], _TOGETHER):
@@ -170,9 +172,9 @@ def _add_tree(
             node = begin[edge]
             x = columns[feature[node], first : first + _TOGETHER]
             earlier = stands[depth[again[edge]] if again[edge] >= 0 else 0]
+            _go_left(x, node, threshold, default_left, set_of, sets, lefts)
             for i in range(_TOGETHER):
-                goes_left = _goes_left(x[i], node, threshold, default_left, set_of, sets)
-                along = goes_left == (end[edge] == left[node])
+                along = lefts[i] == (end[edge] == left[node])
                 stands[at, i] = _AWAY if earlier[i] != _ALONG else _ALONG if along else _OFF
             leaf = value[end[edge]] if left[end[edge]] < 0 else 0.0
             _enter(stands[at], change[edge], products[at - 1], products[at], leaf, below[at])
