@@ -877,9 +877,10 @@ def predict_margins(
     """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
 
     The trees stand one after the other in the node columns; `roots` [trees] tells where each begins and
-    child numbers, higher than their parent's, count from there. A leaf has left = -1. set_of: int64, the row
-    of `sets` that has the levels a node sends right, -1 for a node with a threshold; sets: uint64 [S, 4], bit
-    l of the 256 is set for level l. A value that is no level at all goes left, as in XGBoost.
+    child numbers, higher than their parent's, count from there. A leaf has left = -1. set_of: uint64, the row
+    of `sets` that has the levels a node sends right; sets: uint64 [S, 4], bit l of the 256 is set for level
+    l. A node with a threshold has row 0, which is empty, one with levels NaN for a threshold. A value that is
+    no level at all goes left, as in XGBoost.
 
     A block of rows goes down a tree together, level by level: the walks of different rows do not wait for
     each other, no branch has to be foreseen, and the tree stays in the cache.
@@ -893,12 +894,13 @@ def predict_margins(
     for t in range(roots.size):
         root = roots[t]
         for node in range(root, roots[t + 1] if t + 1 < roots.size else nodes):
-            has_sets[t] |= set_of[node] >= 0
+            has_sets[t] |= set_of[node] > 0
             child[2 * node] = child[2 * node + 1] = node
             if left[node] >= 0:
                 child[2 * node], child[2 * node + 1] = root + left[node], root + right[node]
                 depth[root + left[node]] = depth[root + right[node]] = depth[node] + 1
                 deepest[t] = max(deepest[t], depth[node] + 1)
+    words, per_set = sets.ravel(), np.uint64(MAX_CODES // 64)
     at = np.empty(_PREDICTED, np.uint32)
     for start in range(0, rows, _PREDICTED):
         block = features[start : start + _PREDICTED]
@@ -913,14 +915,15 @@ def predict_margins(
                 if has_sets[t]:
                     for i in range(size):
                         node = at[i]
-                        x, own = block[i, column[node]], set_of[node]
-                        goes_right = (x >= threshold[node]) | ((x != x) & (not default_left[node]))
-                        if own >= 0 and x == x:
-                            goes_right = False
-                            if x >= 0 and x < MAX_CODES:
-                                level = np.uint64(x)
-                                word = sets[own, level >> np.uint64(6)]
-                                goes_right = word >> (level & np.uint64(63)) & np.uint64(1) != 0
+                        x = block[i, column[node]]
+                        within = x if x > 0.0 else np.float32(0.0)
+                        level = np.uint64(within if within < MAX_CODES - 1 else np.float32(MAX_CODES - 1))
+                        bit = words[set_of[node] * per_set + (level >> np.uint64(6))] >> (
+                            level & np.uint64(63)
+                        )
+                        chosen = (bit & np.uint64(1) != 0) & (x >= 0.0) & (x < MAX_CODES)
+                        missing_right = (x != x) & (not default_left[node])
+                        goes_right = (x >= threshold[node]) | missing_right | chosen
                         at[i] = child[2 * node + np.uint32(goes_right)]
                 elif missing:
                     for i in range(size):

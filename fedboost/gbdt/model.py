@@ -245,16 +245,16 @@ def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
     left = column("left", np.int64)
     categories = [c for tree in trees for c in tree.categories]
     by_level = np.array([c > 0 for c in categories], np.bool_)
-    sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in categories if c)
+    sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in (0, *filter(None, categories)))
     return (
         roots,
         left,
         np.where(left >= 0, left + 1, left),
         column("feature", np.int64),
-        column("threshold", np.float32),
+        np.where(by_level, np.float32(np.nan), column("threshold", np.float32)),
         column("missing_left", np.bool_),
         column("value", np.float64),
-        np.where(by_level, np.cumsum(by_level) - 1, -1),
+        np.where(by_level, np.cumsum(by_level), 0).astype(np.uint64),
         np.frombuffer(sets, "<u8").astype(np.uint64).reshape(-1, MAX_CODES // 64),
     )
 

@@ -319,14 +319,14 @@ def check(query: Query, terms: Terms) -> None:
     match query:
         case QuantileQuery(_, grids):
             most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
-            if len(grids) != numeric or any(grid.cells > most for grid in grids):
+            if not numeric or len(grids) != numeric or any(grid.cells > most for grid in grids):
                 raise Refused(
                     f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
                 )
         case KllQuery():
             if terms.cut_points != "kll" or terms.protection != "plain":
                 raise Refused("the terms do not allow KLL sketches: they show raw values to the aggregator")
-            if query.features != numeric or query.max_bin != terms.max_bin:
+            if not numeric or query.features != numeric or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")
         case StartQuery(_, cut_points, gradient, hessian):
             _check_bits(START_BITS, gradient, hessian)

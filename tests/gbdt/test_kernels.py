@@ -605,14 +605,14 @@ def test_predict_margins(count, by_level):
     features = rng.choice(np.array(found, np.float32), (200, 4))
     columns = list(zip(*[one for tree in trees for one in tree], strict=True)) or [()] * 6
     sets = [one if isinstance(one, set) else None for one in columns[3]]
-    columns[3] = [0.0 if isinstance(one, set) else one for one in columns[3]]
+    columns[3] = [math.nan if isinstance(one, set) else one for one in columns[3]]
     kinds = (np.int64, np.int64, np.int64, np.float32, np.bool_, np.float64)
     arrays = [np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     roots = np.cumsum([0, *map(len, trees)])[:-1].astype(np.int64)
     is_set = np.array([one is not None for one in sets], np.bool_)
-    bits = [[level in one for level in range(256)] for one in sets if one is not None]
+    bits = [[level in one for level in range(256)] for one in (set(), *sets) if one is not None]
     words = np.packbits(np.array(bits, np.bool_).reshape(-1, 256), axis=1, bitorder="little")
-    arrays += [np.where(is_set, np.cumsum(is_set) - 1, -1), words.view(np.uint64)]
+    arrays += [np.where(is_set, np.cumsum(is_set), 0).astype(np.uint64), words.view(np.uint64)]
     for values in (
         features,
         np.nan_to_num(features, nan=1.0),

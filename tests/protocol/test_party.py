@@ -243,6 +243,14 @@ def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
         check(StartQuery(4, cut_points, fine, fine), LEVELS_OF)
 
 
+@pytest.mark.parametrize(
+    ("query", "settings"), [(QuantileQuery(4, ()), {}), (KllQuery(4, 0, 256), {"cut_points": "kll"})]
+)
+def test_nothing_is_asked_where_all_features_have_levels(query, settings):
+    with pytest.raises(Refused, match="the terms"):
+        check(query, terms_of(np.zeros((1, 2)), 1, levels=(3, 5), **settings))
+
+
 @pytest.mark.parametrize("grids", [0, 2, 3])
 def test_levels_are_not_counted_over_grids(grids):
     check(QuantileQuery(4, (Grid.first(1),)), LEVELS_OF)
