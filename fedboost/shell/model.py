@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -191,24 +190,28 @@ class Model:
                     "the model was trained with base margins: give base_margin with an array, column "
                     f"{self.terms.columns.base_margin!r} of its rows"
                 )
-            return self._predict(rows, base_margin)
+            return self.booster.predict(rows, self._base_margin(base_margin, rows.shape[0]))
         source = str(data) if isinstance(data, (str, Path)) else "table"
         table = as_table(data)
         if base_margin is None:
             base_margin = to_base_margin(table, self.terms, source)
-        features = partial(to_features, schema=self.terms.columns, source=source)
-        if base_margin is not None:
-            return self._predict(features(table), base_margin)
+        base = self._base_margin(base_margin, table.num_rows)
         parts = table.parts() if isinstance(table, SparseTable) else [table]
-        return np.concatenate([self.booster.predict(features(part)) for part in parts])
+        found, first = [], 0
+        for part in parts:
+            own = None if base is None else base[first : first + part.num_rows]
+            found.append(self.booster.predict(to_features(part, self.terms.columns, source), own))
+            first += part.num_rows
+        return np.concatenate(found)
 
-    def _predict(self, features: Float32, base_margin: Any) -> Float64:
-        if base_margin is None:
-            return self.booster.predict(features)
-        base = np.asarray(base_margin, np.float32)
-        if base.shape != features.shape[:1] or self.booster.loss.outputs > 1:
-            raise ConfigError(f"base margins of shape {base.shape}; {features.shape[0]} rows need one each")
-        return self.booster.predict(features, base)
+    def _base_margin(self, given: Any, rows: int) -> Float32 | None:
+        """float32 [rows], if there are any."""
+        if given is None:
+            return None
+        base = np.asarray(given, np.float32)
+        if base.shape != (rows,) or self.booster.loss.outputs > 1:
+            raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
+        return base
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
