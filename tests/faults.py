@@ -30,36 +30,41 @@ ROWS, FEATURES = 60, 2
 MOST_STEPS = 20_000
 """Deliveries after which a session that is not over hangs: a whole one without faults takes about 300."""
 STEPS_OF_FAULTS = 400
+REFRESHED = 1_000_000
+"""From this seed on leaves are refreshed: reg:absoluteerror, which asks for residuals."""
 
 
 @lru_cache
-def rows():
+def rows(objective):
     """The same few rows for every seed: features with missing values, a label that depends on them."""
     draw = np.random.default_rng(11)
     X = draw.normal(size=(ROWS, FEATURES)).astype(np.float32)
     X[draw.random(X.shape) < 0.1] = np.nan
-    return X, (np.nan_to_num(X[:, 0]) + np.nan_to_num(X[:, 1]) ** 2 > 0.6).astype(np.float32)
+    score = np.nan_to_num(X[:, 0]) + np.nan_to_num(X[:, 1]) ** 2
+    return X, (score if objective == "reg:absoluteerror" else score > 0.6).astype(np.float32)
 
 
 SMALL = {"rounds": 3, "max_depth": 2, "max_bin": 8}
 
 
 @lru_cache
-def consortium(parties, protection, on_loss, votes):
+def consortium(parties, protection, on_loss, votes, objective):
     """Terms, and a place for each party to run at."""
-    X, y = rows()
+    X, y = rows(objective)
     times = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
-    terms = terms_of(X, parties, protection=protection, on_loss=on_loss, vote_top_k=votes, **times, **SMALL)
+    own = {"vote_top_k": votes, "objective": objective, **times, **SMALL}
+    terms = terms_of(X, parties, protection=protection, on_loss=on_loss, **own)
     parts = zip(terms.parties, randomly(ROWS, parties), strict=True)
     return terms, sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts})
 
 
 @lru_cache
-def fault_free(parties, votes):
+def fault_free(parties, votes, objective):
     """The model without any fault: the same for every protection, and for every number of parties if none
     vote."""
-    X, y = rows()
-    return run(X, y, randomly(ROWS, parties), vote_top_k=votes, **SMALL).booster.to_xgboost()
+    X, y = rows(objective)
+    settings = {"vote_top_k": votes, "objective": objective, **SMALL}
+    return run(X, y, randomly(ROWS, parties), **settings).booster.to_xgboost()
 
 
 @dataclass
@@ -84,7 +89,8 @@ class World:
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
         if on_loss == "shrink" and parties == 3:
             parties = 4  # three masked ones cannot shrink
-        self.terms, self.sites = consortium(parties, protection, on_loss, votes=int(seed % 4 == 3))
+        objective = "reg:absoluteerror" if seed >= REFRESHED else "binary:logistic"
+        self.terms, self.sites = consortium(parties, protection, on_loss, int(seed % 4 == 3), objective)
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1
         self.eager = self.draw.choice([1.0, 10.0])
@@ -261,7 +267,7 @@ def play(seed):
     if session.state == "done":
         assert error is None
         if whole:
-            due = fault_free(len(world.terms.parties), world.terms.vote_top_k)
+            due = fault_free(len(world.terms.parties), world.terms.vote_top_k, world.terms.objective)
             assert model == due, f"seed {seed}: another model"
         else:
             assert world.terms.on_loss == "shrink"

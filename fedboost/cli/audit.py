@@ -19,6 +19,7 @@ from fedboost.protocol.queries import (
     HistogramQuery,
     KllQuery,
     QuantileQuery,
+    ResidualQuery,
     RowsQuery,
     StartQuery,
     VoteQuery,
@@ -36,6 +37,7 @@ IN_WORDS = {
     StartQuery.__name__: "sum over all rows (for the mean label)",
     HistogramQuery.__name__: "sums over groups of rows, by column interval",
     VoteQuery.__name__: "which columns part groups of rows best: votes",
+    ResidualQuery.__name__: "how far off labels are, by groups of rows",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
     "help to open the sum": "help to open a sum: keys, no data",
 }

@@ -805,6 +805,23 @@ def count_cells(keys, starts, widths, subdivisions, out):
 
 
 @_loop
+def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit, out):
+    """out[c] += the weights, as `Scale.encode` makes them, of these rows with a residual in subcell c.
+
+    The residual is float32(label - margin). The 2**width keys from `start` are cut in 2**bits equal subcells;
+    residuals with other keys count nowhere.
+    """
+    for i in range(rows.size):
+        row = rows[i]
+        key = np.int64(_key(np.float32(label[row] - margin[row]).view(np.uint32)))
+        into = key - start
+        if into < 0 or into >> width:
+            continue
+        units = np.rint(weight[row] * factor)
+        out[into >> (width - bits)] += np.int64(units if units < limit else limit)
+
+
+@_loop
 def bin_column(values, cuts, missing_bin, out):
     """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
     words = values.view(np.uint32)

@@ -3,7 +3,7 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
-(Those whose prediction is e**margin are in `rates`.)
+(Those whose prediction is e**margin are in `rates`, those of quantiles in `ranks`.)
 """
 
 import math
@@ -18,6 +18,7 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.labels import beyond, first
+from fedboost.gbdt.ranks import AbsoluteError, QuantileError
 from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
 from fedboost.gbdt.rates import written as _written
 
@@ -62,6 +63,12 @@ class Loss(Protocol):
         ...
 
     @property
+    def quantile(self) -> float | None:
+        """Which quantile of the residuals in it a leaf's value is; None where that is a step along the
+        gradient."""
+        ...
+
+    @property
     def start(self) -> "Loss":
         """The objective from whose gradients the constant to start from is found: this one, or one whose
         best constant is a single step away."""
@@ -103,6 +110,7 @@ class Logistic:
     outputs: ClassVar = 1
     metric: ClassVar = "logloss"
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
@@ -165,6 +173,7 @@ class SquaredError:
     metric: ClassVar = "rmse"
     bounds: ClassVar = None
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def start(self) -> "Loss":
@@ -202,6 +211,7 @@ class PseudoHuber:
     bounds: ClassVar = None
     """The slope bounds the gradient, but residuals may be far smaller."""
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
     start: ClassVar = SquaredError()
     """The mean: a Newton step from a margin far from the labels goes many times too far."""
 
@@ -240,6 +250,7 @@ class Softmax:
     bounds: ClassVar = (0, -1)
     """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def start(self) -> "Loss":
@@ -275,9 +286,29 @@ class Softmax:
         return first(~known, f"whole numbers from 0 to {self.num_class - 1}")
 
 
-LOSSES: dict[str, type[Logistic | SquaredError | PseudoHuber | Poisson | Gamma | Tweedie | Softmax]] = {
-    kind.name: kind for kind in (Logistic, SquaredError, PseudoHuber, Poisson, Gamma, Tweedie, Softmax)
-}
+Kind = (
+    type[Logistic]
+    | type[SquaredError]
+    | type[PseudoHuber]
+    | type[AbsoluteError]
+    | type[QuantileError]
+    | type[Poisson]
+    | type[Gamma]
+    | type[Tweedie]
+    | type[Softmax]
+)
+_KINDS: tuple[Kind, ...] = (
+    Logistic,
+    SquaredError,
+    PseudoHuber,
+    AbsoluteError,
+    QuantileError,
+    Poisson,
+    Gamma,
+    Tweedie,
+    Softmax,
+)
+LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
 def parameters_of(name: str) -> dict[str, bool]:
@@ -294,4 +325,4 @@ def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
 
 
 def _number(kind: object, value: object) -> Any:
-    return int(str(value)) if kind is int else float(str(value))
+    return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists

@@ -22,7 +22,7 @@ from fedboost.gbdt.loss import Loss, PseudoHuber
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
 METRIC_BITS = 32
-NUMBERS = ("reg:squarederror", "reg:pseudohubererror")
+NUMBERS = ("reg:squarederror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
 RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
 """Objectives whose prediction is e**margin."""
 
@@ -229,6 +229,12 @@ def _pseudo_huber(loss: Loss, margin: Float64, label: Float32) -> Float64:
     return out
 
 
+def _pinball(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    above, quantile = label - margin, 0.5 if loss.quantile is None else loss.quantile
+    out: Float64 = np.where(above >= 0.0, quantile * above, (quantile - 1.0) * above)
+    return out
+
+
 def _poisson(loss: Loss, margin: Float64, label: Float32) -> Float64:
     """-log of the probability of a count; for other labels the gamma function stands in for factorials."""
     out: Float64 = kernels.exps(margin) - label * margin + kernels.log_factorials(label.astype(np.float64))
@@ -266,6 +272,7 @@ METRICS: dict[str, Metric] = {
     "rmse": Mean(_squared, _UNBOUNDED, then=math.sqrt),
     "mae": Mean(_absolute, _UNBOUNDED),
     "mphe": Mean(_pseudo_huber, NUMBERS),
+    "quantile": Mean(_pinball, ("reg:quantileerror",)),
     "poisson-nloglik": Mean(_poisson, RATES, signed=True),
     "gamma-nloglik": Mean(_gamma, RATES, signed=True),
     "gamma-deviance": Mean(_gamma_deviance, ("reg:gamma",), signed=True),

@@ -34,6 +34,7 @@ class Poisson:
     metric: ClassVar = "poisson-nloglik"
     bounds: ClassVar = None
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
@@ -80,6 +81,7 @@ class Gamma:
     metric: ClassVar = "gamma-deviance"
     bounds: ClassVar = None
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def start(self) -> Self:
@@ -118,6 +120,7 @@ class Tweedie:
     outputs: ClassVar = 1
     bounds: ClassVar = None
     gradient_bits: ClassVar = GRADIENT_BITS
+    quantile: ClassVar = None
 
     @property
     def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:

@@ -15,7 +15,9 @@ from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
+from fedboost.programs.refresh import refresh
 from fedboost.programs.start import (
+    NOTHING_TO_LEARN,
     Scales,
     count_rows,
     find_base_score,
@@ -45,9 +47,7 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
-        raise ConfigError(
-            "the label is the same in every row of every party, but for rounding: there is nothing to learn"
-        )
+        raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.rounds):
@@ -132,6 +132,7 @@ def _grow(
                 if leaf.depth + 1 < terms.max_depth and parted.open:
                     wanted.append(parted)
         if not wanted:
+            news = yield from refresh(terms, rows, number, news, tree, scales.weight)
             return tree, news
         try:
             elected = [layout] * len(wanted)

@@ -16,9 +16,22 @@ from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Tree
-from fedboost.protocol.queries import MAX_ROWS, START_BITS, KllQuery, QuantileQuery, Query, StartQuery
+from fedboost.programs.refresh import Narrowing
+from fedboost.protocol.queries import (
+    CONSTANT_TREE,
+    MAX_ROWS,
+    RESIDUAL_TURNS,
+    START_BITS,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    StartQuery,
+)
 from fedboost.protocol.terms import Terms
 
+NOTHING_TO_LEARN = (
+    "the label is the same in every row of every party, but for rounding: there is nothing to learn"
+)
 VANISHED_BITS = 21
 """Residuals this many bits below the labels are rounding: a float32 has 24."""
 
@@ -86,8 +99,16 @@ def find_base_score(
             else "the row weights of all parties sum to zero, or base margins leave nothing to learn"
         )
     sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
+    quantile = terms.loss.quantile
     if terms.base_score is not None:
         score = terms.base_score
+    elif quantile is not None:
+        found = Narrowing(quantile, (0,))
+        for _ in range(RESIDUAL_TURNS):
+            found.take((yield found.query(rows, CONSTANT_TREE, (), scales.weight)))
+        if found.all_alike:
+            raise ConfigError(NOTHING_TO_LEARN)
+        (score,) = found.values
     elif terms.columns.base_margin is not None:
         score = float(terms.loss.predict(np.array([terms.loss.shift(*sums)]))[0])
     else:

@@ -17,7 +17,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.protocol import journal, queries
 from fedboost.protocol.journal import Record
 from fedboost.protocol.progress import NOTHING_YET, Grown
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, Query, TreeQuery
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, OfTree, Query
 from fedboost.protocol.terms import Terms
 
 Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
@@ -86,7 +86,7 @@ class Course:
     @property
     def grows_a_tree(self) -> bool:
         """Whether the question that is asked now is about a tree that has split already."""
-        return isinstance(self.pending, TreeQuery) and bool(self.so_far.splits + self.pending.splits)
+        return isinstance(self.pending, OfTree) and bool(self.so_far.splits + self.pending.splits)
 
     @property
     def may_change(self) -> bool:
@@ -119,7 +119,8 @@ class Course:
     def take(self, total: Int64) -> None:
         """The sum of the question that was asked: the program asks its next one, or ends with its model."""
         self._write_tree()
-        if self._durable and not isinstance(self.pending, TreeQuery):
+        again = isinstance(self.pending, OfTree) and self.pending.tree >= 0  # with its tree
+        if self._durable and not again:
             self._record(journal.Opened(self.turn, queries.digest(self.pending), total))
         self._advance(total)
 

@@ -17,7 +17,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
-from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.loss import Loss
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import RowsOfNodes, Split
@@ -30,6 +30,7 @@ from fedboost.protocol.queries import (
     KllQuery,
     QuantileQuery,
     Query,
+    ResidualQuery,
     RowsQuery,
     StartQuery,
     TreeQuery,
@@ -146,6 +147,8 @@ class Party:
                 return self._histograms(query)
             case VoteQuery():
                 return self._votes(query)
+            case ResidualQuery():
+                return self._residuals(query)
             case EndRoundQuery():
                 return self._end_round(query)
             case _:
@@ -295,6 +298,32 @@ class Party:
                 raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
             out += [picked, sums[layout.cells :]]
         return np.concatenate(out)
+
+    def _residuals(self, query: ResidualQuery) -> Int64:
+        """Weights of the residuals of each node, by cell."""
+        self._started()
+        tree, levels = self.so_far.tree, self.so_far.levels
+        before = tree == queries.CONSTANT_TREE
+        most = queries.RESIDUAL_TURNS if before else self._terms.levels
+        if query.tree != tree or levels >= most or (levels == 0 and not before):
+            raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
+        self._split(query.splits)
+        everything = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
+        nodes = (
+            [np.flatnonzero(everything).astype(np.uint32)]
+            if before
+            else [self._nodes.of(node) for node in query.nodes]
+        )
+        out = np.zeros((len(nodes), 1 << queries.RESIDUAL_BITS), np.int64)
+        scale = query.weight.factor, float(query.weight.limit)
+
+        def weigh(piece: tuple[Rows, int, Int64]) -> None:
+            rows, start, cells = piece
+            of_rows = self._shard.label, self._margin[0], self._shard.weight, rows
+            kernels.weigh_residuals(*of_rows, start, query.width, queries.RESIDUAL_BITS, *scale, cells)
+
+        self._threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
+        return out.reshape(-1)
 
     def _own_of(self, query: TreeQuery) -> OwnHistograms:
         """This party's own histograms of the tree that grows."""

@@ -39,7 +39,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.party import Party, Shard
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
-from fedboost.protocol.queries import EndRoundQuery, KllQuery, Query, RowsQuery, TreeQuery
+from fedboost.protocol.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
@@ -250,7 +250,7 @@ class PartySession:
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
         queries.check(ask.query, terms)
-        if isinstance(ask.query, TreeQuery | EndRoundQuery):
+        if isinstance(ask.query, OfTree | EndRoundQuery):
             queries.check_splits(terms, so_far.splits + ask.query.splits)
 
     def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
@@ -372,5 +372,5 @@ def _same(one: Ask, other: Ask) -> bool:
 def _repeats(query: Query, before: Query, terms: Terms) -> bool:
     """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
     ends the tree where it stands because a party was lost."""
-    cut_short = isinstance(before, TreeQuery) and isinstance(query, EndRoundQuery)
+    cut_short = isinstance(before, OfTree) and isinstance(query, EndRoundQuery)
     return queries.same(query, before) or (cut_short and terms.on_loss == "shrink")

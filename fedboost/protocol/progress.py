@@ -19,10 +19,12 @@ from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import queries
 from fedboost.protocol.queries import (
+    RESIDUAL_TURNS,
     EndRoundQuery,
     HistogramQuery,
     QuantileQuery,
     Query,
+    ResidualQuery,
     StartQuery,
     VoteQuery,
 )
@@ -68,7 +70,7 @@ class ModelSoFar:
                 return dataclasses.replace(self, grids=self.grids + 1)
             case StartQuery():
                 return dataclasses.replace(self, start=query)
-            case HistogramQuery() | VoteQuery():
+            case HistogramQuery() | VoteQuery() | ResidualQuery():
                 return dataclasses.replace(self, splits=self.splits + query.splits, levels=self.levels + 1)
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)
@@ -137,8 +139,10 @@ class ModelSoFar:
         for number, done in enumerate(self.rounds):
             queries.check_tree(terms, number - 1, done.splits, done.values)
             queries.check_splits(terms, done.splits)
-        if self.levels and not self.rounds:
+        if self.levels and not self.rounds and (terms.loss.quantile is None or self.start is None):
             raise Refused("histograms before the first tree")
+        if not self.rounds and self.levels > RESIDUAL_TURNS:
+            raise Refused(f"residuals were asked for {self.levels} times, of {RESIDUAL_TURNS}")
         if self.levels:
             queries.check_tree(terms, self.tree, self.splits, ())
             queries.check_splits(terms, self.splits)

@@ -17,16 +17,20 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram, metrics
-from fedboost.gbdt.bins import SUBCELLS_PER_BIN, CutPoints, Grid
+from fedboost.gbdt.bins import KEY_BITS, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
-from fedboost.protocol.terms import Terms
+from fedboost.protocol.terms import MOST_REFRESHING, Terms
 
 START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
 carries through the whole model."""
+RESIDUAL_BITS = 8
+RESIDUAL_TURNS = MOST_REFRESHING
+"""Times that residuals are asked for: 24 bits of the key, sign, exponent and 15 bits of the mantissa."""
+RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 EXPONENT_VECTORS = 3
 """Exponents are counted of gradients, hessians and weights."""
 
@@ -198,6 +202,33 @@ class VoteQuery:
 
 
 @dataclass(frozen=True)
+class ResidualQuery:
+    """Apply these splits to the tree that has grown. What do the rows of these nodes weigh whose residuals,
+    labels less margins, lie in each part of a cell of keys?
+
+    Asked where leaf values are quantiles of residuals; tree -1: the labels, less base margins, of all rows.
+    The cell of a node is the 2**width keys of float32 from its start. Answer: [node, part], of 2**8 equal
+    parts of the cell, in units of this scale.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    starts: tuple[int, ...]
+    width: int
+    weight: Scale
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) << RESIDUAL_BITS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(self.weight.limit, self.rows)
+
+
+@dataclass(frozen=True)
 class EndRoundQuery:
     """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
 
@@ -226,9 +257,11 @@ class EndRoundQuery:
         return cell_bits(metrics.limit(self.metrics, self.weight), self.rows)
 
 
-Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | HistogramQuery | VoteQuery | EndRoundQuery
 TreeQuery = HistogramQuery | VoteQuery
 """What is asked while a tree grows."""
+OfTree = TreeQuery | ResidualQuery
+"""What is asked of a tree before its end."""
+Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | OfTree | EndRoundQuery
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -303,7 +336,7 @@ def _members(value: object) -> object:
 
 def tree_of(query: Query) -> int:
     """The tree a query belongs to; what comes before the first tree belongs to the constant."""
-    return query.tree if isinstance(query, TreeQuery | EndRoundQuery) else CONSTANT_TREE
+    return query.tree if isinstance(query, OfTree | EndRoundQuery) else CONSTANT_TREE
 
 
 def stage_of(query: Query) -> int:
@@ -361,6 +394,19 @@ def check(query: Query, terms: Terms) -> None:
             _check_nodes(terms, tree, splits, nodes)
             if not terms.vote_top_k or of != features or not 1 <= parties <= len(terms.parties):
                 raise Refused(f"votes of {parties} parties on {of} features, the terms say otherwise")
+        case ResidualQuery(_, tree, splits, nodes, starts, width, weight):
+            if terms.loss.quantile is None:
+                raise Refused(f"residuals are asked for, which {terms.objective} has no use for")
+            check_tree(terms, tree, splits, ())
+            _check_several(terms, nodes)
+            if tree == CONSTANT_TREE and nodes != (0,):
+                raise Refused("residuals of another node than all rows, before the first tree")
+            if width not in RESIDUAL_WIDTHS or len(starts) != len(nodes):
+                raise Refused(f"cells of {width} bits, or {len(starts)} of them for {len(nodes)} nodes")
+            if any(start % (1 << width) or not 0 <= start < 1 << KEY_BITS for start in starts):
+                raise Refused("a cell of residuals that begins where none does")
+            if weight != terms.known_weight_scale and weight.bits != terms.bits:
+                raise Refused(f"the terms allow weights of {terms.bits} bits here, no others")
         case EndRoundQuery(_, tree, splits, values, names, _, exponents, sets):
             check_tree(terms, tree, splits, values)
             if exponents and not terms.asks_for_exponents:
@@ -377,6 +423,10 @@ def _check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tupl
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("histograms before the first tree")
+    _check_several(terms, nodes)
+
+
+def _check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
     if not nodes or len(nodes) > terms.most_leaves or len(set(nodes)) != len(nodes):
         raise Refused(
             f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"

@@ -52,6 +52,8 @@ MAX_LEAVES = 1 << 16
 MAX_PARTIES = 1 << 12
 MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
+MOST_REFRESHING = 3
+"""Questions about the residuals in the leaves of a tree."""
 MAX_STEP = 1e6
 """What parameters of objectives, and their inverses, stay below."""
 _OTHER_NAMES = {
@@ -208,6 +210,7 @@ class Terms(Frozen):
     scale_pos_weight: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     tweedie_variance_power: float | None = Field(default=None, gt=1, lt=2)
     huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
+    quantile_alpha: float | None = Field(default=None, gt=0, lt=1)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -388,10 +391,11 @@ class Terms(Frozen):
 
     @property
     def levels(self) -> int:
-        """The most questions about one tree before its end: its levels, and the votes before each but the
-        root's."""
+        """The most questions about one tree before its end: its levels, the votes before each but the root's,
+        and those about the residuals in its leaves."""
         deepest = self.max_depth if self.grow_policy == "depthwise" else self.most_leaves
-        return 2 * deepest - 1 if self.vote_top_k else deepest
+        refreshing = 0 if self.loss.quantile is None else MOST_REFRESHING
+        return (2 * deepest - 1 if self.vote_top_k else deepest) + refreshing
 
     @cached_property
     def loss(self) -> Loss:
@@ -417,12 +421,17 @@ class Terms(Frozen):
             self.gamma,
             self.min_child_weight,
             self.step,
-            self.learning_rate / self.num_parallel_tree,
+            self.leaf_rate,
             gradient,
             hessian,
             self.max_cat_to_onehot,
             self.max_cat_threshold,
         )
+
+    @property
+    def leaf_rate(self) -> float:
+        """What a leaf's value is multiplied with."""
+        return self.learning_rate / self.num_parallel_tree
 
     @property
     def step(self) -> float:

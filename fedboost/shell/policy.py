@@ -7,13 +7,13 @@ The columns a site allows and the digests it approved stay at the site: they are
 
 What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
 min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic) or other than 1
-(reg:squarederror) if every row has weight 1 and scale_pos_weight is not given. The sums are of rounded
-hessians, and rounding adds nothing to these bounds: they are multiples of the fixed-point unit (or, for a
-unit so coarse that they are not, at most half of it, which rounds to zero). So a split under min_child_weight
-w leaves at least 4 w or w rows on each side, counted over all parties. It cannot stop an aggregator that lies
-about the sums or the splits; it says nothing of a tree that does not split, of how many rows *this* site has
-in a leaf, nor of the bins of a histogram, in each of which a single row may lie. Row weights or a custom
-program leave nothing to rely on: with them the rule refuses.
+(reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and scale_pos_weight is not
+given. The sums are of rounded hessians, and rounding adds nothing to these bounds: they are multiples of the
+fixed-point unit (or, for a unit so coarse that they are not, at most half of it, which rounds to zero). So a
+split under min_child_weight w leaves at least 4 w or w rows on each side, counted over all parties. It cannot
+stop an aggregator that lies about the sums or the splits; it says nothing of a tree that does not split, of
+how many rows *this* site has in a leaf, nor of the bins of a histogram, in each of which a single row may
+lie. Row weights or a custom program leave nothing to rely on: with them the rule refuses.
 """
 
 import select
@@ -37,7 +37,12 @@ AGGREGATOR_SEES = {
 }
 """What each protection lets the aggregator see, for people."""
 
-ROWS_PER_HESSIAN = {"binary:logistic": 4, "reg:squarederror": 1}
+ROWS_PER_HESSIAN = {
+    "binary:logistic": 4,
+    "reg:squarederror": 1,
+    "reg:absoluteerror": 1,
+    "reg:quantileerror": 1,
+}
 """The fewest rows of weight 1 whose hessians, as they are rounded, sum to 1."""
 
 DIGEST_DIGITS = 64

@@ -45,6 +45,7 @@ from fedboost.protocol.queries import (
     KllQuery,
     QuantileQuery,
     Query,
+    ResidualQuery,
     RowsQuery,
     StartQuery,
     VoteQuery,
@@ -245,6 +246,17 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
             )
             return {"histograms": histograms}
+        case ResidualQuery(rows, tree, splits, nodes, starts, width, weight):
+            residuals = pb.ResidualQuery(
+                rows=rows,
+                tree=tree,
+                splits=map(_split_to_pb, splits),
+                nodes=nodes,
+                starts=starts,
+                width=width,
+                weight=_scale_to_pb(weight),
+            )
+            return {"residuals": residuals}
         case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets):
             end_round = pb.EndRoundQuery(
                 rows=rows,
@@ -297,6 +309,18 @@ def _query_from_pb(ask: Any) -> Query:
                 q.parties,
                 _scale_from_pb(q.gradient),
                 _scale_from_pb(q.hessian),
+            )
+        case "residuals":
+            q = ask.residuals
+            _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
+            return ResidualQuery(
+                _rows(q),
+                q.tree,
+                _splits_from_pb(q.splits),
+                _few(q.nodes, MAX_NODES, "nodes"),
+                _few(q.starts, MAX_NODES, "cells"),
+                q.width,
+                _scale_from_pb(q.weight),
             )
         case "end_round":
             q = ask.end_round

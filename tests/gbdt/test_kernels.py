@@ -175,6 +175,22 @@ def test_add_limbs(count):
     assert out.tolist() == [2 * limb for limb in twins.add_limbs(values, weight)]
 
 
+@pytest.mark.parametrize(("start", "width"), [(0, 32), (0x80000000, 24), (0xBF800000, 16), (0x3F000000, 24)])
+def test_weigh_residuals(start, width):
+    rng = np.random.default_rng(width)
+    label = np.concatenate([rng.normal(0, 2, 300), rng.integers(-2, 3, 300), [2.0**60, 0, 1]]).astype(
+        np.float32
+    )
+    margin = np.concatenate([rng.normal(0, 1, 300), np.zeros(300), [-1e39, 1e39, np.nextafter(1, 2)]])
+    weight = rng.exponential(1, label.size).astype(np.float32)
+    rows = np.sort(rng.choice(label.size, 500, replace=False)).astype(np.uint32)
+    arguments = label, margin, weight, rows, start, width, 8, 64.0
+    out = np.zeros(256, np.int64)
+    kernels.weigh_residuals(*arguments, 128.0, out)
+    assert out.tolist() == twins.weigh_residuals(*arguments, 128)
+    assert out.any()
+
+
 def test_softmax():
     rng = np.random.default_rng(2)
     margin = rng.normal(0, 3, (5, 400)) * np.exp(rng.normal(0, 2, 400))

@@ -119,7 +119,23 @@ def test_a_label_with_nothing_to_learn(gradient, says):
         LOGISTIC.base_score(gradient, 1.0)
 
 
+ABSOLUTE, QUANTILE = LOSSES["reg:absoluteerror"](), LOSSES["reg:quantileerror"](0.25)
+
+
+def test_gradients_of_quantiles_say_the_side():
+    margin, label = np.array([1.0, 2.0, 3.0]), np.full(3, 2.0, np.float32)
+    weight = np.array([1, 2, 4], np.float32)
+    gradient, hessian = ABSOLUTE.gradients(margin, label, weight)
+    assert (gradient.tolist(), hessian.tolist()) == ([-1.0, 0.0, 4.0], [1.0, 2.0, 4.0])
+    gradient, hessian = QUANTILE.gradients(margin, label, weight)
+    assert (gradient.tolist(), hessian.tolist()) == ([-0.25, 1.5, 3.0], [1.0, 2.0, 4.0])
+    assert (ABSOLUTE.quantile, QUANTILE.quantile, SQUARED.quantile) == (0.5, 0.25, None)
+    assert loss_of("reg:quantileerror", {"quantile_alpha": "[0.25]"}) == QUANTILE
+
+
 def test_bad_labels():
+    assert ABSOLUTE.bad_label(np.array([1, np.inf], np.float32))[0] == 1
+    assert QUANTILE.bad_label(np.array([1, -5], np.float32)) is None
     assert LOGISTIC.bad_label(np.array([0, 1, 2, 3], np.float32)) == (2, "0 or 1")
     assert LOGISTIC.bad_label(np.array([0, 1, np.nan], np.float32))[0] == 2
     assert LOGISTIC.bad_label(np.array([0, 1, -0.0], np.float32)) is None

@@ -20,6 +20,8 @@ NAMES = {
     "binary:logistic": BINARY,
     "reg:squarederror": ("rmse", "mae"),
     "reg:pseudohubererror": NUMBERS,
+    "reg:absoluteerror": ("mae",),
+    "reg:quantileerror": ("mae", "quantile"),
     "count:poisson": ("rmse", "mae", "poisson-nloglik"),
     "reg:gamma": RATES,
     "reg:tweedie": ("rmse", "tweedie-nloglik@1.3"),
@@ -33,7 +35,8 @@ PLAIN = UNIT
 
 def loss(objective):
     kind = LOSSES[objective]
-    return kind(4) if objective == "multi:softprob" else kind()
+    parameter = {"multi:softprob": (4,), "reg:quantileerror": (0.3,)}
+    return kind(*parameter.get(objective, ()))
 
 
 def rows(objective):
@@ -62,7 +65,7 @@ def value(name, margin, label, weight, of, objective=None):
 
 def of_xgboost(objective, name, margin, label, weight):
     """What XGBoost says of these margins: a booster of no trees evaluates base margins."""
-    of_classes = {"num_class": 4} if objective == "multi:softprob" else {}
+    of_classes = {"quantile_alpha": 0.3} if objective == "reg:quantileerror" else {}
     data = xgboost.DMatrix(np.zeros((ROWS, 1)), label, weight=weight, base_margin=margin.T)
     told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **of_classes}
     booster = xgboost.Booster(told, [data])

@@ -25,6 +25,8 @@ OBJECTIVES = {
     "reg:gamma": {},
     "reg:tweedie": {"tweedie_variance_power": 1.3},
     "reg:pseudohubererror": {"huber_slope": 2.5},
+    "reg:absoluteerror": {},
+    "reg:quantileerror": {"quantile_alpha": 0.3},
 }
 RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
 FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}

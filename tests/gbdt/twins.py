@@ -299,6 +299,17 @@ def count_cells(keys, starts, widths, subdivisions):
     return out
 
 
+def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit):
+    out = [0] * 2**bits
+    for row in rows.tolist():
+        with np.errstate(over="ignore"):
+            residual = (np.float64(label[row]) - margin[row]).astype(np.float32)
+        (key,) = float_keys([residual])
+        if start <= key < start + 2**width:
+            out[(key - start) // 2 ** (width - bits)] += min(round(float(weight[row]) * factor), limit)
+    return out
+
+
 def bin_column(values, cuts, missing_bin):
     return [missing_bin if math.isnan(v) else sum(bool(cut <= v) for cut in cuts) for v in values]
 

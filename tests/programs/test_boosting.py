@@ -14,7 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fedboost.programs.boosting import train
 from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
-from fedboost.protocol.queries import HistogramQuery, RowsQuery, StartQuery, runs
+from fedboost.protocol.queries import HistogramQuery, ResidualQuery, RowsQuery, StartQuery, runs
 
 ROWS = 400
 SMALL = {"rounds": 4, "max_depth": 4}
@@ -80,6 +80,9 @@ SETTINGS = {
     "amounts": ("amount", False, {**SMALL, "objective": "reg:gamma"}),
     "amounts or nothing": ("amount or nothing", True, {**SMALL, "objective": "reg:tweedie"}),
     "slopes": ("number", False, {**SMALL, "objective": "reg:pseudohubererror", "huber_slope": 8}),
+    "medians": ("number", False, {**SMALL, "objective": "reg:absoluteerror"}),
+    "medians, weights": ("number", True, {**SMALL, "objective": "reg:absoluteerror"}),
+    "quantiles": ("number", True, {**SMALL, "objective": "reg:quantileerror", "quantile_alpha": 0.8}),
     "heavier positives": ("binary", False, {**SMALL, "scale_pos_weight": 3.0, "max_delta_step": 0.5}),
     "strong penalties": (
         "binary",
@@ -230,6 +233,7 @@ BASED = {
     "counts": ("count", False, {**SMALL, "objective": "count:poisson"}),
     "amounts": ("amount", True, {**SMALL, "objective": "reg:gamma"}),
     "amounts or nothing": ("amount or nothing", False, {**SMALL, "objective": "reg:tweedie"}),
+    "medians": ("number", True, {**SMALL, "objective": "reg:absoluteerror"}),
     "forest": ("binary", False, {**SMALL, "num_parallel_tree": 2, "subsample": 0.6}),
 }
 
@@ -560,7 +564,7 @@ def drawn(objective, rate, rng):
             return np.maximum(rng.gamma(2, rate), 1e-3)
         case "reg:tweedie":
             return rng.poisson(rate) * rng.gamma(4, 100 * np.sqrt(rate))
-        case "reg:pseudohubererror":
+        case "reg:pseudohubererror" | "reg:absoluteerror" | "reg:quantileerror":
             return np.log(rate) + 0.3 * rng.standard_t(2, rate.size)
         case "binary:logistic":
             return np.log(rate) + rng.normal(size=rate.size) > 1
@@ -573,6 +577,8 @@ def drawn(objective, rate, rng):
         ("reg:gamma", {}, "gamma-deviance"),
         ("reg:tweedie", {"tweedie_variance_power": 1.3}, "tweedie-nloglik@1.3"),
         ("reg:pseudohubererror", {"huber_slope": 0.5}, "mphe"),
+        ("reg:absoluteerror", {}, "mae"),
+        ("reg:quantileerror", {"quantile_alpha": 0.2}, "quantile"),
         ("binary:logistic", {"scale_pos_weight": 5.0}, "aucpr"),
         ("binary:logistic", {"max_delta_step": 0.3}, "logloss"),
     ],
@@ -629,6 +635,52 @@ def test_counts_that_are_all_zero_fail_and_say_so(objective):
     session = run(X, np.zeros_like(y), PARTITIONS["3 at random"], **settings)
     assert session.booster is None
     assert "the label is 0 in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_leaf_values_are_quantiles_of_the_residuals_in_the_leaf(alpha, weighted):
+    """The constant of the labels, the values of a tree of what that leaves, both to one part in 2**15."""
+    X, y, weight = data("number")
+    weight = np.ceil(weight).astype(np.float32)
+    settings = {"objective": "reg:quantileerror", "quantile_alpha": alpha, "rounds": 1, "learning_rate": 1.0}
+    given = weight if weighted else None
+    booster = run(X, y, PARTITIONS["3 at random"], given, max_depth=2, gradient_bits=24, **settings).booster
+    weight = weight if weighted else np.ones(ROWS)
+
+    def lower_quantile(values, weight):
+        order = np.argsort(values)
+        until = np.cumsum(weight[order])
+        return values[order][np.searchsorted(until, alpha * until[-1] * (1 - 1e-6))]
+
+    assert booster.base_score == pytest.approx(lower_quantile(y, weight), rel=2**-15)
+    leaf = booster.margins(X) - booster.constant
+    values = np.unique(leaf)
+    assert 3 <= values.size <= 4
+    for value in values:
+        rows = leaf == value
+        residual = (y - np.float32(booster.constant))[rows]
+        assert value == pytest.approx(lower_quantile(residual, weight[rows]), rel=2**-14, abs=1e-5)
+
+
+@pytest.mark.parametrize("label", [0.0, -7.5])
+def test_a_constant_label_has_no_quantiles_to_learn(label):
+    X, y, _ = data()
+    settings = {**SMALL, "objective": "reg:absoluteerror"}
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], **settings)
+    assert "the label is the same in every row of every party" in str(session.error)
+
+
+def test_weights_of_residuals_that_do_not_add_up_fail_the_session():
+    X, y, _ = data("number")
+    parts = PARTITIONS["3 at random"]
+    settings = {**SMALL, "objective": "reg:absoluteerror"}
+    asked = turns_of(X, y, parts, **settings)
+    turns = [turn for turn, query in asked.items() if isinstance(query, ResidualQuery)]
+    assert len(turns) == 3 * (SMALL["rounds"] + 1)
+    for turn in (turns[1], turns[5]):
+        session = run(X, y, parts, spoil=spoiling(turn, asked[turn], 3), **settings)
+        assert f"turn {turn}: the weights of residuals do not sum" in str(session.error)
 
 
 def test_auc_is_xgboosts_where_sets_of_levels_tell_the_label():

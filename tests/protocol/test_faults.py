@@ -3,7 +3,7 @@
 import collections
 
 import pytest
-from faults import play
+from faults import REFRESHED, play
 
 SEEDS = 2000
 BATCHES = 20
@@ -22,14 +22,16 @@ def test_seeds(batch):
     assert sum(outcome.model is not None for outcome in outcomes) > size // 2
 
 
-@pytest.mark.parametrize("seed", [*range(40), *ONCE_FAILED])
+@pytest.mark.parametrize("seed", [*range(40), *ONCE_FAILED, *range(REFRESHED, REFRESHED + 40)])
 def test_a_seed(seed):
     play(seed)
 
 
-def test_the_seeds_have_every_fault_and_every_end():
-    outcomes = [play(seed) for seed in range(150)]
+@pytest.mark.parametrize("first", [0, REFRESHED])
+def test_the_seeds_have_every_fault_and_every_end(first):
+    outcomes = [play(seed) for seed in range(first, first + 150)]
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {"drop", "twice", "swap", "back", "forget", "crash", "tick"} <= set(faults)
     assert {outcome.terms.protection for outcome in outcomes} == {"plain", "masked"}
     assert {outcome.model is None for outcome in outcomes} == {True, False}
+    assert any(outcome.model and len(set(outcome.rosters)) > 1 for outcome in outcomes)

@@ -25,6 +25,7 @@ from fedboost.protocol.queries import (
     HistogramQuery,
     KllQuery,
     QuantileQuery,
+    ResidualQuery,
     RowsQuery,
     StartQuery,
     check,
@@ -121,6 +122,7 @@ def test_gradient_bits_at_their_ends():
 BITS = Scale(0, 16)
 CUTS = CutPoints((np.array([0.0, 1.0], np.float32),), (True,))
 START = StartQuery(4, CUTS, BITS, BITS)
+RESIDUALS = ResidualQuery(4, CONSTANT_TREE, (), (0,), (0,), 32, UNIT)
 CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), UNIT, False)
 ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)
 SPLIT = Split(0, 0, 0, True, 1)
@@ -214,6 +216,7 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
         (dataclasses.replace(CONSTANT, values=((0, 0.0),) * 65), "65 leaves"),
         (dataclasses.replace(CONSTANT, exponents=True), "the terms need no exponents"),
         (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are given"),
+        (RESIDUALS, "which binary:logistic has no use for"),
     ],
 )
 def test_queries_the_terms_do_not_allow(query, says):
@@ -293,6 +296,52 @@ def test_what_is_signed_tells_sets_of_levels_apart():
         signed(dataclasses.replace(root, categories=1), child),
     }
     assert len(models) == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nodes": (1,)}, "another node than all rows, before the first tree"),
+        ({"width": 8}, "cells of 8 bits"),
+        ({"width": 31}, "cells of 31 bits"),
+        ({"starts": (0, 0)}, "2 of them for 1 nodes"),
+        ({"starts": (1,), "width": 24}, "begins where none does"),
+        ({"starts": (1 << 32,), "width": 24}, "begins where none does"),
+        ({"weight": Scale(0, 24)}, "weights of 16 bits here"),
+        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one twice"),
+        ({"splits": (Split(0, 0, 0, False, 1),)}, "splits of the constant"),
+    ],
+)
+def test_residuals_the_terms_do_not_allow(change, says):
+    of = terms_of(np.zeros((1, 1)), 1, objective="reg:absoluteerror", rounds=2)
+    check(RESIDUALS, of)
+    check(dataclasses.replace(RESIDUALS, tree=0, nodes=(1, 2), starts=(0, 1 << 24), width=24), of)
+    with pytest.raises(Refused, match=says):
+        check(dataclasses.replace(RESIDUALS, **change), of)
+
+
+def test_residuals_are_given_so_often_in_their_place_and_no_more():
+    X, y, _ = data("reg:squarederror")
+    terms = terms_of(X, 1, objective="reg:absoluteerror", rounds=1, max_depth=1)
+    party, program = Party(lambda: shard_of(X, y), terms), train(terms, [])
+    query, asked = next(program), []
+    while not isinstance(query, HistogramQuery):
+        total = party.answer(query)
+        if isinstance(query, ResidualQuery):
+            asked.append(query)
+            if len(asked) == 3:
+                with pytest.raises(PeerError, match="residuals of tree -1 after 3 questions"):
+                    party.answer(query)
+        query = program.send(total)
+    with pytest.raises(PeerError, match="residuals of tree 0 after 0 questions about tree 0"):
+        party.answer(dataclasses.replace(asked[0], tree=0))
+    query = program.send(party.answer(query))
+    for _ in range(3):
+        assert isinstance(query, ResidualQuery)
+        last = party.answer(query)
+        before, query = query, program.send(last)
+    with pytest.raises(PeerError, match="residuals of tree 0 after 4 questions"):
+        party.answer(before)
 
 
 def test_a_partition_of_everything_is_the_pooled_party():

@@ -58,6 +58,7 @@ NEEDS_VALIDATION = {"early_stopping_rounds": 3}
 NEEDS_OBJECTIVE = {
     "tweedie_variance_power": ("reg:tweedie", 1.2),
     "huber_slope": ("reg:pseudohubererror", 2.0),
+    "quantile_alpha": ("reg:quantileerror", 0.9),
 }
 OTHER_COLUMNS = [
     {"label": "z"},
@@ -102,7 +103,8 @@ def test_every_setting_changes_the_digest():
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
     for name, (objective, value) in NEEDS_OBJECTIVE.items():
         given = terms(objective=objective, **{name: value})
-        assert given.digest != terms(objective=objective).digest
+        other = {} if name != "quantile_alpha" else {name: 0.5}
+        assert given.digest != terms(objective=objective, **other).digest
         assert vars(given.loss)[name] == value
     three = terms(objective="multi:softprob", num_class=3)
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
@@ -277,6 +279,11 @@ def test_terms_are_frozen():
         ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
         ({"objective": "multi:softprob"}, "multi:softprob needs num_class"),
         ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
+        ({"objective": "reg:quantileerror"}, "reg:quantileerror needs quantile_alpha"),
+        (
+            {"objective": "reg:quantileerror", "quantile_alpha": 1},
+            "quantile_alpha: input should be less",
+        ),
         ({"huber_slope": 3}, "huber_slope is for reg:pseudohubererror; binary:logistic has none"),
         (
             {"objective": "count:poisson", "scale_pos_weight": 3},

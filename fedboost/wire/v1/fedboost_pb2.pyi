@@ -117,7 +117,7 @@ class Admit(_message.Message):
     def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes", "residuals")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -128,6 +128,7 @@ class Ask(_message.Message):
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
+    RESIDUALS_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
     roster: _containers.RepeatedScalarFieldContainer[str]
@@ -138,7 +139,8 @@ class Ask(_message.Message):
     histograms: HistogramQuery
     end_round: EndRoundQuery
     votes: VoteQuery
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ...) -> None: ...
+    residuals: ResidualQuery
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels")
@@ -315,6 +317,24 @@ class Split(_message.Message):
     left: int
     categories: bytes
     def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ..., categories: _Optional[bytes] = ...) -> None: ...
+
+class ResidualQuery(_message.Message):
+    __slots__ = ("rows", "tree", "splits", "nodes", "starts", "width", "weight")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    tree: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    starts: _containers.RepeatedScalarFieldContainer[int]
+    width: int
+    weight: Scale
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets")
