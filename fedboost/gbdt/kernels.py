@@ -635,15 +635,33 @@ def _sum_levels(cells, one_hot, factors, penalties, gradient, hessian):
         gradient[way], hessian[way] = all_gradient, all_hessian
 
 
+@_elementwise
+def _step(gradient, hessian, reg_lambda, reg_alpha, max_delta_step, lower, upper):
+    """The best value of a leaf, before the learning rate, from `lower` to `upper`."""
+    best = -_shrunk(gradient, reg_alpha) / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
+    best = min(max(best, -max_delta_step), max_delta_step)
+    return min(max(best, lower), upper)
+
+
+@_elementwise
+def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
+    """The loss a leaf of this value takes away, doubled."""
+    return -(2.0 * gradient * step + (hessian + reg_lambda) * step * step + 2.0 * reg_alpha * abs(step))
+
+
 @_loop
-def best_split(histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total):
+def best_split(
+    histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total, limits
+):
     """The split of highest gain of one node; ties go to the lowest feature, then bin, then missing right.
 
     histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], whether a
     missing bin follows them; categorical: bool [F], whether the bins are levels, of which a split sends some
     right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha, min_child_weight,
     max_delta_step (infinite for none); most_levels: features of fewer levels than the first split one level
-    from all others, a side of other splits has fewer than the second, or all; total: the node's own two sums.
+    from all others, a side of other splits has fewer than the second, or all; total: the node's own two sums;
+    limits: None, or the least and the largest value of leaves below this node, before the learning rate, and
+    int64 [F], 1 for a feature with which they may not fall, -1 for one with which they may not rise.
     Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
     categorical feature the bin is the number of the way to part its levels, see `levels_right`, and equal
     gains send missing values left: with the levels that are not chosen.
@@ -651,7 +669,13 @@ def best_split(histogram, offsets, value_bins, missing, categorical, factors, pe
     reg_lambda, reg_alpha, min_child_weight, max_delta_step = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
     step = max_delta_step
-    root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha, step)
+    if limits is None:
+        root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha, step)
+    else:
+        lower, upper, signs = limits
+        g, h = total[0] * g_unit, total[1] * h_unit
+        own = _step(g, h, reg_lambda, reg_alpha, step, lower, upper)
+        root = _score_of(g, h, own, reg_lambda, reg_alpha)
     best_gain, best_feature, best_bin, best_missing_left = 0.0, -1, -1, False
     best_left_gradient, best_left_hessian = 0, 0
     gradient, hessian = np.empty(MAX_CODES, np.int64), np.empty(MAX_CODES, np.int64)
@@ -692,10 +716,16 @@ def best_split(histogram, offsets, value_bins, missing, categorical, factors, pe
                 gl, hl = left_gradient * g_unit, left_hessian * h_unit
                 gr = (total[0] - left_gradient) * g_unit
                 hr = (total[1] - left_hessian) * h_unit
-                both = _score(gl, hl, reg_lambda, reg_alpha, step) + _score(
-                    gr, hr, reg_lambda, reg_alpha, step
-                )
                 allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
+                if limits is None:
+                    both = _score(gl, hl, reg_lambda, reg_alpha, step)
+                    both += _score(gr, hr, reg_lambda, reg_alpha, step)
+                else:
+                    left = _step(gl, hl, reg_lambda, reg_alpha, step, lower, upper)
+                    right = _step(gr, hr, reg_lambda, reg_alpha, step, lower, upper)
+                    both = _score_of(gl, hl, left, reg_lambda, reg_alpha)
+                    both += _score_of(gr, hr, right, reg_lambda, reg_alpha)
+                    allowed &= (right - left) * signs[f] >= 0.0
                 gain[b] = both - root if allowed else 0.0
             for b in range(begin, end):
                 top = max(top, gain[b])
@@ -719,7 +749,7 @@ def best_gains(histogram, offsets, value_bins, missing, categorical, factors, pe
     for f in range(offsets.size):
         one = slice(f, f + 1)
         of = offsets[one], value_bins[one], missing[one], categorical[one]
-        out[f] = best_split(histogram, *of, factors, penalties, most_levels, total)[0]
+        out[f] = best_split(histogram, *of, factors, penalties, most_levels, total, None)[0]
     return out
 
 

@@ -23,6 +23,9 @@ from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.histogram import STATS, Layout, Total
 
+Bounds = tuple[float, float]
+FREE: Bounds = (-math.inf, math.inf)
+"""Bounds of leaf values, before the learning rate."""
 SMALLEST_GAIN = 1e-6
 """XGBoost's kRtEps: a split must gain more than this."""
 
@@ -41,17 +44,30 @@ class SplitRule:
     hessian: Scale
     max_cat_to_onehot: int = 4
     max_cat_threshold: int = 64
+    monotone: tuple[int, ...] = ()
+    """For each feature 1, -1 or 0, if there is a constraint."""
 
-    def leaf_value(self, total: Total) -> float:
-        """learning_rate * -T(G) / (H + lambda) as float32, T the soft threshold at reg_alpha; the fraction
-        is at most max_delta_step, unless that is 0."""
+    def leaf_value(self, total: Total, bounds: Bounds = FREE) -> float:
+        """The learning rate times `step`, as float32."""
+        return float(np.float32(self.step(total, bounds) * self.learning_rate))
+
+    def step(self, total: Total, bounds: Bounds) -> float:
+        """-T(G) / (H + lambda), T the soft threshold at reg_alpha, of magnitude at most max_delta_step unless
+        that is 0, and within the bounds."""
         gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
         shrunk = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
         denominator = hessian + self.reg_lambda
-        if denominator <= 0:
-            return 0.0
-        step = max(-self._longest, min(self._longest, -shrunk / denominator))
-        return float(np.float32(step * self.learning_rate))
+        best = -shrunk / denominator if denominator > 0 else 0.0
+        best = max(-self._longest, min(self._longest, best))
+        return max(bounds[0], min(bounds[1], best))
+
+    def bounds(self, best: "BestSplit", within: Bounds) -> tuple[Bounds, Bounds]:
+        """Those of the values of leaves below the two children of a split: beyond the middle of the two there
+        is nobody, if the feature has a constraint."""
+        sign = self.monotone[best.feature] if self.monotone else 0
+        middle = (self.step(best.left, within) + self.step(best.right, within)) / 2.0
+        low, high = (within[0], middle), (middle, within[1])
+        return (low, high) if sign > 0 else (high, low) if sign < 0 else (within, within)
 
     @property
     def _longest(self) -> float:
@@ -93,9 +109,16 @@ class SplitRule:
         )
         return (self.gradient.factor, self.hessian.factor), penalties
 
-    def best_split(self, histogram: Int64, layout: Layout, total: Total) -> "BestSplit | None":
-        """The split of highest gain by the features of a layout, or None if none gains enough."""
-        found = kernels.best_split(*self._asked(histogram, layout, total))
+    def best_split(
+        self, histogram: Int64, layout: Layout, total: Total, bounds: Bounds = FREE
+    ) -> "BestSplit | None":
+        """The split of highest gain by the features of a layout, or None if none gains enough. bounds: of the
+        values of leaves below, where there are constraints."""
+        limits = None
+        if self.monotone:
+            limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
+        asked = *self._asked(histogram, layout, total), limits
+        found = kernels.best_split(*asked)
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
         if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
             return None

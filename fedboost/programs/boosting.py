@@ -120,7 +120,7 @@ def _grow(
     news: tuple[Split, ...] = ()
     while True:
         for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total)
+            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
             if best is not None:
                 growth.add(leaf, best)
         wanted: list[Parted] = []

@@ -8,7 +8,7 @@ Refuses: sums of a child that are not those its parent's split gave (PeerError).
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums, Total
-from fedboost.gbdt.split import BestSplit, SplitRule
+from fedboost.gbdt.split import FREE, BestSplit, Bounds, SplitRule
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.queries import Elected, HistogramQuery
 from fedboost.protocol.terms import Terms
@@ -25,13 +25,14 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Leaf:
-    """A leaf that may still split: its number, the root it is below, the features its path splits by, and its
-    sums."""
+    """A leaf that may still split: its number, the root it is below, the features its path splits by, its
+    sums, and the bounds of the values of leaves below it."""
 
     node: int
     root: int
     path: tuple[int, ...]
     sums: NodeSums
+    bounds: Bounds = FREE
 
     @property
     def depth(self) -> int:
@@ -158,7 +159,8 @@ class Parted:
             sibling = self.leaf.sums.sibling(told[0])
             known[self.other(asks[0])] = sibling.joined(told[1], elected) if len(told) > 1 else sibling
         path = (*self.leaf.path, self.best.feature)
-        return [Leaf(node, self.leaf.root, path, known[node]) for node in self.open]
+        bounds = self.rule.bounds(self.best, self.leaf.bounds)
+        return [Leaf(node, self.leaf.root, path, known[node], bounds[node - self.left]) for node in self.open]
 
 
 @dataclass(frozen=True)
@@ -213,6 +215,7 @@ def elect(wanted: Sequence[Parted], votes: Int64, layout: Layout, most: int) -> 
 
 def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
     """Split a leaf of the tree; the decision the parties will hear."""
-    left = tree.add_leaf(rule.leaf_value(best.left), rule.hessian.decode(best.left[1]))
-    tree.add_leaf(rule.leaf_value(best.right), rule.hessian.decode(best.right[1]))
+    value = partial(rule.leaf_value, bounds=leaf.bounds)
+    left = tree.add_leaf(value(best.left), rule.hessian.decode(best.left[1]))
+    tree.add_leaf(value(best.right), rule.hessian.decode(best.right[1]))
     return tree.split(leaf.node, best, cut_points, left)

@@ -202,6 +202,9 @@ class Terms(Frozen):
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
+    monotone_constraints: Mapping[Name, Literal[-1, 0, 1]] = Field(
+        default_factory=dict, max_length=MAX_FEATURES
+    )
     interaction_constraints: Several[Several[Name]] = Field(default=(), max_length=MAX_FEATURES)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     max_delta_step: float | None = Field(default=None, ge=0, le=MAX_STEP)
@@ -345,6 +348,15 @@ class Terms(Frozen):
                     f"interaction_constraints names {name[:_LONGEST]!r}, which is no feature"
                     f"{nearest(name, self.columns.features)}"
                 )
+        for name in self.monotone_constraints:
+            if name not in self.columns.numeric:
+                what = "has levels, which have no order" if name in self.columns.features else "is no feature"
+                hint = nearest(name, self.columns.numeric)
+                raise ValueError(f"monotone_constraints names {name[:_LONGEST]!r}, which {what}{hint}")
+        if self._monotone and self.vote_top_k:
+            raise ValueError("vote_top_k elects features without a look at monotone_constraints: give one")
+        if self._monotone and self.loss.quantile is not None:
+            raise ValueError(f"{self.objective} gives leaves their values after they grew: no constraints")
         columns = min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode)
         if self.vote_top_k and columns < 1.0:
             raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
@@ -426,6 +438,7 @@ class Terms(Frozen):
             hessian,
             self.max_cat_to_onehot,
             self.max_cat_threshold,
+            self._monotone,
         )
 
     @property
@@ -449,6 +462,12 @@ class Terms(Frozen):
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
         return self.eval_metric or (self.loss.metric,)
+
+    @property
+    def _monotone(self) -> tuple[int, ...]:
+        """For each feature 1, -1 or 0; nothing where there is no constraint."""
+        signs = tuple(self.monotone_constraints.get(name, 0) for name in self.columns.features)
+        return signs if any(signs) else ()
 
     @property
     def sets(self) -> tuple[str, ...]:

@@ -374,7 +374,7 @@ def compare_best_split(
     kinds = value_bins, missing, np.broadcast_to(by_level, missing.shape).copy()
     offsets = np.concatenate([[0], np.cumsum(value_bins + missing)[:-1]]).astype(np.uint32)
     rule = factors, penalties, most_levels, total
-    found = tuple(kernels.best_split(histogram, offsets, *kinds, *rule))
+    found = tuple(kernels.best_split(histogram, offsets, *kinds, *rule, None))
     assert found == twins.best_split(histogram, *kinds, *rule)
     for f, gain in enumerate(kernels.best_gains(histogram, offsets, *kinds, *rule)):
         own = histogram[2 * offsets[f] : 2 * (offsets[f] + value_bins[f] + missing[f])]
@@ -443,6 +443,40 @@ def test_best_split_parts_the_present_from_the_missing():
 def test_best_split_of_a_pure_node_is_none():
     histogram = np.array([0, 3, 0, 3], np.int64)
     assert compare_best_split(histogram, [2], [0], (1.0, 1.0), (1.0, 0.0, 0.0, math.inf), (0, 6))[1] == -1
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    sign=st.sampled_from([-1, 0, 1]),
+    reg_alpha=st.sampled_from([0.0, 0.7]),
+    bound=st.sampled_from([0.05, 0.5, math.inf]),
+)
+@settings(max_examples=100)
+def test_best_split_within_limits(seed, sign, reg_alpha, bound):
+    rng = np.random.default_rng(seed)
+    histogram, total = node(rng, [6], [0], 60, 4)
+    lower, upper = -bound, bound / 2
+    asked = np.zeros(1, np.uint32), np.array([6]), np.zeros(1, np.bool_), np.zeros(1, np.bool_)
+    rule = (16.0, 2.0), (1.0, reg_alpha, 0.5, math.inf), (4, 64), total
+    found = kernels.best_split(histogram, *asked, *rule, (lower, upper, np.array([sign])))
+
+    def leaf(g, h):
+        """The value within the limits, and the loss it takes away, doubled."""
+        g, h = g / 16, h / 2
+        shrunk = max(g - reg_alpha, 0) + min(g + reg_alpha, 0)
+        value = max(lower, min(upper, -shrunk / (h + 1.0)))
+        return value, -(2 * g * value + (h + 1.0) * value * value + 2 * reg_alpha * abs(value))
+
+    gains = []
+    for b in range(5):
+        left = histogram[0 : 2 * b + 2 : 2].sum(), histogram[1 : 2 * b + 3 : 2].sum()
+        right = total[0] - left[0], total[1] - left[1]
+        (low, first), (high, second) = leaf(*left), leaf(*right)
+        heavy = min(left[1], right[1]) / 2 >= 0.5
+        gains.append(first + second - leaf(*total)[1] if heavy and (high - low) * sign >= 0 else 0.0)
+    assert found[0] == pytest.approx(max(0.0, *gains), rel=1e-12, abs=1e-12)
+    if found[1] == 0:
+        assert gains[found[2]] == pytest.approx(found[0], rel=1e-12)
 
 
 NONE = (1.0, 0.0, 0.0, math.inf)

@@ -101,6 +101,11 @@ SETTINGS = {
         False,
         {**SMALL, "levels": LEVELS, "colsample_bynode": 0.3, "num_parallel_tree": 2},
     ),
+    "monotone": (
+        "number",
+        False,
+        {**REGRESSION, "max_depth": 6, "monotone_constraints": {"f0": 1, "f3": -1}},
+    ),
     "few leaves": ("number", False, {**REGRESSION, "max_leaves": 6}),
     "forests": (
         "number",
@@ -399,6 +404,36 @@ def test_a_forest_is_a_round_of_parallel_trees_and_better_than_one():
     assert found[1] > found[0] + 0.02
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_predictions_never_fall_with_a_feature_that_is_constrained_and_are_xgboosts(sign):
+    ratios = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(2000, 4)).astype(np.float32)
+        y = sign * X[:, 0] + np.sin(3 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.5 * rng.normal(size=2000)
+        X, y, X_test, y_test = split_in_two(X, y.astype(np.float32))
+        settings = {"objective": "reg:squarederror", "rounds": 20, "max_depth": 5, "learning_rate": 0.3}
+        session = run(X, y, randomly(len(y), 3), monotone_constraints={"f0": sign}, **settings)
+        free = run(X, y, randomly(len(y), 3), **settings)
+        lines = np.repeat(X_test[:50], 60, axis=0)
+        lines[:, 0] = np.tile(np.linspace(-3, 3, 60), 50)
+        steps = [sign * np.diff(s.booster.predict(lines).reshape(50, 60), axis=1) for s in (session, free)]
+        assert steps[0].min() >= 0
+        assert steps[1].min() < 0
+        same = {
+            "objective": "reg:squarederror",
+            "max_depth": 5,
+            "eta": 0.3,
+            "tree_method": "hist",
+            "nthread": 1,
+        }
+        constrained = {**same, "monotone_constraints": (sign, 0, 0, 0)}
+        theirs = xgboost.train(constrained, xgboost.DMatrix(X, y), 20).predict(xgboost.DMatrix(X_test))
+        losses = [np.mean((found - y_test) ** 2) for found in (session.booster.predict(X_test), theirs)]
+        ratios.append(losses[0] / losses[1])
+    assert abs(np.mean(ratios) - 1) < 0.05
+
+
 def test_features_meet_on_a_path_only_where_they_may():
     """As XGBoost's constraint of the same name; a feature of no group meets none."""
     X, y, _ = data()
@@ -437,7 +472,7 @@ def test_trees_split_by_the_columns_that_were_drawn():
     assert len(set().union(*used)) == 5
 
 
-COLUMNS_DRAWN = "colsample_bytree", "colsample_bylevel", "colsample_bynode"
+NOT_WITH_VOTES = "colsample_bytree", "colsample_bylevel", "colsample_bynode", "monotone_constraints"
 
 # ---- votes ------------------------------------------------------------------------------------------
 
@@ -460,7 +495,7 @@ def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(
 
 
 @pytest.mark.parametrize("partition", ["one row", "columns of one sign"])
-@pytest.mark.parametrize("name", [name for name in SETTINGS if not {*COLUMNS_DRAWN} & {*SETTINGS[name][2]}])
+@pytest.mark.parametrize("name", [name for name in SETTINGS if not {*NOT_WITH_VOTES} & {*SETTINGS[name][2]}])
 def test_with_all_features_elected_the_model_is_that_of_the_pooled_rows(name, partition):
     X, y, weight, settings = setting_of(name)
     every = {**settings, "vote_top_k": X.shape[1]}

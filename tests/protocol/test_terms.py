@@ -49,7 +49,12 @@ OTHER = {
     "seed": 7,
     "validation_fraction": 0.25,
 }
-ALONE = {"colsample_bytree": 0.5, "colsample_bylevel": 0.5, "colsample_bynode": 0.5}
+ALONE = {
+    "monotone_constraints": {"a": 1},
+    "colsample_bytree": 0.5,
+    "colsample_bylevel": 0.5,
+    "colsample_bynode": 0.5,
+}
 """Settings that do not go together with all of the above."""
 NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
@@ -263,6 +268,16 @@ def test_terms_are_frozen():
         (
             {"interaction_constraints": [["a", "bb"]]},
             "interaction_constraints names 'bb', which is no feature (did you mean b?)",
+        ),
+        (
+            {"monotone_constraints": {"aa": 1}},
+            "monotone_constraints names 'aa', which is no feature (did you mean a?)",
+        ),
+        ({"monotone_constraints": {"c": 1}}, "names 'c', which has levels, which have no order"),
+        ({"monotone_constraints": {"a": 2}}, "monotone_constraints.a: input should be -1, 0 or 1, got 2"),
+        (
+            {"monotone_constraints": {"a": 1}, "vote_top_k": 1},
+            "vote_top_k elects features without a look at monotone_constraints",
         ),
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
