@@ -241,9 +241,9 @@ ARGUMENTS = {
         ("terms", "rows.csv", "--label", "y", "--exclude", "agee", "--out", "new.toml"),
         ["'agee'", "age"],
     ),
-    "draft of amounts from words": (
-        ("terms", "rows.csv", "--label", "ward", "--objective", "reg:squarederror", "--out", "new.toml"),
-        ["'ward'"],
+    "draft of a category": (
+        ("terms", "rows.csv", "--label", "ward", "--objective", "binary:logistic", "--out", "new.toml"),
+        ["'ward'", "multi:softprob is for more"],
     ),
     "draft of the same party twice": (
         ("terms", "rows.csv", "--label", "y", "--party", "a", "--party", "a", "--out", "new.toml"),
