@@ -36,7 +36,8 @@ _loop = njit(cache=True, nogil=True, error_model="numpy")
 
 @_loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
-    """Fill lefts with whether rows with these values of the node's feature go left there; NaN is missing."""
+    """Fill lefts with whether rows with these values of the node's feature go left there; NaN is missing. The
+    columns are those of `gbdt.kernels.predict_margins`."""
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
