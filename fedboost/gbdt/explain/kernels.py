@@ -40,7 +40,7 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
-    if own >= 0:
+    if own > 0:
         for i in range(_TOGETHER):
             if x[i] == x[i]:
                 lefts[i] = True
