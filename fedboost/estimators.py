@@ -95,6 +95,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         scale_pos_weight: float | None = None,
         tweedie_variance_power: float | None = None,
         huber_slope: float | None = None,
+        quantile_alpha: float | None = None,
         eval_metric: str | Sequence[str] | None = None,
         validation_fraction: float = 0.0,
         early_stopping_rounds: int | None = None,
@@ -131,6 +132,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.scale_pos_weight = scale_pos_weight
         self.tweedie_variance_power = tweedie_variance_power
         self.huber_slope = huber_slope
+        self.quantile_alpha = quantile_alpha
         self.eval_metric = eval_metric
         self.validation_fraction = validation_fraction
         self.early_stopping_rounds = early_stopping_rounds
