@@ -7,7 +7,7 @@ Refuses: arrays, labels and weights that scikit-learn refuses, in its words (Val
 terms cannot have, and use without scikit-learn 1.6 or newer (ConfigError).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -88,6 +88,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         colsample_bytree: float = 1.0,
         colsample_bylevel: float = 1.0,
         colsample_bynode: float = 1.0,
+        monotone_constraints: Mapping[str, int] | None = None,
         interaction_constraints: Sequence[Sequence[str]] | None = None,
         random_state: int | np.random.RandomState | None = None,
         max_delta_step: float | None = None,
@@ -125,6 +126,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.colsample_bytree = colsample_bytree
         self.colsample_bylevel = colsample_bylevel
         self.colsample_bynode = colsample_bynode
+        self.monotone_constraints = monotone_constraints
         self.interaction_constraints = interaction_constraints
         self.random_state = random_state
         self.max_delta_step = max_delta_step

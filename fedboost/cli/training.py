@@ -103,7 +103,7 @@ def _save(model: Model, out: Path) -> None:
 def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
     if out is not None:
         _save(model, out)
-    last = metrics_of(model.rounds[-1]) if model.rounds else {}
+    last = metrics_of(model.rounds[model.kept - 1]) if model.rounds else {}
     if as_json:
         print_json(
             event="done",
@@ -119,6 +119,8 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
     metrics = printable(", ".join(f"{name} {value:.5f}" for name, value in last.items()))
     total = size(sum(map(sum, traffic.values())))
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
+    if model.kept < len(model.rounds):
+        print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
     print_traffic(traffic, len(model.rounds))
     print(signatures(model))
     for line in absences(model):

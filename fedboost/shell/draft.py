@@ -9,7 +9,7 @@ Refuses: labels no objective fits, tables without a usable feature, and splits t
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,16 +106,19 @@ def draft_features(
     return numeric, categorical, left_out
 
 
-def split_by_site(table: "pa.Table", column: str) -> "dict[str, pa.Table]":
+def split_by_site(table: "pa.Table | SparseTable", column: str) -> "dict[str, pa.Table]":
     """Each site's rows, in their order and without the column that names the site, by site name, sorted.
     Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    codes, sites = texts(column_of(table, column), column)
+    dense = table.dense if isinstance(table, SparseTable) else table
+    codes, sites = texts(column_of(dense, column), column)
     if (codes < 0).any():
         row = int(np.argmax(codes < 0)) + 1
         raise ConfigError(f"column {column!r} names no site in row {row}: fill it in, or drop the row")
-    rest = table.drop_columns([column])
+    rest = dense.drop_columns([column])
+    if isinstance(table, SparseTable):
+        rest = replace(table, dense=rest)
     order = np.argsort(codes, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
     return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}

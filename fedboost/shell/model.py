@@ -61,6 +61,12 @@ class Model:
         return self.terms.parties
 
     @property
+    def kept(self) -> int:
+        """Rounds that the trees are of: fewer than there were where the training stopped early."""
+        constant = self.terms.columns.base_margin is not None  # a leaf of its own
+        return min(len(self.booster.trees) // self.booster.roots - constant, len(self.rounds))
+
+    @property
     def protection(self) -> str:
         """How the parties' vectors were hidden."""
         return self.terms.protection

@@ -52,6 +52,17 @@ class SparseTable:
         part = slice(int(self.starts[place]), int(self.starts[place + 1]))
         return SparseColumn(self.num_rows, self.rows[part], self.values[part])
 
+    def take(self, rows: Int64) -> "SparseTable":
+        """These rows, each at most once, in this order."""
+        place = np.full(self.num_rows, -1, np.int64)
+        place[rows] = np.arange(rows.size)
+        kept = np.flatnonzero(place[self.rows] >= 0)
+        starts, found = np.searchsorted(kept, self.starts), place[self.rows[kept]]
+        column = np.repeat(np.arange(len(self.names)), np.diff(starts))
+        order = np.lexsort((found, column))
+        dense = self.dense.take(rows)
+        return SparseTable(rows.size, dense, self.names, starts, found[order], self.values[kept][order])
+
     def parts(self) -> "Iterator[SparseTable]":
         """Some rows after the others, so many that they may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))

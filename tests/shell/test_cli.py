@@ -369,6 +369,17 @@ def test_names_the_locale_cannot_write_are_written(folder):
     assert end.stderr.startswith(rb"fedboost: column '\xf6' is missing: the columns are '\xe4', ")
 
 
+def test_a_training_that_stops_early_says_what_it_keeps(folder):
+    terms_of = terms(["north", "south"], rounds=60, validation_fraction=0.4, early_stopping_rounds=2)
+    (folder / "early.toml").write_text(terms_to_toml(terms_of))
+    end = fedboost("simulate", "early.toml", "--data", "rows.csv", "--out", "early.json")
+    assert end.code == 0, end.err
+    model = Model.load("early.json")
+    assert model.kept == len(model.booster.trees) == len(model.rounds) - 2
+    assert f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best" in end.out
+    assert f"validation-logloss {model.rounds[model.kept - 1]['validation-logloss']:.5f}" in end.out
+
+
 def test_predictions_and_terms_go_through_a_device(folder):
     simulate(terms(rounds=1), [rows()]).model.save("m.json")
     (folder / "out").symlink_to("/proc/self/fd/1")  # as /dev/stdout is

@@ -9,6 +9,7 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt import bins
 from fedboost.shell.data import as_table, read_table, to_features
+from fedboost.shell.draft import split_by_site, split_by_weights
 from fedboost.shell.sparse import SparseTable
 
 ROWS, COLUMNS = 300, 80
@@ -61,6 +62,21 @@ def test_rows_are_made_dense_some_at_a_time(monkeypatch):
     column = table.column("f1")
     assert column[5:50].tolist() == X[5:50, 1].tolist()
     assert table.column("f80") is None
+
+
+def test_a_sparse_table_is_split_into_parties():
+    X, y = data()
+    site = np.where(np.arange(ROWS) % 3, "a", "b")
+    table = as_table({"f": scipy.sparse.csr_array(X), "label": y, "site": site})
+    by_weight = split_by_weights(table, ["a", "b"], [2.0, 1.0], 0)
+    assert [part.num_rows for part in by_weight.values()] == [200, 100]
+    for rows, part in zip((site == "a", site == "b"), split_by_site(table, "site").values(), strict=True):
+        assert part.column_names == table.column_names[:1] + table.column_names[2:]
+        assert part.dense["label"].to_pylist() == y[rows].tolist()
+        for place in range(COLUMNS):
+            assert part.column(f"f{place}")[:].tolist() == X[rows, place].tolist()
+    some = np.array([7, 3, 250])
+    assert table.take(some).column("f2")[:].tolist() == X[some, 2].tolist()
 
 
 def test_beside_dense_columns_and_several_matrices():
