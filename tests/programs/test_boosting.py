@@ -404,6 +404,7 @@ def test_a_forest_is_a_round_of_parallel_trees_and_better_than_one():
     assert found[1] > found[0] + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [1, -1])
 def test_predictions_never_fall_with_a_feature_that_is_constrained_and_are_xgboosts(sign):
     ratios = []
@@ -546,6 +547,7 @@ def test_auc_is_xgboosts_on_breast_cancer():
     assert abs(ours - theirs) < 0.01
 
 
+@pytest.mark.slow
 def test_rmse_is_xgboosts_on_a_regression():
     """The mean over paired seeds: a single one of these small tables scatters by 8 %."""
     ratios = []
@@ -572,6 +574,7 @@ def test_rmse_is_xgboosts_on_a_regression():
     assert abs(np.mean(ratios) - 1) < 0.05
 
 
+@pytest.mark.slow
 def test_probabilities_of_classes_are_xgboosts():
     """The mean over paired seeds of the log loss; three classes, one of them rare."""
     ratios = []
@@ -605,6 +608,7 @@ def drawn(objective, rate, rng):
             return np.log(rate) + rng.normal(size=rate.size) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "own", "metric"),
     [
@@ -718,6 +722,7 @@ def test_weights_of_residuals_that_do_not_add_up_fail_the_session():
         assert f"turn {turn}: the weights of residuals do not sum" in str(session.error)
 
 
+@pytest.mark.slow
 def test_auc_is_xgboosts_where_sets_of_levels_tell_the_label():
     """Means over paired seeds; as numbers the levels tell less in as many trees."""
     ours, theirs, as_numbers = [], [], []
