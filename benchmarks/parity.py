@@ -100,6 +100,15 @@ class Case:
 
 
 SLOW = {"learning_rate": 0.1}
+FOREST = {"num_parallel_tree": 50, "subsample": 0.6, "colsample_bynode": 0.5, "learning_rate": 1.0}
+TOGETHER = [["MedInc", "HouseAge", "AveRooms"], ["Latitude", "Longitude"]]
+GROWTH: dict[str, Mapping[str, Any]] = {
+    "subsample 0.7": {"subsample": 0.7},
+    "colsample_bytree 0.7, bynode 0.7": {"colsample_bytree": 0.7, "colsample_bynode": 0.7},
+    "lossguide, max_leaves 24": {"grow_policy": "lossguide", "max_leaves": 24},
+    "monotone_constraints": {"monotone_constraints": {"MedInc": 1}},
+    "interaction_constraints": {"interaction_constraints": TOGETHER},
+}
 CASES = (
     Case("adult", common.ADULT, "binary:logistic", "AUC"),
     Case("adult, scale_pos_weight 3", common.ADULT, "binary:logistic", "AUC", {"scale_pos_weight": 3.0}),
@@ -124,6 +133,11 @@ CASES = (
     Case("beMTPL97, amounts", AMOUNTS, "reg:tweedie", "Tweedie deviance", SLOW, with_exposure, "log_expo"),
     Case("beMTPL97, amounts of claims", AMOUNTS, "reg:gamma", "gamma deviance", SLOW, with_claims),
     Case("bike_sharing", BIKES, "count:poisson", "Poisson deviance"),
+    *(
+        Case(f"california_housing, {name}", common.CALIFORNIA, "reg:squarederror", "RMSE", settings)
+        for name, settings in GROWTH.items()
+    ),
+    Case("california_housing, 50 trees", common.CALIFORNIA, "reg:squarederror", "RMSE", FOREST, rounds=1),
     Case(
         "kddcup99, 23 classes",
         common.KDDCUP,
@@ -248,6 +262,7 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
             to_features(part, terms.columns, case.name),
             shard.label,
             base_margin=shard.base_margin,
+            feature_names=terms.columns.features,
             feature_types=kinds,
             enable_categorical=True,
         )

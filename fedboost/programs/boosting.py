@@ -5,6 +5,7 @@ rows; parties are asked for the smaller child only, the sibling is the parent mi
 Refuses: sums that violate what must hold of them (PeerError), a label with nothing to learn (ConfigError).
 """
 
+import math
 from collections.abc import Generator
 
 from fedboost.errors import ConfigError, CutShort
@@ -65,8 +66,10 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
     """What early stopping looks at, less being better: the last metric, of the last set of rows."""
-    last = [*found.items()][-1]
-    return -last[1] if terms.metrics[-1] in metrics.GROWS else last[1]
+    name, value = [*found.items()][-1]
+    if terms.early_stopping_rounds and math.isnan(value):
+        raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
+    return -value if terms.metrics[-1] in metrics.GROWS else value
 
 
 def best(scores: list[float]) -> int:

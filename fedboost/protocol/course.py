@@ -102,7 +102,9 @@ class Course:
     def rounds(self) -> int:
         """Rounds of the model: it may end before the last one that was asked for."""
         assert self.booster is not None
-        return min(len(self.booster.trees) // len(self._terms.roots), self._terms.rounds)
+        constant = self._terms.columns.base_margin is not None  # a leaf of its own, in a round of its own
+        rounds = len(self.booster.trees) // len(self._terms.roots) - constant
+        return max(0, min(rounds, self._terms.rounds))
 
     def start(self) -> None:
         """Run the program to its first question, unless it stands at a later one already."""

@@ -13,7 +13,7 @@ from typing import assert_never
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
@@ -42,6 +42,8 @@ from fedboost.protocol.voting import OwnHistograms, vote
 Mask = npt.NDArray[np.bool_]
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of."""
+MOST_PLACES = 1 << 31
+"""Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Party:
         self._shard = shard = read()
         self._terms = terms
         self._loss = terms.loss
+        if len(terms.roots) * shard.rows > MOST_PLACES:
+            raise Refused(
+                f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
+                f"num_parallel_tree"
+            )
         shape = self._loss.outputs, shard.rows
         self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
         self._begin_margins()
@@ -97,6 +104,8 @@ class Party:
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
         self._own: OwnHistograms | None = None
         """Where features are voted for: this party's own histograms of that tree."""
+        self._narrowed: ResidualQuery | None = None
+        """The last question about residuals of the tree that has grown."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -122,7 +131,7 @@ class Party:
             self._end_tree(number, done.splits, done.values)
         if so_far.splits:
             self._split(so_far.splits)
-        self._quantised, self._own = False, None
+        self._quantised, self._own, self._narrowed = False, None, None
         self.so_far = so_far
 
     def _begin_margins(self) -> None:
@@ -235,6 +244,8 @@ class Party:
         tree, levels = self.so_far.tree, self.so_far.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
+        if self._narrowed is not None:
+            raise PeerError(f"tree {tree}: a question about nodes after one about residuals")
         if (levels == 0) != (query.nodes == self._terms.roots):
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
         if levels == self._terms.levels:
@@ -307,6 +318,9 @@ class Party:
         most = queries.RESIDUAL_TURNS if before else self._terms.levels
         if query.tree != tree or levels >= most or (levels == 0 and not before):
             raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
+        if self._narrowed is not None and not query.narrows(self._narrowed):
+            raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
+        self._narrowed = query
         self._split(query.splits)
         everything = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
         nodes = (
@@ -357,7 +371,7 @@ class Party:
         for nodes in filter(None, (self._nodes, self._others)):
             nodes.add_values(dict(values), self._margin)
         self._begin_tree(number + 1)
-        self._quantised, self._own = False, None
+        self._quantised, self._own, self._narrowed = False, None, None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

@@ -219,6 +219,12 @@ class ResidualQuery:
     width: int
     weight: Scale
 
+    def narrows(self, before: "ResidualQuery") -> bool:
+        """Whether each node's cell is one of the parts of the cell that was asked for before."""
+        pairs = zip(self.starts, before.starts, strict=False)
+        within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
+        return self.nodes == before.nodes and self.width == before.width - RESIDUAL_BITS and within
+
     @property
     def cells(self) -> int:
         return len(self.nodes) << RESIDUAL_BITS

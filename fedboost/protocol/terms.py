@@ -47,6 +47,8 @@ MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 SMALLEST_SHARE = 0.05
 """Of the rows, for a sum over rows that are drawn: of a handful of rows it would show each."""
+MAX_ROOTS = 1 << 10
+"""Trees of a round: a party keeps the rows of each."""
 MAX_LEAVES = 1 << 16
 """Of a round."""
 MAX_PARTIES = 1 << 12
@@ -256,6 +258,8 @@ class Terms(Frozen):
     def _holds_together(self) -> "Terms":
         self._check_classes()
         self._check_parameters()
+        if len(self.roots) > MAX_ROOTS:
+            raise ValueError(f"{len(self.roots)} trees a round are too many: at most {MAX_ROOTS}")
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
             raise ValueError(
                 f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
@@ -294,6 +298,11 @@ class Terms(Frozen):
                 f"sum of fewer than {self.fewest}"
                 if self.quorum < self.fewest
                 else f"quorum {self.quorum} is more than the {len(self.parties)} parties"
+            )
+        if self.on_loss == "shrink" and self.loss.quantile is not None:
+            raise ValueError(
+                f'{self.objective} with on_loss = "shrink": its gradients are signs, which stay as they are '
+                f"when margins move, so that two rosters would show the difference; set wait or stop"
             )
         if self.on_loss == "shrink" and self.parties and self.fewest == len(self.parties):
             raise ValueError(
@@ -342,15 +351,16 @@ class Terms(Frozen):
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
+        numeric, features = {*self.columns.numeric}, {*self.columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
-            if name not in self.columns.features:
+            if name not in features:
                 raise ValueError(
                     f"interaction_constraints names {name[:_LONGEST]!r}, which is no feature"
                     f"{nearest(name, self.columns.features)}"
                 )
         for name in self.monotone_constraints:
-            if name not in self.columns.numeric:
-                what = "has levels, which have no order" if name in self.columns.features else "is no feature"
+            if name not in numeric:
+                what = "has levels, which have no order" if name in features else "is no feature"
                 hint = nearest(name, self.columns.numeric)
                 raise ValueError(f"monotone_constraints names {name[:_LONGEST]!r}, which {what}{hint}")
         if self._monotone and self.vote_top_k:

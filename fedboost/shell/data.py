@@ -313,7 +313,9 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_columns(table: "Table", schema: Schema) -> None:
-    sparse = {*table.names} if isinstance(table, SparseTable) else set()
+    sparse = set[str]()
+    if isinstance(table, SparseTable):
+        sparse = {name for name in schema.features if table.column(name) is not None}
     if isinstance(table, SparseTable) and schema.categorical:
         name = next(iter(schema.categorical))
         raise ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")

@@ -63,6 +63,8 @@ class Policy(Frozen):
     fewest parties; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
     max_rounds: the most rounds; approval: "auto" (these rules are enough), "ask" (a person at the terminal
     decides too) or the digests of the terms that were approved;
+    subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
+    which rows are drawn learns single rows from sums over many draws;
     columns: all columns it lets terms name as feature, label, weight or base margin, None for any.
     """
 
@@ -72,6 +74,7 @@ class Policy(Frozen):
     min_rows_per_leaf: int = Field(default=1, ge=1, le=1_000_000_000)
     max_rounds: int = Field(default=100_000, ge=1)
     approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
+    subsample: float = Field(default=1.0, gt=0, le=1)
     columns: tuple[Name, ...] | None = None
 
     @field_validator("protections", "on_loss", "columns", mode="before")
@@ -120,6 +123,10 @@ class Policy(Frozen):
         if terms.rounds > self.max_rounds:
             raise _refusal(
                 party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
+            )
+        if terms.protection != "plain" and terms.subsample < self.subsample:
+            raise _refusal(
+                party, f"subsample = {self.subsample:g}", f"the terms have subsample = {terms.subsample:g}"
             )
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)

@@ -5,12 +5,14 @@ it is wanted; LIBSVM files and scipy's sparse matrices become the same table.
 Refuses: a line that is no row of a LIBSVM file (ConfigError, with its number).
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64
@@ -38,6 +40,17 @@ class SparseTable:
     starts: Int64
     rows: Int64
     values: Float32
+    open_ended: bool = False
+    """Whether f0, f1, ... go on for ever, with nothing but 0 beyond the last that was written down."""
+
+    def __post_init__(self) -> None:
+        twice = {*self.dense.column_names} & {*self.names}
+        if twice:
+            raise ConfigError(f"there are two columns named {min(twice)!r}: rename one, or the matrix")
+        if np.isinf(self.values).any():
+            place = int(np.searchsorted(self.starts, np.flatnonzero(np.isinf(self.values))[0], "right")) - 1
+            what = "has a value that is infinite or too large for a 32-bit float"
+            raise ConfigError(f"column {self.names[place]!r} {what}")
 
     @property
     def column_names(self) -> list[str]:
@@ -47,6 +60,8 @@ class SparseTable:
     def column(self, name: str) -> "SparseColumn | None":
         """A sparse column, or None if there is none of that name."""
         place = self._places.get(name)
+        if place is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
+            return SparseColumn(self.num_rows, self.rows[:0], self.values[:0])
         if place is None:
             return None
         part = slice(int(self.starts[place]), int(self.starts[place + 1]))
@@ -61,17 +76,21 @@ class SparseTable:
         column = np.repeat(np.arange(len(self.names)), np.diff(starts))
         order = np.lexsort((found, column))
         dense = self.dense.take(rows)
-        return SparseTable(rows.size, dense, self.names, starts, found[order], self.values[kept][order])
+        return SparseTable(
+            rows.size, dense, self.names, starts, found[order], self.values[kept][order], self.open_ended
+        )
 
     def parts(self) -> "Iterator[SparseTable]":
         """Some rows after the others, so many that they may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
-        for first in range(0, self.num_rows, step):
+        for first in range(0, max(self.num_rows, 1), step):
             kept = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
             starts = np.searchsorted(kept, self.starts)
             rows, values = self.rows[kept] - first, self.values[kept]
             size = min(step, self.num_rows - first)
-            yield SparseTable(size, self.dense.slice(first, size), self.names, starts, rows, values)
+            yield SparseTable(
+                size, self.dense.slice(first, size), self.names, starts, rows, values, self.open_ended
+            )
 
     @property
     def _places(self) -> Mapping[str, int]:
@@ -86,6 +105,8 @@ class SparseTable:
         names, starts, rows, values, end = [], [np.zeros(1, np.int64)], [], [], 0
         size = dense.num_rows if dense.num_columns else int(next(iter(matrices.values())).shape[0])
         for prefix, matrix in matrices.items():
+            if matrix.dtype.kind not in "biuf":
+                raise ConfigError(f"{prefix!r} is a matrix of {matrix.dtype}, not of numbers")
             columns = matrix.tocsc(copy=True)
             columns.sum_duplicates()
             columns.sort_indices()
@@ -94,9 +115,10 @@ class SparseTable:
             names += [f"{prefix}{place}" for place in range(columns.shape[1])]
             starts.append(columns.indptr[1:].astype(np.int64) + end)
             rows.append(columns.indices.astype(np.int64))
-            values.append(columns.data.astype(np.float32))
+            values.append(_float32(columns.data))
             end += columns.nnz
-        return cls(size, dense, tuple(names), *map(np.concatenate, (starts, rows, values)))
+        entries = np.concatenate(starts), np.concatenate(rows), np.concatenate(values)
+        return cls(size, dense, tuple(names), *entries)
 
 
 @dataclass(frozen=True)
@@ -131,7 +153,7 @@ def read_libsvm(path: Path) -> SparseTable:
             try:
                 labels.append(float(words[0]))
                 pairs = [word.partition(":")[::2] for word in words[1:] if not word.startswith("qid:")]
-                places += [int(place) for place, _ in pairs]
+                places += [_index(place) for place, _ in pairs]
                 values += [float(value) for _, value in pairs]
             except ValueError:
                 what = "no line of a LIBSVM file: a label, then index:value after index:value"
@@ -147,8 +169,19 @@ def read_libsvm(path: Path) -> SparseTable:
     if (np.diff(of_column[order]) == 0)[np.diff(rows[order]) == 0].any():
         raise ConfigError(f"{path}: a row has two values of one index")
     starts = np.concatenate([[0], np.cumsum(np.bincount(of_column, minlength=width))]).astype(np.int64)
-    found = np.array(values, np.float32)[order]
+    found = _float32(np.array(values, np.float64))[order]
     names = tuple(f"f{place}" for place in range(width))
-    return SparseTable(
-        len(labels), pa.table({LABEL: labels}), names, starts, rows[order].astype(np.int64), found
-    )
+    dense, of_rows = pa.table({LABEL: labels}), rows[order].astype(np.int64)
+    return SparseTable(len(labels), dense, names, starts, of_rows, found, open_ended=True)
+
+
+def _index(text: str) -> int:
+    """ValueError for what is no index of a LIBSVM file."""
+    if not re.fullmatch(r"-?[0-9]{1,18}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _float32(values: npt.NDArray[Any]) -> Float32:
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+        return values.astype(np.float32)

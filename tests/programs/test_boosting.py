@@ -356,6 +356,33 @@ def test_early_stopping_of_a_metric_that_grows():
     assert len(session.booster.trees) == found.index(max(found)) + 1 == len(found) - 3
 
 
+def test_a_model_that_stops_early_is_signed_with_its_rounds_where_there_are_base_margins():
+    X, y, _ = data("count")
+    base = np.linspace(-0.5, 0.5, ROWS).astype(np.float32)
+    settings = {
+        "objective": "count:poisson",
+        "rounds": 30,
+        "validation_fraction": 0.4,
+        "num_parallel_tree": 2,
+    }
+    session = run(X, y, PARTITIONS["3 at random"], base_margin=base, early_stopping_rounds=2, **settings)
+    assert session.error is None
+    kept = len(session.history) - 2
+    assert len(session.booster.trees) == 2 * (kept + 1)  # and the constant, a leaf for each tree of a round
+    (told,) = {attest.structure for attest in session.attestations.values()}
+    assert told == session.course.structure
+    assert session.course.rounds == kept
+
+
+def test_a_metric_without_a_value_stops_nothing():
+    X, y, _ = data()
+    held_out = np.zeros(ROWS, bool)
+    held_out[np.flatnonzero(y == 1)[:20]] = True
+    settings = {**SMALL, "eval_metric": "auc", "early_stopping_rounds": 2}
+    session = run(X, y, PARTITIONS["3 at random"], validation=held_out, **settings)
+    assert "validation-auc has no value" in str(session.error)
+
+
 def test_no_validation_rows_fail_and_say_so():
     X, y, _ = data()
     session = run(X, y, PARTITIONS["3 at random"], validation=np.zeros(ROWS), **SMALL)

@@ -279,6 +279,11 @@ def test_terms_are_frozen():
             {"monotone_constraints": {"a": 1}, "vote_top_k": 1},
             "vote_top_k elects features without a look at monotone_constraints",
         ),
+        ({"num_parallel_tree": 1024, "objective": "multi:softprob", "num_class": 2}, "2048 trees a round"),
+        (
+            {"objective": "reg:absoluteerror", "on_loss": "shrink", "protection": "plain"},
+            'reg:absoluteerror with on_loss = "shrink": its gradients are signs',
+        ),
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),

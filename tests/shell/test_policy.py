@@ -105,6 +105,15 @@ def test_min_parties():
     assert refused(policy(min_parties=4), offered()) == "min_parties = 4, and the terms name 3"
 
 
+def test_subsample():
+    """Sums over sets of rows that are known add up to single rows, masks or not."""
+    assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, and the terms have subsample = 0.9"
+    assert accepted(policy(subsample=0.5), offered(subsample=0.5))
+    assert refused(policy(subsample=0.5), offered(subsample=0.4)).startswith("subsample = 0.5")
+    plain = policy(subsample=1, protections=["plain"])
+    assert accepted(plain, offered(subsample=0.4, protection="plain"))
+
+
 def test_max_rounds():
     assert accepted(policy(max_rounds=50), offered(rounds=50))
     assert refused(policy(max_rounds=50), offered(rounds=51)) == (

@@ -113,6 +113,10 @@ def test_of_very_many_features_fewer_cells_are_counted_at_a_time():
         ("1 -1:1\n", "an index below 0"),
         ("1 70000:1\n", "an index below 0, or above 65,535"),
         ("1 3:1 3:2\n", "a row has two values of one index"),
+        ("1 99999999999999999999999:1\n", "line 1 is no line of a LIBSVM file"),
+        ("1 1_0:1\n", "line 1 is no line of a LIBSVM file"),
+        ("1 0:1 2:inf\n", "column 'f2' has a value that is infinite"),
+        ("1 0:1e300\n", "column 'f0' has a value that is infinite or too large for a 32-bit float"),
     ],
 )
 def test_files_that_are_none(tmp_path, text, says):
@@ -120,6 +124,26 @@ def test_files_that_are_none(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(ConfigError, match=says):
         read_table(path)
+
+
+def test_what_a_file_does_not_write_down_is_0(tmp_path):
+    """Also a last feature that this site, or these rows to predict, happen to have nothing of."""
+    for name, text in (("one", "1 0:1 5:2\n0 1:1\n1 0:2\n0 2:1\n" * 20), ("other", "1 0:1\n0 1:1\n" * 10)):
+        (tmp_path / f"{name}.libsvm").write_text(text)
+    terms = fb.Terms.draft(tmp_path / "one.libsvm", label="label", rounds=2, protection="plain")
+    assert terms.columns.features == tuple(f"f{place}" for place in range(6))
+    model = fb.simulate(terms, [tmp_path / "one.libsvm", tmp_path / "other.libsvm"]).model
+    assert model.predict(tmp_path / "other.libsvm").shape == (20,)
+
+
+def test_matrices_that_are_none():
+    X, y = data()
+    with pytest.raises(ConfigError, match="two columns named 'f1'"):
+        as_table({"f": scipy.sparse.csr_array(X), "f1": y})
+    with pytest.raises(ConfigError, match="matrix of complex64, not of numbers"):
+        as_table({"f": scipy.sparse.csr_array(X.astype(np.complex64)), "y": y})
+    with pytest.raises(ConfigError, match="column 'f3' has a value that is infinite"):
+        as_table({"f": scipy.sparse.csr_array(np.diag([1.0, 1, 1, 1e300])), "y": y[:4]})
 
 
 def test_matrices_of_other_rows_and_categories():
