@@ -87,9 +87,11 @@ class World:
         parties = self.draw.choice([3, 3, 4, 5])
         protection = self.draw.choice(["plain", "masked"])
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
+        objective = "reg:absoluteerror" if seed >= REFRESHED else "binary:logistic"
+        if objective == "reg:absoluteerror" and on_loss == "shrink":
+            on_loss = "wait"  # signs would show the difference of two rosters
         if on_loss == "shrink" and parties == 3:
             parties = 4  # three masked ones cannot shrink
-        objective = "reg:absoluteerror" if seed >= REFRESHED else "binary:logistic"
         self.terms, self.sites = consortium(parties, protection, on_loss, int(seed % 4 == 3), objective)
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1
