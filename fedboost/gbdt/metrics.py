@@ -59,6 +59,8 @@ class Metric(Protocol):
         ...
 
 
+TRAIN, VALIDATION = "train", "validation"
+"""The sets of rows that metrics are of: those trees grow on, and the others."""
 GROWS = ("auc", "aucpr", "ks")
 """Metrics of which more is better."""
 

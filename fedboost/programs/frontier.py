@@ -46,10 +46,12 @@ class Columns:
 
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, tree
-        place = {name: number for number, name in enumerate(terms.columns.features)}
         shares = terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode
         self._all = min(shares) == 1.0 and not terms.interaction_constraints
-        self._groups = [{place[name] for name in group} for group in terms.interaction_constraints]
+        self._groups: list[set[int]] = []
+        if terms.interaction_constraints:
+            place = {name: number for number, name in enumerate(terms.columns.features)}
+            self._groups = [{place[name] for name in group} for group in terms.interaction_constraints]
 
     def of(self, leaf: Leaf) -> Layout:
         """The layout of those among the features that are known of a leaf."""

@@ -102,8 +102,7 @@ class Course:
     def rounds(self) -> int:
         """Rounds of the model: it may end before the last one that was asked for."""
         assert self.booster is not None
-        constant = self._terms.columns.base_margin is not None  # a leaf of its own, in a round of its own
-        rounds = len(self.booster.trees) // len(self._terms.roots) - constant
+        rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
         return max(0, min(rounds, self._terms.rounds))
 
     def start(self) -> None:

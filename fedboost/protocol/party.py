@@ -40,8 +40,6 @@ from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
 
 Mask = npt.NDArray[np.bool_]
-TRAIN, VALIDATION = "train", "validation"
-"""The sets of rows that metrics are of."""
 MOST_PLACES = 1 << 31
 """Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
 
@@ -261,16 +259,21 @@ class Party:
         """Draw the rows that a tree grows on."""
         if self._others is None:
             return self._nodes.begin()
-        drawn = [self._drawn(number, root) for root in self._terms.roots]
+        trees = self._terms.num_parallel_tree
+        drawn = [self._drawn(number, tree) for tree in range(trees)] * self._loss.outputs
         self._nodes.begin([np.flatnonzero(rows).astype(np.uint32) for rows in drawn])
         return self._others.begin([np.flatnonzero(~rows).astype(np.uint32) for rows in drawn])
 
-    def _drawn(self, number: int, root: int) -> Mask:
+    def _grown_on(self) -> Mask:
+        """The rows that trees grow on, if they are drawn."""
+        return np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
+
+    def _drawn(self, number: int, tree: int) -> Mask:
         """The rows that a tree grows on: the same for all outputs, others for each parallel tree."""
-        rows = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
+        rows = self._grown_on()
         if self._terms.subsample < 1.0:
             assert self._shard.keys is not None
-            salt = self._terms.seed, "subsample", number, root % self._terms.num_parallel_tree
+            salt = self._terms.seed, "subsample", number, tree
             rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *salt)
         return rows
 
@@ -322,9 +325,8 @@ class Party:
             raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
         self._narrowed = query
         self._split(query.splits)
-        everything = np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
         nodes = (
-            [np.flatnonzero(everything).astype(np.uint32)]
+            [np.flatnonzero(self._grown_on()).astype(np.uint32)]
             if before
             else [self._nodes.of(node) for node in query.nodes]
         )
@@ -357,7 +359,7 @@ class Party:
         def sums(rows: slice, of: str) -> Int64:
             margin, label, weight = self._margins(rows), self._shard.label[rows], self._shard.weight[rows]
             if self._validation is not None:
-                chosen = self._validation[rows] == (of == VALIDATION)
+                chosen = self._validation[rows] == (of == metrics.VALIDATION)
                 margin, label, weight = margin[..., chosen], label[chosen], weight[chosen]
             return metrics.sums(query.metrics, self._loss, margin, label, weight, query.weight)
 

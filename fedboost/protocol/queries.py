@@ -20,6 +20,7 @@ from fedboost.gbdt import histogram, metrics
 from fedboost.gbdt.bins import KEY_BITS, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
+from fedboost.gbdt.metrics import TRAIN
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import MOST_REFRESHING, Terms
@@ -250,7 +251,7 @@ class EndRoundQuery:
     metrics: tuple[str, ...]
     weight: Scale
     exponents: bool
-    sets: tuple[str, ...] = ("train",)
+    sets: tuple[str, ...] = (TRAIN,)
 
     @property
     def cells(self) -> int:

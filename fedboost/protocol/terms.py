@@ -30,7 +30,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics import TRAIN, VALIDATION, is_metric, metric_of, metrics_for
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
@@ -430,6 +430,12 @@ class Terms(Frozen):
         return tuple(range(self.loss.outputs * self.num_parallel_tree))
 
     @property
+    def constant_rounds(self) -> int:
+        """Rounds of the model before the first tree: the constant's, which is a leaf where there are base
+        margins."""
+        return int(self.columns.base_margin is not None)
+
+    @property
     def most_leaves(self) -> int:
         """Of a round's trees."""
         deepest: int = 1 << self.max_depth
@@ -483,7 +489,7 @@ class Terms(Frozen):
     def sets(self) -> tuple[str, ...]:
         """The sets of rows that metrics are of."""
         validates = self.validation_fraction or self.columns.validation is not None
-        return ("train", "validation") if validates else ("train",)
+        return (TRAIN, VALIDATION) if validates else (TRAIN,)
 
     @property
     def draws_rows(self) -> bool:

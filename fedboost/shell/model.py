@@ -63,8 +63,8 @@ class Model:
     @property
     def kept(self) -> int:
         """Rounds that the trees are of: fewer than there were where the training stopped early."""
-        constant = self.terms.columns.base_margin is not None  # a leaf of its own
-        return min(len(self.booster.trees) // self.booster.roots - constant, len(self.rounds))
+        rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
+        return min(rounds, len(self.rounds))
 
     @property
     def protection(self) -> str:
