@@ -162,6 +162,13 @@ def test_every_partition_gives_the_model_of_the_pooled_rows(name, partition):
     assert model_of(X, y, parts, weight, **settings) == pooled_model(name)
 
 
+@pytest.mark.parametrize("name", SETTINGS)
+def test_masks_change_nothing_of_the_model(name):
+    X, y, weight, settings = setting_of(name)
+    model = model_of(X, y, PARTITIONS["3 at random"], weight, protection="masked", **settings)
+    assert model == pooled_model(name)
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_the_order_of_delivery_does_not_matter(seed):
     X, y, weight, settings = setting_of("logistic, weights")
@@ -193,12 +200,6 @@ def test_models_of_levels_split_by_them(name):
     sizes = [size for tree in trees for size in tree["categories_sizes"]]
     assert len(sizes) > len(trees)
     assert max(sizes) > 2
-
-
-def test_levels_are_parted_the_same_behind_masks():
-    X, y, _, settings = setting_of("levels")
-    model = model_of(X, y, PARTITIONS["3 at random"], protection="masked", **settings)
-    assert model == pooled_model("levels")
 
 
 def test_nothing_is_asked_of_levels_before_the_cut_points():
