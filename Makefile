@@ -40,6 +40,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,parity,--data $(DATA)))
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
+	$(if $(DATA),$(call measure,wide,--data $(DATA)))
 	$(BIN)/python benchmarks/report.py $(RESULTS)
 
 bench-long: $(VENV)/dev

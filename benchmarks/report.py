@@ -48,6 +48,7 @@ SECTIONS = {
     "masked": Section("Masks"),
     "network": Section("Network"),
     "wire": Section("Bytes"),
+    "wide": Section("Many columns"),
     "votes": Section(
         "Votes",
         "Rows were shared out at random: parties whose rows are unlike vote unlike.",
