@@ -30,9 +30,11 @@ from fedboost.protocol.queries import (
     KllQuery,
     QuantileQuery,
     Query,
+    RangeQuery,
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    SumsQuery,
     TreeQuery,
     VoteQuery,
 )
@@ -146,6 +148,10 @@ class Party:
                 self._check_grids(grids)
                 columns = list(zip(self.columns[: len(self._terms.columns.numeric)], grids, strict=True))
                 return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
+            case RangeQuery():
+                return self._ranges()
+            case SumsQuery():
+                return self._sums(query)
             case KllQuery():
                 raise PeerError("a sketch is not a vector of integers")
             case StartQuery():
@@ -169,6 +175,15 @@ class Party:
         if self.so_far.grids == 0 and any(grid.shape != coarse for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
 
+    def _ranges(self) -> Int64:
+        """Rows in each part of the declared ranges."""
+        if self._binned is not None or self.so_far.grids:
+            raise PeerError("counts over ranges are given once, before the cut points")
+        names = self._terms.columns.numeric
+        ranges = [self._terms.columns.ranges[name] for name in names]
+        of_columns = zip(self.columns[: len(names)], ranges, strict=True)
+        return np.concatenate(self._threads.each(lambda one: bins.count_parts(*one), [*of_columns]))
+
     def _sum(self, of_block: Callable[[slice], Int64]) -> Int64:
         """The sum of what each block of rows comes to."""
         total: Int64 = np.sum(self._threads.each(of_block, blocks(self.rows)), axis=0)
@@ -185,17 +200,24 @@ class Party:
         gradient, hessian = loss.gradients(self._margins(rows), label, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery) -> None:
+    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery | SumsQuery) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
+        bound = None if self._terms.noise is None else self._terms.bound
 
         def quantise(rows: slice) -> None:
             label, weight = self._shard.label[rows], self._shard.weight[rows]
-            gradients = loss.gradients(self._margins(rows), label, weight)
+            margins = self._margins(rows)
+            if bound is not None and isinstance(query, StartQuery):
+                margins = margins + loss.margin(bound.start)
+            gradients = loss.gradients(margins, label, weight)
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
-                kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])
+                if bound is None:
+                    kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])
+                else:
+                    bound.quantise(gradient, hessian, pairs[rows])
 
         self._threads.each(quantise, blocks(self.rows))
 
@@ -236,6 +258,17 @@ class Party:
         pairs = [self._pairs_of(node) for node in query.nodes]
         histogram.build(binned, nodes, pairs, layout, query.gradient.limit, out, self._threads)
         return out.reshape(-1)
+
+    def _sums(self, query: SumsQuery) -> Int64:
+        """Sums over the rows of each leaf."""
+        self._started()
+        tree = self.so_far.tree
+        if query.tree != tree or self.so_far.levels:
+            raise PeerError(f"sums in the leaves of tree {query.tree} while tree {tree} grows, or again")
+        self._quantise(self._loss, query)
+        self._split(query.splits)
+        pairs = (self._pairs_of(node)[self._nodes.of(node)] for node in query.nodes)
+        return np.array([kernels.sum_pairs(of_node) for of_node in pairs], np.int64).reshape(-1)
 
     def _grow(self, query: TreeQuery) -> None:
         """Apply the splits of a question about the tree that grows."""
@@ -365,7 +398,8 @@ class Party:
 
         sets = [self._sum(partial(sums, of=of)) for of in query.sets]
         exponents = partial(self._exponents, self._loss)
-        return np.concatenate([*sets, *([self._sum(exponents)] if query.exponents else [])])
+        parts = [*sets, *([self._sum(exponents)] if query.exponents else [])]
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
     def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""

@@ -21,6 +21,7 @@ from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import meeting, queries
+from fedboost.protocol.ledger import Ledger, Spending
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import (
     Admit,
@@ -63,7 +64,7 @@ class Site:
     """What a session needs of the place it runs at.
 
     permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
-    rows as the terms want them, or Refused; record: called with each release before its bytes are handed
+    rows as the terms want them, or Refused; ledger: what was spent of their privacy; record: called with each release before its bytes are handed
     out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness;
     nthread: how many threads compute.
     """
@@ -75,6 +76,7 @@ class Site:
     permit: Callable[[Terms], None] = lambda terms: None
     record: Callable[[Release], None] = lambda release: None
     nthread: int = 1
+    ledger: Ledger | None = None
 
 
 class PartySession:
@@ -88,6 +90,8 @@ class PartySession:
         self._session = ""
         self._terms: Terms | None = None
         self._party: Party | None = None
+        self._spending: Spending | None = None
+        """Where the terms say that answers get noise."""
         self._attempt = 0
         self._handshake: Handshake | None = None
         self._join: Join | None = None
@@ -162,6 +166,13 @@ class PartySession:
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
+        if terms.noise is not None:
+            if self._site.ledger is None:
+                raise Refused(
+                    f"party {self._site.name} keeps no ledger of what its rows' privacy was spent on"
+                )
+            self._site.ledger.admit(session, terms)
+            self._spending = Spending(session, terms, self._site.ledger)
         self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread)
         self._terms = terms
 
@@ -298,6 +309,8 @@ class PartySession:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
         if plain and not queries.fits(query, values):
             raise PeerError("cells too narrow for the sums of this site alone")
+        if self._spending is not None:
+            values = self._spending.noisy(query, tag.roster, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain:  # may be shorter than its cells
             sealed = list(parts)

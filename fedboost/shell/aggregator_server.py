@@ -32,7 +32,7 @@ from fedboost.shell.gate import Gate, refuse
 from fedboost.shell.health import Health
 from fedboost.shell.keys import Bundle, peer_of, server_credentials
 from fedboost.shell.limits import Outgoing, Peer
-from fedboost.shell.programs import load_program
+from fedboost.shell.programs import load_program, program_of
 from fedboost.shell.sessions import Running
 from fedboost.shell.store import CannotRecord, Folder, Journal
 from fedboost.wire import codec
@@ -362,7 +362,7 @@ class AggregatorServer:
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)
 
     def _program(self, terms: Terms) -> Program:
-        return memory.within(load_program(terms.program, self._config.programs), self._memory)
+        return memory.within(program_of(terms, self._config.programs), self._memory)
 
     def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
         name = f"session-{secrets.token_hex(4)}"
