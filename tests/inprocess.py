@@ -15,6 +15,7 @@ from fedboost.privacy import identity
 from fedboost.privacy.cells import Run, parts_of, signed
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
@@ -47,7 +48,17 @@ def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=N
     return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags, base_margin=base)
 
 
-def terms_of(X, parties, weight=None, validation=None, base_margin=None, levels=(), **settings):
+def terms_of(
+    X,
+    parties,
+    weight=None,
+    validation=None,
+    base_margin=None,
+    levels=(),
+    ranges=None,
+    label_range=None,
+    **settings,
+):
     """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise. The last features
     are categorical, with so many levels each."""
     features = [f"f{i}" for i in range(X.shape[1])]
@@ -58,6 +69,8 @@ def terms_of(X, parties, weight=None, validation=None, base_margin=None, levels=
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     columns |= {} if base_margin is None else {"base_margin": "m"}
+    columns |= {} if label_range is None else {"label_range": label_range}
+    columns |= {} if ranges is None else {"ranges": dict(zip(numeric, ranges, strict=True))}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
@@ -74,15 +87,21 @@ def randomly(rows, parties, seed=0):
     return [np.flatnonzero(owner == party) for party in range(parties)]
 
 
-def sites_of(terms, shards):
-    """A place for each party; with keys if the protection needs them."""
+def sites_of(terms, shards, ledger=None):
+    """A place for each party; with keys if the protection needs them, a ledger of its own unless given."""
     credentials = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = identity.in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
-        name: Site(name, lambda _, own=own: own, os.urandom, credentials.get(name))
+        name: Site(
+            name,
+            lambda _, own=own: own,
+            os.urandom,
+            credentials.get(name),
+            ledger=ledger or MemoryLedger(os.urandom),
+        )
         for name, own in shards.items()
     }
 
@@ -97,6 +116,7 @@ def run(
     program=boosting,
     validation=None,
     base_margin=None,
+    ledger=None,
     **settings,
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
@@ -106,7 +126,7 @@ def run(
     terms = terms_of(X, len(parts), weight, validation, base_margin, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
-    ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
+    ends = {name: PartySession(site) for name, site in sites_of(terms, shards, ledger).items()}
     aggregator = AggregatorSession("s", terms, program)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}

@@ -142,8 +142,8 @@ def range_edges(declared: tuple[float, float]) -> Float32:
 
 
 def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
-    """Rows of a column in each part of a range, int64 [RANGE_PARTS]; values beyond it count in its first or last
-    part, missing ones not at all."""
+    """Rows of a column in each part of a range, int64 [RANGE_PARTS]; values beyond it count in its first or
+    last part, missing ones not at all."""
     edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
     for start in range(0, column.size, _STRETCH):
         values = column[start : start + _STRETCH]

@@ -370,8 +370,8 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
 
 @_loop
 def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
-    """As `quantise`: gradient and hessian times their factors, clipped to 1; times the weight the hessian, then
-    in units. Rounded toward zero."""
+    """As `quantise`: gradient and hessian times their factors, clipped to 1; times the weight the hessian,
+    then in units. Rounded toward zero."""
     for i in range(gradient.size):
         g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
         h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)

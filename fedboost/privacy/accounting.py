@@ -43,7 +43,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def zcdp_epsilon(cost: float, delta: float) -> float:
-    """Epsilon at this delta by zero-concentrated privacy: rho = cost / 2, whether noise is discrete or not."""
+    """Epsilon at this delta by zero-concentrated privacy: rho = cost / 2, for discrete noise as for other."""
     _check(1.0, delta)
     rho = cost / 2.0
     if rho == 0.0:

@@ -1,4 +1,4 @@
-"""Boosting with noise: trees whose structure is drawn without a look at rows, so that leaves alone cost privacy.
+"""Boosting with noise: trees whose structure is drawn without a look at rows, so only leaves cost privacy.
 
 A tree's splits follow from the seed of the terms alone: features in turn, thresholds at random over bins of
 about equally many rows. One question a tree then opens the noisy sums of gradients and hessians in all its
@@ -53,7 +53,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
     cut_points = yield from lay_cut_points(terms)
     total = yield StartQuery(ROWS, cut_points, SCALE, SCALE)
-    constant = terms.loss.margin(base_score(terms, total))
+    score = base_score(terms, total)
+    constant = terms.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
     yield end_of(CONSTANT_TREE, values)
     for number in range(terms.rounds):
@@ -64,7 +65,7 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
         tree, _ = grown[number]
         yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves))
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
-    return model_of(terms, float(terms.loss.predict(np.array([constant]))[0]), parts)
+    return model_of(terms, score, parts)
 
 
 def end_of(number: int, values: tuple[tuple[int, float], ...]) -> EndRoundQuery:

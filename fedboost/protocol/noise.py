@@ -50,8 +50,8 @@ class Noise(BaseModel):
 @dataclass(frozen=True)
 class Release:
     """Releases of one kind: how many a session has, the sensitivity of one in integers of its sum, and the
-    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which nobody can
-    subtract, are enough."""
+    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which nobody
+    can subtract, are enough."""
 
     what: str
     times: int

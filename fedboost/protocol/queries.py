@@ -258,8 +258,8 @@ class ResidualQuery:
 
 @dataclass(frozen=True)
 class SumsQuery:
-    """These splits are the tree, its structure drawn without a look at rows. What are the sums of gradients and
-    hessians in its leaves?
+    """These splits are the tree, its structure drawn without a look at rows. What are the sums of gradients
+    and hessians in its leaves?
 
     Asked where the answer gets noise, once a tree. Answer: [leaf, (gradient, hessian)], in units of
     `bounded.SCALE`.

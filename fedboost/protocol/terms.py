@@ -400,8 +400,8 @@ class Terms(Frozen):
             )
         if self.noise.placement == "distributed" and self.protection == "plain":
             raise ValueError(
-                "distributed noise under protection plain: the aggregator would see every party's sums with a "
-                'share of the noise; set protection = "masked", or placement = "local"'
+                "distributed noise under protection plain: the aggregator would see every party's sums with "
+                'a share of the noise; set protection = "masked", or placement = "local"'
             )
         if self.cut_points == "kll":
             raise ValueError("cut_points kll shows values of rows, with or without noise")
