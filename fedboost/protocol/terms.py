@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
@@ -706,7 +706,8 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
     owner = model
     for part in place[:-1]:
         inner = owner.model_fields[part].annotation if part in owner.model_fields else None
-        owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
+        tables = [one for one in (inner, *get_args(inner)) if isinstance(one, type)]  # `X | None` has X in it
+        owner = next((one for one in tables if issubclass(one, BaseModel)), owner)
     key = ".".join(place)[:_LONGEST]
     if fault["type"] == "extra_forbidden":
         message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
