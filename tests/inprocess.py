@@ -127,7 +127,7 @@ def run(
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards, ledger).items()}
-    aggregator = AggregatorSession("s", terms, program)
+    aggregator = AggregatorSession("s", terms, program, draw=os.urandom)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)

@@ -14,6 +14,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.gaussian import noise_of
+from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import queries
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
@@ -69,8 +70,9 @@ class Spending:
     terms: Terms
     ledger: Ledger
 
-    def noisy(self, query: Query, roster: tuple[str, ...], values: Int64) -> Int64:
-        """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it."""
+    def noisy(self, query: Query, tag: Tag, values: Int64) -> Int64:
+        """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it, or
+        if the aggregator draws the noise: it may do so again each time it asks, so each time is charged."""
         release = release_of(query, self.terms)
         if release is None:
             if values.size:
@@ -79,10 +81,26 @@ class Spending:
         said = fields.pack(
             self.terms.digest.encode(),
             queries.digest(query),
-            fields.pack(*(party.encode() for party in sorted(roster))),
+            fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
+            *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),
         )
         key = hmac.digest(self.ledger.admit(self.session, self.terms), said, "sha256")
         name = hmac.digest(key, b"name", "sha256").hex()[:32]
         self.ledger.charge(self.session, name, release.cost)
+        if not self._draws:
+            return values
         return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+
+    @property
+    def _draws(self) -> bool:
+        """Whether this party draws noise."""
+        return self.terms.noise is not None and self.terms.noise.placement != "central"
+
+
+def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> Int64:
+    """An opened sum with the noise that the aggregator draws, if it is the one to draw it."""
+    if terms.noise is None or terms.noise.placement != "central":
+        return total
+    release = release_of(query, terms)
+    return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)

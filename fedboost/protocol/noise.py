@@ -90,7 +90,7 @@ def plan_of(noise: Noise, counted: int, rounds: int, sensitivity: float, honest:
     """The releases of a session that counts values of so many features (0: none), grows so many trees, and
     has so many parties, of which so many are honest at least; sensitivity: of a sum of gradients, 1 for a
     gradient of 1."""
-    shares = (honest if noise.placement == "distributed" else 1), parties
+    shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     for_counts = COUNTING * cost if counted else 0.0
     found = {}

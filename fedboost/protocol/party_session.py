@@ -311,7 +311,7 @@ class PartySession:
         if plain and not queries.fits(query, values):
             raise PeerError("cells too narrow for the sums of this site alone")
         if self._spending is not None:
-            values = self._spending.noisy(query, tag.roster, values)
+            values = self._spending.noisy(query, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain:  # may be shorter than its cells
             sealed = list(parts)

@@ -367,7 +367,7 @@ class AggregatorServer:
     def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
         name = f"session-{secrets.token_hex(4)}"
         if self._folder is None:
-            session = AggregatorSession(name, terms, program, trust=self._trust())
+            session = AggregatorSession(name, terms, program, trust=self._trust(), draw=secrets.token_bytes)
             return Running(session, analyst, None, self._send, self._log)
         try:
             journal = self._folder.begin(name)
@@ -375,7 +375,9 @@ class AggregatorServer:
         except (CannotRecord, ConfigError) as error:
             self._log.error("cannot begin a session", reason=str(error))
             raise Refused("the aggregator cannot write to its state folder: tell whoever runs it") from None
-        session = AggregatorSession(name, terms, program, journal.append, trust=self._trust())
+        session = AggregatorSession(
+            name, terms, program, journal.append, trust=self._trust(), draw=secrets.token_bytes
+        )
         return Running(session, analyst, journal, self._send, self._log)
 
     def _trust(self) -> Trust | None:
@@ -393,7 +395,7 @@ class AggregatorServer:
             if not begun.terms.parties:
                 raise ConfigError("its terms name no parties")
             session = AggregatorSession(
-                begun.session, begun.terms, program, journal.append, past, self._trust()
+                begun.session, begun.terms, program, journal.append, past, self._trust(), secrets.token_bytes
             )
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None

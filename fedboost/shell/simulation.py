@@ -75,7 +75,7 @@ def simulate(
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
-    session = AggregatorSession("simulation", terms, program or program_of(terms, ()))
+    session = AggregatorSession("simulation", terms, program or program_of(terms, ()), draw=os.urandom)
     sites = _sites(terms, readers, nthread)
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)

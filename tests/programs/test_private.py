@@ -11,8 +11,10 @@ from sklearn.metrics import roc_auc_score
 
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import accounting
+from fedboost.privacy.protection import Tag
 from fedboost.programs import private
 from fedboost.protocol import queries
+from fedboost.protocol.aggregator_session import AggregatorSession
 from fedboost.protocol.ledger import MemoryLedger, Spending
 from fedboost.protocol.party import Party
 from fedboost.protocol.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
@@ -241,21 +243,69 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound():
 # ---- what is said again -----------------------------------------------------------------------------
 
 
+def tagged(query, roster, turn=1):
+    return Tag(turn, 1, -1, roster, b"", queries.runs(query))
+
+
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     X, _ = data(rows=10)
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **MASKED)
     ledger, query = MemoryLedger(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
     spending, values = Spending("s", terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
-    one, again = (spending.noisy(query, roster, values) for _ in range(2))
+    one, again = (spending.noisy(query, tagged(query, roster, turn), values) for turn in (1, 2))
     assert (one == again).all()
     assert len(ledger.charged) == 1
     others = [
-        spending.noisy(query, roster[:2], values),
-        spending.noisy(query, roster, values + 1),
-        spending.noisy(RangeQuery(1 << 39, 3), roster, values),
-        Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).noisy(query, roster, values),
+        spending.noisy(query, tagged(query, roster[:2]), values),
+        spending.noisy(query, tagged(query, roster), values + 1),
+        spending.noisy(RangeQuery(1 << 39, 3), tagged(query, roster), values),
+        Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).noisy(
+            query, tagged(query, roster), values
+        ),
     ]
     for first, second in itertools.combinations([one - values, *(other - values for other in others)], 2):
         assert np.mean(first == second) < 0.5
     assert len(ledger.charged) == 4
+
+
+def test_noise_that_the_aggregator_draws_is_charged_each_time_it_may_draw():
+    X, _ = data(rows=10)
+    central = {"protection": "masked", "noise": {**MASKED["noise"], "placement": "central"}}
+    terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **central)
+    ledger, query = MemoryLedger(bytes), RangeQuery(1 << 40, 3)
+    spending, values = Spending("s", terms, ledger), np.arange(query.cells)
+    for turn in (1, 2):
+        said = spending.noisy(query, tagged(query, ("p0", "p1", "p2"), turn), values)
+        assert (said == values).all()
+    assert len(ledger.charged) == 2
+
+
+def test_central_noise_is_less_than_that_of_shares():
+    X, y = data()
+    noise = {**MASKED["noise"], "placement": "central"}
+    session = trained(parts=randomly(ROWS, 3), protection="masked", noise=noise)
+    assert roc_auc_score(y, session.booster.predict(X)) > 0.8
+    values = [
+        release.sigma
+        for placement in ("central", "distributed", "local")
+        for what, release in terms_of(
+            X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise={**noise, "placement": placement}
+        ).plan.releases.items()
+        if what == "sums of all rows"
+    ]
+    assert values == sorted(values)
+    one, other = (
+        trained(parts=randomly(ROWS, 3), cut_points="even", protection="masked", noise=noise).booster
+        for _ in range(2)
+    )
+    assert one.trees[0].value != other.trees[0].value
+
+
+def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
+    X, _ = data(rows=10)
+    noise = {**MASKED["noise"], "placement": "central"}
+    terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
+    session = AggregatorSession("s", terms, private.train)
+    assert session.start() or session.error
+    assert "nothing to draw from" in str(session.error)
