@@ -314,6 +314,20 @@ def log_factorials(x):
     return out
 
 
+@_loop
+def gradient_sizes(gradient, hessian, reg_lambda):
+    """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs, the first one first:
+    float64 [N] of [outputs, N]."""
+    outputs, rows = gradient.shape
+    out = np.zeros(rows, np.float64)
+    for k in range(outputs):
+        for i in range(rows):
+            out[i] += gradient[k, i] * gradient[k, i] + reg_lambda * (hessian[k, i] * hessian[k, i])
+    for i in range(rows):
+        out[i] = math.sqrt(out[i])
+    return out
+
+
 # ---- sums of floats that lose nothing ---------------------------------------------------------------
 
 

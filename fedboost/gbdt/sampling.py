@@ -83,10 +83,7 @@ def _poisson(mean: float) -> Float64:
 def sizes(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
     """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs: float64 [N], of
     float64 [N] or [outputs, N]."""
-    squares = np.zeros(gradient.shape[-1])
-    for g, h in zip(np.atleast_2d(gradient), np.atleast_2d(hessian), strict=True):
-        squares += g * g + reg_lambda * (h * h)
-    out: Float64 = np.sqrt(squares)
+    out: Float64 = kernels.gradient_sizes(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
     return out
 
 
