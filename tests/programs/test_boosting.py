@@ -467,6 +467,19 @@ def test_scales_hold_gradients_that_are_divided_by_the_chances_of_their_rows(reg
         assert scale.bits == narrow.bits
 
 
+@pytest.mark.parametrize("method", ["gradient_based", "bootstrap"])
+def test_margins_move_once_and_validation_rows_are_not_drawn(method):
+    X, y, _ = data()
+    held_out = np.random.default_rng(3).random(ROWS) < 0.4
+    settings = {"validation": held_out, "sampling_method": method, "subsample": 0.5, **SMALL}
+    session = run(X, y, PARTITIONS["3 at random"], **settings)
+    other = run(X, np.where(held_out, 1 - y, y), PARTITIONS["3 at random"], **settings)
+    assert session.booster.trees == other.booster.trees
+    for rows, name in ((~held_out, "logloss"), (held_out, "validation-logloss")):
+        due = log_loss(y[rows], session.booster.predict(X[rows]))
+        assert session.history[-1].metrics[name] == pytest.approx(due, rel=1e-3)
+
+
 def test_rows_of_large_gradients_teach_more_than_rows_drawn_alike():
     """At a share at which most rows of a uniform draw say little."""
     rng = np.random.default_rng(8)
