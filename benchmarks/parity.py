@@ -97,6 +97,8 @@ class Case:
     rows: Callable[[pa.Table], pa.Table] = as_they_are
     base_margin: str | None = None
     rounds: int = 100
+    of_xgboost: Mapping[str, Any] = field(default_factory=dict)
+    """What XGBoost is told instead, where it has no such setting."""
 
 
 SLOW = {"learning_rate": 0.1}
@@ -109,6 +111,17 @@ GROWTH: dict[str, Mapping[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": {"MedInc": 1}},
     "interaction_constraints": {"interaction_constraints": TOGETHER},
 }
+FEWER = {"learning_rate": 0.1, "subsample": 0.3}
+BY_GRADIENTS = {**FEWER, "sampling_method": "gradient_based"}
+BOOTSTRAPS = {
+    "sampling_method": "bootstrap",
+    "num_parallel_tree": 100,
+    "colsample_bynode": 0.5,
+    "learning_rate": 1.0,
+    "reg_lambda": 1e-5,
+}
+"""A random forest; of XGBoost one whose trees each grow on as many of the rows, without replacement."""
+ONCE_EACH = {"sampling_method": "uniform", "subsample": 0.632}
 CASES = (
     Case("adult", common.ADULT, "binary:logistic", "AUC"),
     Case("adult, scale_pos_weight 3", common.ADULT, "binary:logistic", "AUC", {"scale_pos_weight": 3.0}),
@@ -138,6 +151,23 @@ CASES = (
         for name, settings in GROWTH.items()
     ),
     Case("california_housing, 50 trees", common.CALIFORNIA, "reg:squarederror", "RMSE", FOREST, rounds=1),
+    *(
+        Case(f"{dataset.name}, {name}", dataset, "binary:logistic", "log loss", settings)
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+        for name, settings in (("subsample 0.3", FEWER), ("gradient_based 0.3", BY_GRADIENTS))
+    ),
+    *(
+        Case(
+            f"{dataset.name}, 100 bootstraps",
+            dataset,
+            "binary:logistic",
+            "AUC",
+            BOOTSTRAPS,
+            rounds=1,
+            of_xgboost=ONCE_EACH,
+        )
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+    ),
     Case(
         "kddcup99, 23 classes",
         common.KDDCUP,
@@ -268,7 +298,8 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
         )
         for part, shard in zip((train, test), shards, strict=True)
     ]
-    pooled = xgb.train({**told, "max_depth": 6, "max_bin": 256, "tree_method": "hist"}, data[0], rounds)
+    told |= {"max_depth": 6, "max_bin": 256, "tree_method": "hist", **case.of_xgboost}
+    pooled = xgb.train(told, data[0], rounds)
     model = fb.simulate(terms, common.parties(train, seed)).model
     score, label = SCORES[case.score], shards[1].label
     of_xgboost = pooled.predict(data[1]).astype(np.float64)

@@ -314,6 +314,20 @@ def log_factorials(x):
     return out
 
 
+@_loop
+def gradient_sizes(gradient, hessian, reg_lambda):
+    """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs, the first one first:
+    float64 [N] of [outputs, N]."""
+    outputs, rows = gradient.shape
+    out = np.zeros(rows, np.float64)
+    for k in range(outputs):
+        for i in range(rows):
+            out[i] += gradient[k, i] * gradient[k, i] + reg_lambda * (hessian[k, i] * hessian[k, i])
+    for i in range(rows):
+        out[i] = math.sqrt(out[i])
+    return out
+
+
 # ---- sums of floats that lose nothing ---------------------------------------------------------------
 
 
@@ -595,11 +609,14 @@ def _order_levels(cells, factors, penalties):
         hessian, value = cells[2 * level + 1] * h_unit, 0.0
         if hessian >= min_child_weight and hessian > 0.0:
             value = -_shrunk(cells[2 * level] * g_unit, reg_alpha) / (hessian + reg_lambda)
-        place = level
-        while place > 0 and values[place - 1] > value:
-            order[place], values[place] = order[place - 1], values[place - 1]
-            place -= 1
-        order[place], values[place] = level, value
+        values[level] = value
+    for level in range(order.size):  # counting has no branch that must be foreseen, as sorting has
+        value, place = values[level], 0
+        for other in values[:level]:
+            place += np.int64(other <= value)
+        for other in values[level + 1 :]:
+            place += np.int64(other < value)
+        order[place] = level
     return order
 
 

@@ -8,6 +8,7 @@ Refuses: unknown keys and values (naming the nearest known one), and combination
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,7 @@ from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
 from fedboost.gbdt.metrics import TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
@@ -201,6 +203,7 @@ class Terms(Frozen):
     max_leaves: int = Field(default=0, ge=0, le=MAX_LEAVES)
     num_parallel_tree: int = Field(default=1, ge=1, le=MAX_CLASSES)
     subsample: float = Field(default=1.0, ge=SMALLEST_SHARE, le=1)
+    sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = "uniform"
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
@@ -351,6 +354,18 @@ class Terms(Frozen):
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
+        if self.draws_by_size and self.subsample == 1.0:
+            raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
+        if self.draws_by_size and self.loss.quantile is not None:
+            raise ValueError(
+                f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
+                f"{self.objective} are signs and say nothing: set uniform"
+            )
+        if self.draws_by_size and self.vote_top_k:
+            raise ValueError(
+                "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
+                "draw hardly any of those: give one of both"
+            )
         numeric, features = {*self.columns.numeric}, {*self.columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:
@@ -492,9 +507,29 @@ class Terms(Frozen):
         return (TRAIN, VALIDATION) if validates else (TRAIN,)
 
     @property
+    def draws_for_trees(self) -> bool:
+        """Whether trees grow on rows that are drawn."""
+        return self.subsample < 1.0 or self.most_copies > 1
+
+    @property
     def draws_rows(self) -> bool:
         """Whether rows are drawn, so that each needs a key."""
-        return self.subsample < 1.0 or self.validation_fraction > 0.0
+        return self.draws_for_trees or self.validation_fraction > 0.0
+
+    @property
+    def draws_by_size(self) -> bool:
+        """Whether the chance of a row to be drawn depends on its gradients."""
+        return self.sampling_method == "gradient_based"
+
+    @property
+    def most_copies(self) -> int:
+        """How often a tree counts a row at most."""
+        return MOST_COPIES if self.sampling_method == "bootstrap" else 1
+
+    @property
+    def share_drawn(self) -> float:
+        """The share of the rows that a tree grows on, each counted once."""
+        return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
     @property
     def asks_for_exponents(self) -> bool:

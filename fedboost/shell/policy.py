@@ -124,10 +124,11 @@ class Policy(Frozen):
             raise _refusal(
                 party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
             )
-        if terms.protection != "plain" and terms.subsample < self.subsample:
-            raise _refusal(
-                party, f"subsample = {self.subsample:g}", f"the terms have subsample = {terms.subsample:g}"
-            )
+        if terms.protection != "plain" and terms.share_drawn < self.subsample:
+            drawn = f"the terms have subsample = {terms.subsample:g}"
+            if terms.sampling_method == "bootstrap":
+                drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
+            raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
         self._check_approval(terms, party, ask)
@@ -157,6 +158,9 @@ class Policy(Frozen):
             )
         if terms.scale_pos_weight is not None:
             raise _refusal(party, rule, "with a scale_pos_weight no leaf is sure of it")
+        if terms.sampling_method != "uniform":
+            what = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
+            raise _refusal(party, rule, f"{what}: no leaf is sure of it")
         if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
             what = "program" if terms.program != "boosting" else "objective"
             raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")

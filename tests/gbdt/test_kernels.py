@@ -191,6 +191,19 @@ def test_weigh_residuals(start, width):
     assert out.any()
 
 
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_gradient_sizes(outputs):
+    rng = np.random.default_rng(outputs)
+    gradient = rng.normal(0, 1, (outputs, 500)) * np.exp(rng.normal(0, 20, 500))
+    hessian = rng.random((outputs, 500)) * np.exp(rng.normal(0, 20, 500))
+    gradient[:, :9] = 0.0
+    hessian[:, 5:20] = 0.0
+    for reg_lambda in (0.0, 0.3, 1e6):
+        found = kernels.gradient_sizes(gradient, hessian, reg_lambda)
+        same_bits(found, twins.gradient_sizes(gradient, hessian, reg_lambda))
+        assert (found >= np.abs(gradient).max(axis=0) * (1 - 1e-15)).all()
+
+
 def test_softmax():
     rng = np.random.default_rng(2)
     margin = rng.normal(0, 3, (5, 400)) * np.exp(rng.normal(0, 2, 400))

@@ -365,3 +365,10 @@ def shapley_values(row, tree):
                 total += orders * (value({*known, feature}) - value(known))
         out.append(total / math.factorial(features))
     return [*out, value(())]
+
+
+def gradient_sizes(gradient, hessian, reg_lambda):
+    squares = np.zeros(gradient.shape[1])
+    for g, h in zip(gradient, hessian, strict=True):
+        squares += g * g + reg_lambda * (h * h)
+    return np.sqrt(squares)

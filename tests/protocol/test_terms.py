@@ -46,6 +46,7 @@ OTHER = {
     "num_parallel_tree": 2,
     "interaction_constraints": [["a", "b"]],
     "subsample": 0.5,
+    "sampling_method": "bootstrap",
     "seed": 7,
     "validation_fraction": 0.25,
 }
@@ -287,6 +288,16 @@ def test_terms_are_frozen():
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
+        ({"sampling_method": "goss"}, "sampling_method: input should be 'uniform', 'gradient_based' or"),
+        ({"sampling_method": "gradient_based"}, "gradient_based with subsample 1 would draw every row"),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "objective": "reg:absoluteerror"},
+            "those of reg:absoluteerror are signs and say nothing: set uniform",
+        ),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "vote_top_k": 1},
+            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may",
+        ),
         ({"validation_fraction": 0.01}, "validation_fraction must be 0, or 0.05 to 0.9"),
         ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
         (
