@@ -18,7 +18,7 @@ from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import Loss
+from fedboost.gbdt.loss import Slopes
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
@@ -47,7 +47,7 @@ MOST_PLACES = 1 << 31
 @dataclass(frozen=True)
 class Shard:
     """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them.
+    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
 
     keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
     tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
@@ -65,7 +65,7 @@ class Shard:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return int(self.label.size)
+        return int(self.weight.size)
 
 
 class Party:
@@ -180,18 +180,18 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
-    def _exponents(self, loss: Loss, rows: slice) -> Int64:
-        label, weight = self._shard.label[rows], self._shard.weight[rows]
+    def _exponents(self, loss: Slopes, rows: slice) -> Int64:
+        label, weight = self._shard.label[..., rows], self._shard.weight[rows]
         gradient, hessian = loss.gradients(self._margins(rows), label, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery) -> None:
+    def _quantise(self, loss: Slopes, query: StartQuery | TreeQuery) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
 
         def quantise(rows: slice) -> None:
-            label, weight = self._shard.label[rows], self._shard.weight[rows]
+            label, weight = self._shard.label[..., rows], self._shard.weight[rows]
             gradients = loss.gradients(self._margins(rows), label, weight)
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
@@ -357,10 +357,11 @@ class Party:
         self._end_tree(query.tree, query.splits, query.values)
 
         def sums(rows: slice, of: str) -> Int64:
-            margin, label, weight = self._margins(rows), self._shard.label[rows], self._shard.weight[rows]
+            margin, label = self._margins(rows), self._shard.label[..., rows]
+            weight = self._shard.weight[rows]
             if self._validation is not None:
                 chosen = self._validation[rows] == (of == metrics.VALIDATION)
-                margin, label, weight = margin[..., chosen], label[chosen], weight[chosen]
+                margin, label, weight = margin[..., chosen], label[..., chosen], weight[chosen]
             return metrics.sums(query.metrics, self._loss, margin, label, weight, query.weight)
 
         sets = [self._sum(partial(sums, of=of)) for of in query.sets]

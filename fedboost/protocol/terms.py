@@ -30,7 +30,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics import TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
@@ -83,6 +83,11 @@ NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
 """What the name of a feature cannot have: the above, and what XGBoost refuses."""
 
 
+_NOT_BUILT = {
+    "survival:cox": "the gradient of a row needs sums over all rows, of all parties, that are at risk at its "
+    "time; survival:aft is for such times, too"
+}
+"""Objectives of XGBoost's that do not fit: the gradients of a row are made of this row alone."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that mean something for the others, too."""
 
@@ -97,6 +102,9 @@ class Schema(Frozen):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
 
     label: Name
+    label_upper_bound: Name | None = Field(
+        default=None, description="a column of upper bounds, where the label is a lower one"
+    )
     positive: str | None = Field(
         default=None, description="the label value that counts as 1, where labels are words"
     )
@@ -124,7 +132,7 @@ class Schema(Frozen):
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that are no features: the label, and what stands beside it."""
-        beside = self.weight, self.base_margin, self.validation, self.row_id
+        beside = self.label_upper_bound, self.weight, self.base_margin, self.validation, self.row_id
         return (self.label, *filter(None, beside))
 
     @property
@@ -216,6 +224,8 @@ class Terms(Frozen):
     tweedie_variance_power: float | None = Field(default=None, gt=1, lt=2)
     huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     quantile_alpha: float | None = Field(default=None, gt=0, lt=1)
+    aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None
+    aft_loss_distribution_scale: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -234,6 +244,8 @@ class Terms(Frozen):
     @field_validator("objective")
     @classmethod
     def _known_objective(cls, value: str) -> str:
+        if value in _NOT_BUILT:
+            raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
         return _known(value, LOSSES, "objective")
 
     @field_validator("parties")
@@ -258,6 +270,7 @@ class Terms(Frozen):
     def _holds_together(self) -> "Terms":
         self._check_classes()
         self._check_parameters()
+        self._check_intervals()
         if len(self.roots) > MAX_ROOTS:
             raise ValueError(f"{len(self.roots)} trees a round are too many: at most {MAX_ROOTS}")
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
@@ -337,6 +350,17 @@ class Terms(Frozen):
         if multi and self.num_class is None:
             raise ValueError(
                 "multi:softprob needs num_class, the number of classes, or columns.classes, their names"
+            )
+
+    def _check_intervals(self) -> None:
+        """Labels that are intervals take two columns."""
+        two = self.columns.label_upper_bound is not None
+        if two != (self.objective in TIMES):
+            raise ValueError(
+                f"columns.label_upper_bound is for {', '.join(TIMES)}; {self.objective} has one label a row"
+                if two
+                else f"{self.objective} needs columns.label_upper_bound, the column of upper bounds: what "
+                f"columns.label says where a time is known, infinite or missing where it is not over"
             )
 
     def _check_draws(self) -> None:

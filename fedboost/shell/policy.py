@@ -200,6 +200,7 @@ def summary(terms: Terms) -> str:
     """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
     features = terms.columns.features
     weight, margin = terms.columns.weight, terms.columns.base_margin
+    upper = terms.columns.label_upper_bound
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
@@ -215,6 +216,7 @@ def summary(terms: Terms) -> str:
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
         "label": shown(terms.columns.label)
+        + (f" to {shown(upper)}" if upper else "")
         + (f", {terms.num_class} classes" if terms.num_class else "")
         + (f", weighted by {shown(weight)}" if weight else "")
         + (f", from base margin {shown(margin)}" if margin else ""),
