@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from fedboost.gbdt.installed import check_objective
 from fedboost.protocol import terms
 from fedboost.shell.config import read_toml
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_schema
+
+__all__ = ["Terms", "check_objective"]
 
 
 class Terms(terms.Terms):

@@ -27,7 +27,7 @@ _WEIGHT_BITS = 24
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """The metrics that models under these terms are compared by, the one that decides first."""
-    return terms.eval_metric or _SHOWN.get(terms.objective, terms.metrics)
+    return terms.eval_metric or _SHOWN.get(terms.like, terms.metrics)
 
 
 def unprotected(terms: Terms) -> Terms:

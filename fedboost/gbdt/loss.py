@@ -51,8 +51,9 @@ class Loss(Slopes, Protocol):
         ...
 
     @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        """Its parameters in XGBoost's model file."""
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str] | str]:
+        """Its parameters in XGBoost's model file; of one that XGBoost does not have, also the `name` of one
+        that predicts the same."""
         ...
 
     @property
@@ -328,10 +329,11 @@ def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
     TypeError or ValueError if it lacks one, or for what is none."""
     own = {one.name: (one.type, parameters.get(one.name)) for one in fields(LOSSES[name])}
     kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
-    return LOSSES[name](**{key: _number(kind, value) for key, (kind, value) in kinds.items()})
+    return LOSSES[name](**{key: number(kind, value) for key, (kind, value) in kinds.items()})
 
 
-def _number(kind: object, value: object) -> Any:
+def number(kind: object, value: object) -> Any:
+    """A parameter of this kind (int, float or str) from how it was written. ValueError if it is none."""
     if kind is str:
         return str(value)
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
-from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
+from fedboost.gbdt import bins, histogram, installed, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import Slopes
+from fedboost.gbdt.loss import LOSSES, Slopes
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
@@ -180,9 +180,14 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
+    def _gradients(self, loss: Slopes, rows: slice, weight: Float32) -> tuple[Float64, Float64]:
+        of_rows = self._margins(rows), self._shard.label[..., rows], weight
+        name = self._terms.objective
+        return loss.gradients(*of_rows) if name in LOSSES else installed.gradients(loss, name, *of_rows)
+
     def _exponents(self, loss: Slopes, rows: slice) -> Int64:
-        label, weight = self._shard.label[..., rows], self._shard.weight[rows]
-        gradient, hessian = loss.gradients(self._margins(rows), label, np.ones_like(weight))
+        weight = self._shard.weight[rows]
+        gradient, hessian = self._gradients(loss, rows, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
     def _quantise(self, loss: Slopes, query: StartQuery | TreeQuery) -> None:
@@ -191,8 +196,7 @@ class Party:
         limit = float(query.gradient.limit)
 
         def quantise(rows: slice) -> None:
-            label, weight = self._shard.label[..., rows], self._shard.weight[rows]
-            gradients = loss.gradients(self._margins(rows), label, weight)
+            gradients = self._gradients(loss, rows, self._shard.weight[rows])
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
                 kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])

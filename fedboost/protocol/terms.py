@@ -27,6 +27,7 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import installed
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
@@ -195,6 +196,8 @@ class Terms(Frozen):
     columns: Schema
     parties: Several[str] = Field(default=(), max_length=MAX_PARTIES)
     objective: str = "binary:logistic"
+    objective_params: Mapping[Name, int | float | str] = Field(default_factory=dict, max_length=MAX_METRICS)
+    objective_package: Name | None = None
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
     max_depth: int = Field(default=6, ge=1, le=MAX_DEPTH)
     learning_rate: float = Field(default=0.3, gt=0, le=1)
@@ -246,7 +249,12 @@ class Terms(Frozen):
     def _known_objective(cls, value: str) -> str:
         if value in _NOT_BUILT:
             raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
-        return _known(value, LOSSES, "objective")
+        if value in LOSSES or value in (others := installed.names()):
+            return value
+        offered = (
+            f"; of packages here (entry points of group {installed.GROUP}): {', '.join(others) or 'none'}"
+        )
+        raise ValueError(_unknown(value, [*LOSSES, *others], LOSSES, "objective") + offered)
 
     @field_validator("parties")
     @classmethod
@@ -268,6 +276,7 @@ class Terms(Frozen):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
+        self._check_installed()
         self._check_classes()
         self._check_parameters()
         self._check_intervals()
@@ -278,12 +287,12 @@ class Terms(Frozen):
                 f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
                 f"{MAX_LEAVES} leaves; lower max_depth, or set max_leaves"
             )
-        fitting = metrics_for(self.objective)
-        for name in self.eval_metric:
+        fitting = metrics_for(self.like)
+        for name in self.metrics:
             if not is_metric(name):
                 _known(name, fitting, "eval_metric")
                 raise ValueError(f"eval_metric {name[:_LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
-            if self.objective not in metric_of(name).objectives:
+            if self.like not in metric_of(name).objectives:
                 raise ValueError(
                     f"eval_metric {name} does not fit objective {self.objective}; use {', '.join(fitting)}"
                 )
@@ -331,9 +340,30 @@ class Terms(Frozen):
             raise ValueError(
                 f"columns.base_margin is one number a row; {self.objective} would need one for each class"
             )
-        if self.columns.positive is not None and self.objective != "binary:logistic":
+        if self.columns.positive is not None and self.like != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
+
+    def _check_installed(self) -> None:
+        """An objective of a package: the same version everywhere."""
+        if self.objective in LOSSES:
+            if self.objective_params or self.objective_package:
+                raise ValueError(
+                    f"objective_params and _package are for installed ones, not {self.objective}"
+                )
+            return
+        try:
+            here = installed.package_of(self.objective)
+            if self.objective_package not in (None, here):
+                raise ConfigError(
+                    f"objective {self.objective} is that of {self.objective_package[:_LONGEST]!r} in these "
+                    f"terms, and of {here} here: install the same"
+                )
+            told = installed.parameters(self.objective, self.objective_params)
+            self.__dict__ |= {"objective_package": here, "objective_params": told}
+            _ = self.loss
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     def _check_classes(self) -> None:
         """The number of classes follows from their names."""
@@ -355,7 +385,7 @@ class Terms(Frozen):
     def _check_intervals(self) -> None:
         """Labels that are intervals take two columns."""
         two = self.columns.label_upper_bound is not None
-        if two != (self.objective in TIMES):
+        if two != (self.like in TIMES):
             raise ValueError(
                 f"columns.label_upper_bound is for {', '.join(TIMES)}; {self.objective} has one label a row"
                 if two
@@ -397,7 +427,7 @@ class Terms(Frozen):
 
     def _check_parameters(self) -> None:
         """Those of another objective are a mistake."""
-        own = parameters_of(self.objective)
+        own = parameters_of(self.objective) if self.objective in LOSSES else {}
         for kind in LOSSES:
             for name in parameters_of(kind):
                 if name not in own and name not in _FOR_ALL and vars(self)[name] is not None:
@@ -446,7 +476,14 @@ class Terms(Frozen):
     @cached_property
     def loss(self) -> Loss:
         """The objective."""
+        if self.objective not in LOSSES:
+            return installed.objective(self.objective, self.objective_params)
         return loss_of(self.objective, vars(self))
+
+    @property
+    def like(self) -> str:
+        """XGBoost's objective that predicts the same: this one, or the one an installed one names."""
+        return str(self.loss.in_xgboost.get("name", self.objective))
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -583,10 +620,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _known(value: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     if value not in names:
-        raise ValueError(
-            f"unknown {what} {value[:_LONGEST]!r}{nearest(value, names)}; known: {', '.join(names)}"
-        )
+        raise ValueError(_unknown(value, names, names, what))
     return value
+
+
+def _unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
+    return f"unknown {what} {value[:_LONGEST]!r}{nearest(value, near)}; known: {', '.join(known)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

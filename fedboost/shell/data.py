@@ -494,7 +494,7 @@ def _finite(table: "pa.Table", name: str) -> Float32:
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
     name = terms.columns.label
-    hint = _NAMED_LABELS.get(terms.objective, "")
+    hint = _NAMED_LABELS.get(terms.like, "")
     try:
         label = _finite(table, name)
     except ConfigError as error:

@@ -207,7 +207,9 @@ def summary(terms: Terms) -> str:
         "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
-        "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
+        "model": shown(terms.objective)
+        + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
+        + f", {terms.rounds} rounds of depth {terms.max_depth}"
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"
