@@ -81,6 +81,16 @@ def test_the_federated_model_is_the_pooled_one(install, protection):
     assert list(result.history[-1])[:2] == ["round", "rmse"]
 
 
+def test_the_regressor_takes_it(install):
+    install()
+    rows, _ = tables()
+    X, trained = np.column_stack([rows["a"], rows["b"]]), []
+    for over in (1.0, 3.0):
+        one = fb.FederatedRegressor(n_estimators=5, objective=NAME, objective_params={"over": over})
+        trained.append(one.fit(X, rows["y"]).predict(X).mean())
+    assert trained[1] < trained[0]
+
+
 def test_the_model_file_is_one_of_xgboosts(install, tmp_path):
     install()
     rows, parts = tables()
