@@ -74,6 +74,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         max_depth: int = 6,
         learning_rate: float = 0.3,
         objective: str | None = None,
+        objective_params: Mapping[str, int | float | str] | None = None,
         max_bin: int = 256,
         max_cat_to_onehot: int = 4,
         max_cat_threshold: int = 64,
@@ -113,6 +114,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.max_depth = max_depth
         self.learning_rate = learning_rate
         self.objective = objective
+        self.objective_params = objective_params
         self.max_bin = max_bin
         self.max_cat_to_onehot = max_cat_to_onehot
         self.max_cat_threshold = max_cat_threshold

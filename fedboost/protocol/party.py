@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
-from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
+from fedboost.gbdt import bins, histogram, installed, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import Loss
+from fedboost.gbdt.loss import LOSSES, Slopes
 from fedboost.gbdt.threads import Threads, blocks
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
@@ -47,7 +47,7 @@ MOST_PLACES = 1 << 31
 @dataclass(frozen=True)
 class Shard:
     """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them.
+    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
 
     keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
     tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
@@ -65,7 +65,7 @@ class Shard:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return int(self.label.size)
+        return int(self.weight.size)
 
 
 class Party:
@@ -181,12 +181,17 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
-    def _exponents(self, loss: Loss, rows: slice) -> Int64:
-        label, weight = self._shard.label[rows], self._shard.weight[rows]
-        gradient, hessian = loss.gradients(self._margins(rows), label, np.ones_like(weight))
+    def _gradients(self, loss: Slopes, rows: slice, weight: Float32) -> tuple[Float64, Float64]:
+        of_rows = self._margins(rows), self._shard.label[..., rows], weight
+        name = self._terms.objective
+        return loss.gradients(*of_rows) if name in LOSSES else installed.gradients(loss, name, *of_rows)
+
+    def _exponents(self, loss: Slopes, rows: slice) -> Int64:
+        weight = self._shard.weight[rows]
+        gradient, hessian = self._gradients(loss, rows, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery, drawn: Sequence[Mask] = ()) -> None:
+    def _quantise(self, loss: Slopes, query: StartQuery | TreeQuery, drawn: Sequence[Mask] = ()) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`.
 
         drawn: for each parallel tree, where its rows are drawn by the sizes of gradients: set here, and the
@@ -196,7 +201,7 @@ class Party:
         limit = float(query.gradient.limit)
 
         def quantise(rows: slice) -> None:
-            gradients = self._gradients(loss, rows)
+            gradients = self._gradients(loss, rows, self._shard.weight[rows])
             if drawn:
                 assert isinstance(query, HistogramQuery)
                 chances = self._draw_by_size(query, gradients, rows, drawn)
@@ -207,12 +212,10 @@ class Party:
 
         self._threads.each(quantise, blocks(self.rows))
 
-    def _gradients(self, loss: Loss, rows: slice) -> tuple[Float64, Float64]:
-        return loss.gradients(self._margins(rows), self._shard.label[rows], self._shard.weight[rows])
-
     def _sizes(self, rows: slice) -> Int64:
         """Counts of the sizes of the gradients of those rows that trees grow on."""
-        sizes = sampling.sizes(*self._gradients(self._loss, rows), self._terms.reg_lambda)
+        gradients = self._gradients(self._loss, rows, self._shard.weight[rows])
+        sizes = sampling.sizes(*gradients, self._terms.reg_lambda)
         return sampling.count_sizes(sizes if self._validation is None else sizes[~self._validation[rows]])
 
     def _draw_by_size(
@@ -407,10 +410,11 @@ class Party:
         self._end_tree(query.tree, query.splits, query.values)
 
         def sums(rows: slice, of: str) -> Int64:
-            margin, label, weight = self._margins(rows), self._shard.label[rows], self._shard.weight[rows]
+            margin, label = self._margins(rows), self._shard.label[..., rows]
+            weight = self._shard.weight[rows]
             if self._validation is not None:
                 chosen = self._validation[rows] == (of == metrics.VALIDATION)
-                margin, label, weight = margin[..., chosen], label[chosen], weight[chosen]
+                margin, label, weight = margin[..., chosen], label[..., chosen], weight[chosen]
             return metrics.sums(query.metrics, self._loss, margin, label, weight, query.weight)
 
         sets = [self._sum(partial(sums, of=of)) for of in query.sets]

@@ -204,13 +204,16 @@ def summary(terms: Terms) -> str:
     """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
     features = terms.columns.features
     weight, margin = terms.columns.weight, terms.columns.base_margin
+    upper = terms.columns.label_upper_bound
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
         "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
-        "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
+        "model": shown(terms.objective)
+        + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
+        + f", {terms.rounds} rounds of depth {terms.max_depth}"
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"
@@ -219,6 +222,7 @@ def summary(terms: Terms) -> str:
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
         "label": shown(terms.columns.label)
+        + (f" to {shown(upper)}" if upper else "")
         + (f", {terms.num_class} classes" if terms.num_class else "")
         + (f", weighted by {shown(weight)}" if weight else "")
         + (f", from base margin {shown(margin)}" if margin else ""),

@@ -65,7 +65,10 @@ NEEDS_OBJECTIVE = {
     "tweedie_variance_power": ("reg:tweedie", 1.2),
     "huber_slope": ("reg:pseudohubererror", 2.0),
     "quantile_alpha": ("reg:quantileerror", 0.9),
+    "aft_loss_distribution": ("survival:aft", "logistic"),
+    "aft_loss_distribution_scale": ("survival:aft", 2.0),
 }
+BOUNDS = {"columns": {**COLUMNS, "label_upper_bound": "z"}}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -103,14 +106,16 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
+    installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
+    needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
     for name, (objective, value) in NEEDS_OBJECTIVE.items():
-        given = terms(objective=objective, **{name: value})
+        columns = BOUNDS if objective == "survival:aft" else {}
+        given = terms(objective=objective, **{name: value}, **columns)
         other = {} if name != "quantile_alpha" else {name: 0.5}
-        assert given.digest != terms(objective=objective, **other).digest
+        assert given.digest != terms(objective=objective, **other, **columns).digest
         assert vars(given.loss)[name] == value
     three = terms(objective="multi:softprob", num_class=3)
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
@@ -144,12 +149,16 @@ def test_a_roster_that_cannot_shrink_is_refused():
 
 
 def test_every_column_changes_the_digest():
-    assert {"classes", *(key for change in OTHER_COLUMNS for key in change)} == set(Schema.model_fields)
+    assert {"classes", "label_upper_bound", *(key for change in OTHER_COLUMNS for key in change)} == set(
+        Schema.model_fields
+    )
     digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
     assert len(digests) == 1 + len(OTHER_COLUMNS)
     other = {**CLASSES, "columns": {**COLUMNS, "classes": ["v", "u", "w"]}}
     unnamed = {**CLASSES, "columns": COLUMNS, "num_class": 3}
     assert len({terms(**one).digest for one in (CLASSES, other, unnamed)}) == 3
+    times = [{**COLUMNS, "label_upper_bound": upper} for upper in ("z", "zz")]
+    assert len({terms(objective="survival:aft", columns=one).digest for one in times}) == 2
 
 
 def test_the_number_of_classes_follows_from_their_names():
@@ -158,6 +167,33 @@ def test_the_number_of_classes_follows_from_their_names():
     assert named.digest == terms(**CLASSES, num_class=3).digest
     assert Terms.from_canonical(named.canonical()) == named
     assert named.changed(rounds=3).num_class == 3
+
+
+def test_labels_that_are_intervals():
+    one = terms(objective="survival:aft", **BOUNDS)
+    assert one.columns.others == ("y", "z")
+    assert one.metrics == ("aft-nloglik",)
+    assert refusal_of(objective="survival:aft") == (
+        "terms: survival:aft needs columns.label_upper_bound, the column of upper bounds: what columns.label "
+        "says where a time is known, infinite or missing where it is not over"
+    )
+    assert refusal_of(**BOUNDS) == (
+        "terms: columns.label_upper_bound is for survival:aft; binary:logistic has one label a row"
+    )
+    assert "column 'a' is named more than once" in refusal_of(columns={**COLUMNS, "label_upper_bound": "a"})
+    assert "aft_loss_distribution" in refusal_of(
+        objective="survival:aft", aft_loss_distribution="cauchy", **BOUNDS
+    )
+    assert refusal_of(aft_loss_distribution="normal") == (
+        "terms: aft_loss_distribution is for survival:aft; binary:logistic has none"
+    )
+
+
+def test_an_objective_of_xgboosts_that_does_not_fit_says_why():
+    assert refusal_of(objective="survival:cox") == (
+        "terms: objective: survival:cox is not built: the gradient of a row needs sums over all rows, of all "
+        "parties, that are at risk at its time; survival:aft is for such times, too"
+    )
 
 
 TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}
