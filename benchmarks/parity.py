@@ -22,6 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xgboost as xgb
 from pyarrow import compute
+from scipy import stats
 from sklearn import metrics
 
 import fedboost as fb
@@ -30,10 +31,14 @@ from fedboost.shell.data import column_of, texts, to_features, to_shard
 Float64 = npt.NDArray[np.float64]
 Score = Callable[[npt.NDArray[np.float32], Float64], float]
 
+UPPER = "upper"
+"""The column of upper bounds, where labels are intervals."""
+
 CLAIMS = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "average", "postcode"))
 AMOUNTS = common.Dataset("beMTPL97", "amount", ("id", "claim", "nclaims", "average", "postcode"))
 BIKES = common.Dataset("bike_sharing", "count", ("date",))
 DEVIANCE_WITHIN = 0.005
+CENSORING_SEED = 0
 DIVERGED = 0.1
 """A log loss of 23 classes beyond this is no model: that of the shares of the classes alone is 1.1."""
 
@@ -47,6 +52,16 @@ def _classes_loss(label: npt.NDArray[np.float32], predicted: Float64) -> float:
     return float(-np.log(np.maximum(own, 1e-16)).mean())
 
 
+def _aft_loss(label: npt.NDArray[np.float32], predicted: Float64, scale: float = 1.0) -> float:
+    """XGBoost's aft-nloglik, with normal noise."""
+    lower, upper = label.astype(np.float64)
+    low, high = ((np.log(bound) - np.log(predicted)) / scale for bound in (lower, upper))
+    likelihood = np.where(
+        lower == upper, stats.norm.pdf(low) / (scale * lower), stats.norm.cdf(high) - stats.norm.cdf(low)
+    )
+    return float(-np.log(np.maximum(likelihood, 1e-12)).mean())
+
+
 SCORES: dict[str, Score] = {
     "AUC": metrics.roc_auc_score,
     "log loss": metrics.log_loss,
@@ -57,6 +72,8 @@ SCORES: dict[str, Score] = {
     "Poisson deviance": metrics.mean_poisson_deviance,
     "gamma deviance": metrics.mean_gamma_deviance,
     "Tweedie deviance": partial(metrics.mean_tweedie_deviance, power=1.5),
+    "aft-nloglik": _aft_loss,
+    "aft-nloglik, 0.3": partial(_aft_loss, scale=0.3),
     "class log loss": _classes_loss,
 }
 """Of labels and predictions; all but the AUC are the better the lower."""
@@ -78,6 +95,28 @@ def with_claims(table: pa.Table) -> pa.Table:
     return table.filter(compute.greater(table.column("amount"), 0.0)).drop_columns(["expo"])
 
 
+def with_capped_prices(table: pa.Table) -> pa.Table:
+    """Prices as intervals: of those that the table caps at 5 it is known that they are above."""
+    price = table.column("MedHouseVal").to_numpy()
+    return _with_bounds(table, "MedHouseVal", np.minimum(price, 5.0), np.where(price < 5.0, price, np.inf))
+
+
+def with_censored_amounts(table: pa.Table) -> pa.Table:
+    """Amounts of claims as intervals, drawn by CENSORING_SEED: of one third the amount is known, of one third
+    that it is above some lower one, of one third that it is between a lower and a higher one."""
+    claims = with_claims(table)
+    draw, amount = np.random.default_rng(CENSORING_SEED), claims.column("amount").to_numpy()
+    kind, factor = draw.integers(0, 3, amount.size), np.exp(draw.exponential(0.5, (2, amount.size)))
+    lower = np.where(kind == 0, amount, amount / factor[0])
+    upper = np.where(kind == 0, amount, np.where(kind == 1, np.inf, amount * factor[1]))
+    return _with_bounds(claims, "amount", lower, upper)
+
+
+def _with_bounds(table: pa.Table, label: str, lower: Float64, upper: Float64) -> pa.Table:
+    """Lower bounds in place of the labels, and beside them upper ones."""
+    return table.drop_columns([label]).append_column(label, [lower]).append_column(UPPER, [upper])
+
+
 def with_numbered_labels(table: pa.Table) -> pa.Table:
     """The place of each label among all of them in place of the label."""
     codes, found = texts(column_of(table, "label"), "label")
@@ -97,6 +136,8 @@ class Case:
     rows: Callable[[pa.Table], pa.Table] = as_they_are
     base_margin: str | None = None
     rounds: int = 100
+    of_xgboost: Mapping[str, Any] = field(default_factory=dict)
+    """What XGBoost is told instead, where it has no such setting."""
 
 
 SLOW = {"learning_rate": 0.1}
@@ -109,6 +150,17 @@ GROWTH: dict[str, Mapping[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": {"MedInc": 1}},
     "interaction_constraints": {"interaction_constraints": TOGETHER},
 }
+FEWER = {"learning_rate": 0.1, "subsample": 0.3}
+BY_GRADIENTS = {**FEWER, "sampling_method": "gradient_based"}
+BOOTSTRAPS = {
+    "sampling_method": "bootstrap",
+    "num_parallel_tree": 100,
+    "colsample_bynode": 0.5,
+    "learning_rate": 1.0,
+    "reg_lambda": 1e-5,
+}
+"""A random forest; of XGBoost one whose trees each grow on as many of the rows, without replacement."""
+ONCE_EACH = {"sampling_method": "uniform", "subsample": 0.632}
 CASES = (
     Case("adult", common.ADULT, "binary:logistic", "AUC"),
     Case("adult, scale_pos_weight 3", common.ADULT, "binary:logistic", "AUC", {"scale_pos_weight": 3.0}),
@@ -133,11 +185,37 @@ CASES = (
     Case("beMTPL97, amounts", AMOUNTS, "reg:tweedie", "Tweedie deviance", SLOW, with_exposure, "log_expo"),
     Case("beMTPL97, amounts of claims", AMOUNTS, "reg:gamma", "gamma deviance", SLOW, with_claims),
     Case("bike_sharing", BIKES, "count:poisson", "Poisson deviance"),
+    Case(
+        "california_housing, capped prices",
+        common.CALIFORNIA,
+        "survival:aft",
+        "aft-nloglik, 0.3",
+        {"aft_loss_distribution_scale": 0.3},
+        with_capped_prices,
+    ),
+    Case("beMTPL97, censored amounts", AMOUNTS, "survival:aft", "aft-nloglik", SLOW, with_censored_amounts),
     *(
         Case(f"california_housing, {name}", common.CALIFORNIA, "reg:squarederror", "RMSE", settings)
         for name, settings in GROWTH.items()
     ),
     Case("california_housing, 50 trees", common.CALIFORNIA, "reg:squarederror", "RMSE", FOREST, rounds=1),
+    *(
+        Case(f"{dataset.name}, {name}", dataset, "binary:logistic", "log loss", settings)
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+        for name, settings in (("subsample 0.3", FEWER), ("gradient_based 0.3", BY_GRADIENTS))
+    ),
+    *(
+        Case(
+            f"{dataset.name}, 100 bootstraps",
+            dataset,
+            "binary:logistic",
+            "AUC",
+            BOOTSTRAPS,
+            rounds=1,
+            of_xgboost=ONCE_EACH,
+        )
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+    ),
     Case(
         "kddcup99, 23 classes",
         common.KDDCUP,
@@ -253,14 +331,16 @@ def notes(comparisons: list[Comparison]) -> list[str]:
 def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float, float]:
     """XGBoost's and fedboost's score on the test rows of one split."""
     told = {"objective": case.objective, **case.settings}
-    terms = fb.Terms.draft(table, case.dataset.label, base_margin=case.base_margin, rounds=rounds, **told)
+    upper = UPPER if UPPER in table.column_names else None
+    columns = {"base_margin": case.base_margin, "label_upper_bound": upper}
+    terms = fb.Terms.draft(table, case.dataset.label, **columns, rounds=rounds, **told)
     train, test = common.train_and_test(table, seed)
     shards = [to_shard(part, terms, "all") for part in (train, test)]
     kinds = ["q"] * len(terms.columns.numeric) + ["c"] * len(terms.columns.categorical)
     data = [
         xgb.DMatrix(
             to_features(part, terms.columns, case.name),
-            shard.label,
+            **_labels(shard.label),
             base_margin=shard.base_margin,
             feature_names=terms.columns.features,
             feature_types=kinds,
@@ -268,11 +348,19 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
         )
         for part, shard in zip((train, test), shards, strict=True)
     ]
-    pooled = xgb.train({**told, "max_depth": 6, "max_bin": 256, "tree_method": "hist"}, data[0], rounds)
+    told |= {"max_depth": 6, "max_bin": 256, "tree_method": "hist", **case.of_xgboost}
+    pooled = xgb.train(told, data[0], rounds)
     model = fb.simulate(terms, common.parties(train, seed)).model
     score, label = SCORES[case.score], shards[1].label
     of_xgboost = pooled.predict(data[1]).astype(np.float64)
     return float(score(label, of_xgboost)), float(score(label, model.predict(test)))
+
+
+def _labels(label: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+    """As XGBoost takes them."""
+    if label.ndim == 1:
+        return {"label": label}
+    return {"label_lower_bound": label[0], "label_upper_bound": label[1]}
 
 
 if __name__ == "__main__":

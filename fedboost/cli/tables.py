@@ -52,6 +52,7 @@ def _of_classes(predictions: Float64, classes: Sequence[object]) -> str:
 def run_terms(
     data: Path,
     label: str,
+    label_upper_bound: str | None,
     weight: str | None,
     base_margin: str | None,
     site: str | None,
@@ -70,7 +71,7 @@ def run_terms(
     table = read_table(data)
     if site is not None:
         parties, exclude = list(split_by_site(table, site)), [*exclude, site]
-    draft = draft_schema(table, label, weight, exclude, base_margin, objective)
+    draft = draft_schema(table, label, weight, exclude, base_margin, objective, label_upper_bound)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
     positive = draft.columns.positive

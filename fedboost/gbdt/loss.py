@@ -3,7 +3,7 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
-(Those whose prediction is e**margin are in `rates`, those of quantiles in `ranks`.)
+(Those whose prediction is e**margin are in `rates` and `times`, those of quantiles in `ranks`.)
 """
 
 import math
@@ -21,15 +21,24 @@ from fedboost.gbdt.labels import beyond, first
 from fedboost.gbdt.ranks import AbsoluteError, QuantileError
 from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
 from fedboost.gbdt.rates import written as _written
+from fedboost.gbdt.times import AcceleratedFailureTime
 
 GRADIENT_BITS = 16
 MOST_NEWTON_STEP = 4.0
 """From base margins in one step: beyond, where the loss bends, such steps go too far."""
 
 
-class Loss(Protocol):
-    """One objective; its fields are parameters of the terms. Margins are float64 [N], or [outputs, N] where a
-    row has several; labels and weights float32 [N]."""
+class Slopes(Protocol):
+    """What has a gradient. Margins are float64 [N], or [outputs, N] where a row has several; weights float32
+    [N]; labels float32 [N], or [2, N] where they are intervals."""
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        """First and second derivative of the loss in each margin, times the weight: as the margins."""
+        ...
+
+
+class Loss(Slopes, Protocol):
+    """One objective; its fields are parameters of the terms."""
 
     @property
     def name(self) -> str:
@@ -42,8 +51,9 @@ class Loss(Protocol):
         ...
 
     @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        """Its parameters in XGBoost's model file."""
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str] | str]:
+        """Its parameters in XGBoost's model file; of one that XGBoost does not have, also the `name` of one
+        that predicts the same."""
         ...
 
     @property
@@ -69,13 +79,9 @@ class Loss(Protocol):
         ...
 
     @property
-    def start(self) -> "Loss":
+    def start(self) -> Slopes:
         """The objective from whose gradients the constant to start from is found: this one, or one whose
         best constant is a single step away."""
-        ...
-
-    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """First and second derivative of the loss in each margin, times the weight: as the margins."""
         ...
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -295,6 +301,7 @@ Kind = (
     | type[Poisson]
     | type[Gamma]
     | type[Tweedie]
+    | type[AcceleratedFailureTime]
     | type[Softmax]
 )
 _KINDS: tuple[Kind, ...] = (
@@ -306,6 +313,7 @@ _KINDS: tuple[Kind, ...] = (
     Poisson,
     Gamma,
     Tweedie,
+    AcceleratedFailureTime,
     Softmax,
 )
 LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
@@ -321,8 +329,11 @@ def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
     TypeError or ValueError if it lacks one, or for what is none."""
     own = {one.name: (one.type, parameters.get(one.name)) for one in fields(LOSSES[name])}
     kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
-    return LOSSES[name](**{key: _number(kind, value) for key, (kind, value) in kinds.items()})
+    return LOSSES[name](**{key: number(kind, value) for key, (kind, value) in kinds.items()})
 
 
-def _number(kind: object, value: object) -> Any:
+def number(kind: object, value: object) -> Any:
+    """A parameter of this kind (int, float or str) from how it was written. ValueError if it is none."""
+    if kind is str:
+        return str(value)
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists

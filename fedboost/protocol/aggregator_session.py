@@ -94,7 +94,7 @@ class Gone:
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign; `draw`: cryptographic randomness, where noise is drawn here."""
+    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here."""
 
     def __init__(
         self,

@@ -59,8 +59,10 @@ def draft_schema(
     exclude: Sequence[str] = (),
     base_margin: str | None = None,
     objective: str | None = None,
+    label_upper_bound: str | None = None,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, weight, base margin and `exclude`.
+    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin and
+    `exclude`.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
@@ -71,7 +73,7 @@ def draft_schema(
     if isinstance(table, SparseTable):
         table, sparse = table.dense, table.names
     target = _target(table, label, objective)
-    no_features = [label, *filter(None, (weight, base_margin)), *exclude]
+    no_features = [label, *filter(None, (label_upper_bound, weight, base_margin)), *exclude]
     for name in no_features:
         column_of(table, name)
     numeric, categorical, left_out = draft_features(table, no_features)
@@ -80,7 +82,7 @@ def draft_schema(
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")
     values = {"label": label, "positive": target.positive, "classes": target.classes}
-    values |= {"weight": weight, "base_margin": base_margin}
+    values |= {"weight": weight, "base_margin": base_margin, "label_upper_bound": label_upper_bound}
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
     return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
 

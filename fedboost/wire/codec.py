@@ -240,7 +240,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 hessian=_scale_to_pb(hessian),
             )
             return {"votes": votes}
-        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected):
+        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected, threshold):
             histograms = pb.HistogramQuery(
                 rows=rows,
                 tree=tree,
@@ -251,6 +251,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 hessian=_scale_to_pb(hessian),
                 widths=bytes(width for of_node in widths for width in of_node),
                 elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
+                threshold=threshold,
             )
             return {"histograms": histograms}
         case ResidualQuery(rows, tree, splits, nodes, starts, width, weight):
@@ -264,7 +265,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 weight=_scale_to_pb(weight),
             )
             return {"residuals": residuals}
-        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets):
+        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets, sizes):
             end_round = pb.EndRoundQuery(
                 rows=rows,
                 tree=tree,
@@ -274,6 +275,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 weight=_scale_to_pb(weight),
                 exponents=exponents,
                 sets=sets,
+                sizes=sizes,
             )
             return {"end_round": end_round}
         case _:
@@ -311,6 +313,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _scale_from_pb(q.hessian),
                 _widths_from_pb(q.widths),
                 _elected_from_pb(q.elected),
+                q.threshold,
             )
         case "votes":
             q = ask.votes
@@ -349,6 +352,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _scale_from_pb(q.weight),
                 q.exponents,
                 _few(q.sets, MAX_SETS, "sets of rows"),
+                q.sizes,
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
 
