@@ -4,7 +4,7 @@ A tree's splits follow from the seed of the terms alone: features in turn, thres
 about equally many rows. One question a tree then opens the noisy sums of gradients and hessians in all its
 leaves at once; a row is in one leaf, so it can change that vector by no more than its own bound. Trees of one
 feature each (`additive`) do best wherever epsilon is small; `random` takes any feature at every split;
-`staged` grows the first half of the trees by one feature each, the others by three.
+`staged` grows the first half of the trees by one feature each, the others by three. `hist` is in `noisy`.
 
 Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
 Refuses: nothing; noise can make no sum impossible.
@@ -14,17 +14,19 @@ with differential privacy", CCS 2022.
 """
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedboost.fixedpoint import UNIT, Int64
 from fedboost.gbdt.bins import RANGE_PARTS, CutPoints, Float32, range_edges
-from fedboost.gbdt.bounded import SCALE, Bound
+from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
+from fedboost.programs import noisy
+from fedboost.programs.noisy import Sums
 from fedboost.programs.start import model_of
 from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES
 from fedboost.protocol.progress import Grown
@@ -59,18 +61,34 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     yield end_of(CONSTANT_TREE, values)
     for number in range(terms.rounds):
         if number == len(grown):
-            splits, leaves = draw_splits(terms, number, cut_points)
-            sums = yield SumsQuery(ROWS, number, splits, leaves)
-            grown.append((tree_of(terms, splits, leaves, sums, cut_points), ()))
-        tree, _ = grown[number]
-        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves))
+            grown.append((yield from grow(terms, number, cut_points)))
+        tree, splits = grown[number]
+        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
     return model_of(terms, score, parts)
 
 
-def end_of(number: int, values: tuple[tuple[int, float], ...]) -> EndRoundQuery:
+def grow(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    """One round's trees; with them the splits no party has heard of yet."""
+    assert terms.noise is not None
+    if terms.noise.method == "hist":
+        tree, news, sums = yield from noisy.grow(terms, number, cut_points)
+    else:
+        splits, leaves = draw_splits(terms, number, cut_points)
+        tree, news, sigma = drawn_tree(terms, splits, cut_points), (), terms.plan.releases[TREES].sigma
+        told = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
+        sums = {leaf: Sums(of_leaf[0], of_leaf[1], sigma) for leaf, of_leaf in zip(leaves, told, strict=True)}
+    give_values(tree, terms, sums)
+    return tree, news
+
+
+def end_of(
+    number: int, values: tuple[tuple[int, float], ...], splits: tuple[Split, ...] = ()
+) -> EndRoundQuery:
     """Move the margins; the answer is empty."""
-    return EndRoundQuery(ROWS, number, (), values, (), UNIT, False, ())
+    return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
 
 def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
@@ -111,19 +129,19 @@ def base_score(terms: Terms, total: Int64) -> float:
     if terms.loss.outputs > 1:
         return bound.start
     start = terms.loss.margin(bound.start)
-    step = newton_step(terms, bound, int(total[0]), int(total[1]), terms.plan.releases[START].sigma)
+    step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
     return float(np.float32(terms.loss.predict(np.array([start + step]))[0]))
 
 
-def newton_step(terms: Terms, bound: Bound, gradient: int, hessian: int, sigma: float) -> float:
+def newton_step(terms: Terms, sums: Sums) -> float:
     """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say. In a
     loss of numbers the unit of tau and of the longest step is the clip."""
-    G, H = bound.gradient(gradient), max(bound.hessian(hessian), 0.0)
-    spread = bound.gradient(sigma) / (LEAF_SPREAD * bound.clip if terms.loss.name in NUMBERS else LEAF_SPREAD)
+    bound, unit = terms.bound, terms.bound.clip if terms.loss.name in NUMBERS else 1.0
+    G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
+    spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
     below = H * H + terms.reg_lambda * H + spread * spread
     step = -G * H / below if below > 0.0 else 0.0
-    longest = LONGEST_STEP * (bound.clip if terms.loss.name in NUMBERS else 1.0)
-    return max(-longest, min(longest, step))
+    return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
 
 
 NUMBERS = ("reg:squarederror",)
@@ -219,22 +237,23 @@ def _draws(seed: int, number: int) -> Iterator[int]:
         block += 1
 
 
-def tree_of(
-    terms: Terms, splits: tuple[Split, ...], leaves: Sequence[int], sums: Int64, cut_points: CutPoints
-) -> Tree:
-    """The tree with the values that the noisy sums in its leaves give."""
-    bound, sigma = terms.bound, terms.plan.releases[TREES].sigma
+def drawn_tree(terms: Terms, splits: tuple[Split, ...], cut_points: CutPoints) -> Tree:
+    """The tree of these splits, without values."""
     tree = Tree()
     for _ in range(2 * len(splits) + len(terms.roots)):
         tree.add_leaf(0.0, 0.0)
     for split in splits:
         tree.decide(split, cut_points.cuts[split.feature])
-    for leaf, (gradient, hessian) in zip(leaves, sums.reshape(-1, 2).tolist(), strict=True):
-        step = newton_step(terms, bound, gradient, hessian, sigma)
+    return tree
+
+
+def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:
+    """The values and covers that the noisy sums in its leaves give a tree."""
+    for leaf, of_leaf in sums.items():
+        step = newton_step(terms, of_leaf)
         tree.value[leaf] = float(np.float32(terms.learning_rate * step))
-        tree.cover[leaf] = float(np.float32(max(bound.hessian(hessian), 0.0)))
+        tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(of_leaf.hessian), 0.0)))
     for node in reversed(range(len(tree.left))):
         left = tree.left[node]
         if left != NO_CHILD:
             tree.cover[node] = float(np.float32(math.fsum(tree.cover[left : left + 2])))
-    return tree

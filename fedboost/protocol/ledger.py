@@ -18,7 +18,7 @@ from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import queries
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
-from fedboost.protocol.queries import Query, RangeQuery, StartQuery, SumsQuery
+from fedboost.protocol.queries import HistogramQuery, Query, RangeQuery, StartQuery, SumsQuery
 from fedboost.protocol.terms import Terms
 
 KEY_BYTES = 32
@@ -57,7 +57,7 @@ class MemoryLedger:
 
 def release_of(query: Query, terms: Terms) -> Release | None:
     """What kind of release an answer is; None if nothing of rows is in it."""
-    kinds = {RangeQuery: CUT_POINTS, StartQuery: START, SumsQuery: TREES}
+    kinds = {RangeQuery: CUT_POINTS, StartQuery: START, SumsQuery: TREES, HistogramQuery: TREES}
     kind = kinds.get(type(query))
     return None if kind is None else terms.plan.releases[kind]
 

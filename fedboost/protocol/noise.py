@@ -28,7 +28,7 @@ HIST_BELOW = 4.0
 """Epsilon below which noisy histograms are worse than trees of random structure."""
 
 Placement = Literal["distributed", "local", "central"]
-Method = Literal["additive", "random", "staged"]
+Method = Literal["additive", "random", "staged", "hist"]
 
 
 class Noise(BaseModel):
@@ -71,7 +71,7 @@ class Release:
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
-CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums in the leaves of a tree"
+CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
 
 
 @dataclass(frozen=True)
@@ -86,19 +86,22 @@ class Plan:
         return math.fsum(release.cost * release.times for release in self.releases.values())
 
 
-def plan_of(noise: Noise, counted: int, rounds: int, sensitivity: float, honest: int, parties: int) -> Plan:
-    """The releases of a session that counts values of so many features (0: none), grows so many trees, and
-    has so many parties, of which so many are honest at least; sensitivity: of a sum of gradients, 1 for a
-    gradient of 1."""
+def plan_of(
+    noise: Noise, counted: int, about_trees: tuple[int, float], sensitivity: float, honest: int, parties: int
+) -> Plan:
+    """The releases of a session that counts values of so many features (0: none) and has so many parties, of
+    which so many are honest at least; sensitivity: of a sum of gradients, 1 for a gradient of 1; about_trees:
+    how many questions, and how many times that a row's part of an answer is."""
+    times, norm = about_trees
     shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
     for_counts = COUNTING * cost if counted else 0.0
     found = {}
     if counted:
         found[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), for_counts, shares)
-    of_gradients = (cost - for_counts) / (rounds + 1)
+    of_gradients = (cost - for_counts) / (times + 1)
     found[START] = _release(START, 1, sensitivity * UNITS, of_gradients, shares)
-    found[TREES] = _release(TREES, rounds, sensitivity * UNITS, of_gradients, shares)
+    found[TREES] = _release(TREES, times, norm * sensitivity * UNITS, of_gradients, shares)
     return Plan(found)
 
 

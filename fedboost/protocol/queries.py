@@ -329,8 +329,6 @@ TreeQuery = HistogramQuery | VoteQuery
 OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
 Query = RowsQuery | QuantileQuery | RangeQuery | KllQuery | StartQuery | OfTree | EndRoundQuery
-NOISY = RangeQuery | StartQuery | SumsQuery
-"""What is asked where answers get noise, beside the ends of rounds, whose answers are empty then."""
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -420,8 +418,10 @@ def check(query: Query, terms: Terms) -> None:
         raise Refused(f"an answer of {query.cells} integers, at most {MAX_CELLS} are given; lower max_depth")
     if terms.noise is None and isinstance(query, RangeQuery | SumsQuery):
         raise Refused("sums that would need noise, and the terms have none")
-    if terms.noise is not None and not isinstance(query, NOISY | EndRoundQuery):
-        raise Refused("sums without noise, and the terms say that all get some")
+    if terms.noise is not None:
+        about_trees = HistogramQuery if terms.noise.method == "hist" else SumsQuery
+        if not isinstance(query, RangeQuery | StartQuery | EndRoundQuery | about_trees):
+            raise Refused("sums without noise, or about trees of another method, and the terms say otherwise")
     match query:
         case RangeQuery(_, of):
             if terms.cut_points != "grid" or of != numeric:
@@ -440,10 +440,7 @@ def check(query: Query, terms: Terms) -> None:
             if not numeric or query.features != numeric or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")
         case StartQuery(_, cut_points, gradient, hessian):
-            if terms.noise is None:
-                _check_bits(START_BITS, gradient, hessian)
-            elif {gradient, hessian} != {SCALE}:
-                raise Refused(f"sums in other units than those noise is drawn in, of {NOISE_BITS} bits")
+            _check_bits(START_BITS if terms.noise is None else NOISE_BITS, gradient, hessian)
             if len(cut_points.cuts) != features:
                 raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
@@ -457,6 +454,8 @@ def check(query: Query, terms: Terms) -> None:
             _check_nodes(terms, tree, splits, nodes)
             if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
                 raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
+            if terms.noise is not None and widths:
+                raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
             if widths and len(widths) != len(nodes):
                 raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
             if any(

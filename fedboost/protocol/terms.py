@@ -60,7 +60,7 @@ MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
 MOST_REFRESHING = 3
 """Questions about the residuals in the leaves of a tree."""
-TREES_A_FEATURE = 4
+TREES_A_FEATURE, HIST_TREES = 4, 10
 """Rounds of a session with noise, unless the terms say otherwise."""
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
@@ -392,11 +392,12 @@ class Terms(Frozen):
 
     def _check_noise(self) -> None:
         """What noise needs, and what it leaves no room for. Sets what has another default with it."""
-        own = {"rounds": TREES_A_FEATURE * len(self.columns.features), "max_depth": 3}
+        assert self.noise is not None
+        trees = HIST_TREES if self.noise.method == "hist" else TREES_A_FEATURE * len(self.columns.features)
+        own = {"rounds": trees, "max_depth": 3}
         for name, value in own.items():
             if name not in self.model_fields_set:
                 self.__dict__[name] = value
-        assert self.noise is not None
         for name, field in type(self).model_fields.items():
             if name not in _WITH_NOISE and getattr(self, name) != field.get_default(
                 call_default_factory=True
@@ -456,7 +457,10 @@ class Terms(Frozen):
         assert self.noise is not None
         counted = len(self.columns.numeric) if self.cut_points == "grid" else 0
         honest, parties = max(self.honest, 1), max(len(self.parties), 1)
-        return plan_of(self.noise, counted, self.rounds, self.bound.sensitivity, honest, parties)
+        about_trees = self.rounds * self.levels, 1.0
+        if self.noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
+            about_trees = self.rounds * self.levels, math.sqrt(len(self.columns.features) + 1)
+        return plan_of(self.noise, counted, about_trees, self.bound.sensitivity, honest, parties)
 
     def _check_installed(self) -> None:
         """An objective of a package: the same version everywhere."""
@@ -598,7 +602,7 @@ class Terms(Frozen):
         deepest = self.max_depth if self.grow_policy == "depthwise" else self.most_leaves
         refreshing = 0 if self.loss.quantile is None else MOST_REFRESHING
         if self.noise is not None:
-            return 1
+            return self.max_depth if self.noise.method == "hist" else 1
         return (2 * deepest - 1 if self.vote_top_k else deepest) + refreshing
 
     @cached_property
@@ -661,6 +665,8 @@ class Terms(Frozen):
     @property
     def bits(self) -> int:
         """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        if self.noise is not None:
+            return bounded.NOISE_BITS
         return self.gradient_bits or self.loss.gradient_bits
 
     @property
