@@ -128,7 +128,12 @@ def run(
     terms = terms_of(X, len(parts), weight, validation, base_margin, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
-    ends = {name: PartySession(site) for name, site in sites_of(terms, shards, ledger).items()}
+    return session_of(terms, sites_of(terms, shards, ledger), program, delivery, spoil)
+
+
+def session_of(terms, sites, program=boosting, delivery=0, spoil=None):
+    """As `run`, of parties at these places."""
+    ends = {name: PartySession(site) for name, site in sites.items()}
     aggregator = AggregatorSession("s", terms, program, draw=os.urandom)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
