@@ -38,12 +38,14 @@ class Terms(terms.Terms):
         label: str,
         weight: str | None = None,
         base_margin: str | None = None,
+        group: str | None = None,
         **settings: Any,
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin: names of columns; settings: fields of Terms, under XGBoost's names. Words
-        are drafted as classes, more than two numbers as amounts, unless the objective is set.
+        label, weight, base_margin, group: names of columns; settings: fields of Terms, under XGBoost's names.
+        Words are drafted as classes, more than two numbers as amounts, unless the objective is set.
         """
-        draft = draft_schema(as_table(data), label, weight, (), base_margin, settings.get("objective"))
+        objective = settings.get("objective")
+        draft = draft_schema(as_table(data), label, weight, (), base_margin, objective, group)
         return cls.read({**draft.settings(), **settings})

@@ -239,6 +239,10 @@ def terms(
         str | None,
         typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="With rank:ndcg, the column of each row's group (qid).", show_default=False),
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
@@ -264,7 +268,7 @@ def terms(
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, base_margin, site, exclude or [], party or [], objective, out)
+    run_terms(data, label, weight, base_margin, group, site, exclude or [], party or [], objective, out)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")

@@ -54,6 +54,7 @@ def run_terms(
     label: str,
     weight: str | None,
     base_margin: str | None,
+    group: str | None,
     site: str | None,
     exclude: list[str],
     parties: list[str],
@@ -70,7 +71,7 @@ def run_terms(
     table = read_table(data)
     if site is not None:
         parties, exclude = list(split_by_site(table, site)), [*exclude, site]
-    draft = draft_schema(table, label, weight, exclude, base_margin, objective)
+    draft = draft_schema(table, label, weight, exclude, base_margin, objective, group)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
     positive = draft.columns.positive

@@ -3,21 +3,23 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
-(Those whose prediction is e**margin are in `rates`, those of quantiles in `ranks`.)
+(Those whose prediction is e**margin are in `rates`, those of quantiles in `ranks`, those that rank rows in
+`lambdarank`.)
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.labels import beyond, first
+from fedboost.gbdt.lambdarank import RankNdcg, RankPairwise
 from fedboost.gbdt.ranks import AbsoluteError, QuantileError
 from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
 from fedboost.gbdt.rates import written as _written
@@ -296,6 +298,8 @@ Kind = (
     | type[Gamma]
     | type[Tweedie]
     | type[Softmax]
+    | type[RankNdcg]
+    | type[RankPairwise]
 )
 _KINDS: tuple[Kind, ...] = (
     Logistic,
@@ -307,22 +311,38 @@ _KINDS: tuple[Kind, ...] = (
     Gamma,
     Tweedie,
     Softmax,
+    RankNdcg,
+    RankPairwise,
 )
 LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
+def in_groups(loss: Loss, starts: Int64 | None) -> Loss:
+    """The objective for rows of these groups, if it ranks rows; any other as it is."""
+    return replace(loss, starts=starts) if isinstance(loss, RankNdcg | RankPairwise) else loss
+
+
+def _parameters(name: str) -> list[Field[Any]]:
+    """What an objective is compared by: a field that is not is no parameter."""
+    return [one for one in fields(LOSSES[name]) if one.compare]
+
+
 def parameters_of(name: str) -> dict[str, bool]:
     """The parameters of the objective of that name, and whether they must be given."""
-    return {one.name: one.default is MISSING for one in fields(LOSSES[name])}
+    return {one.name: one.default is MISSING for one in _parameters(name)}
 
 
 def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
     """The objective of that name, with those of the parameters that are its own and not None. LookupError,
     TypeError or ValueError if it lacks one, or for what is none."""
-    own = {one.name: (one.type, parameters.get(one.name)) for one in fields(LOSSES[name])}
+    own = {one.name: (one.type, parameters.get(one.name)) for one in _parameters(name)}
     kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
-    return LOSSES[name](**{key: _number(kind, value) for key, (kind, value) in kinds.items()})
+    return LOSSES[name](**{key: _value(kind, value) for key, (kind, value) in kinds.items()})
 
 
-def _number(kind: object, value: object) -> Any:
-    return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists
+def _value(kind: object, value: object) -> Any:
+    if kind in (int, str):
+        return int(str(value)) if kind is int else str(value)
+    if kind is bool:
+        return str(value) in ("True", "1")  # in the terms and in XGBoost's file
+    return float(str(value).strip("[]"))  # XGBoost writes some as lists

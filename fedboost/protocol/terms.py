@@ -29,6 +29,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
 from fedboost.gbdt.metrics import TRAIN, VALIDATION, is_metric, metric_of, metrics_for
 from fedboost.gbdt.split import SplitRule
@@ -75,6 +76,7 @@ _OTHER_NAMES = {
     "metric": "eval_metric",
     "loss": "objective",
     "target": "label",
+    "qid": "group",
 }
 
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -113,6 +115,9 @@ class Schema(Frozen):
         default=None, description="a column by which rows are drawn, wherever they are held"
     )
     base_margin: Name | None = Field(default=None, description="a column of margins to boost from")
+    group: Name | None = Field(
+        default=None, description="a column that says which rows are ranked against each other"
+    )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
     categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
@@ -124,7 +129,7 @@ class Schema(Frozen):
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that are no features: the label, and what stands beside it."""
-        beside = self.weight, self.base_margin, self.validation, self.row_id
+        beside = self.weight, self.base_margin, self.validation, self.row_id, self.group
         return (self.label, *filter(None, beside))
 
     @property
@@ -216,6 +221,11 @@ class Terms(Frozen):
     tweedie_variance_power: float | None = Field(default=None, gt=1, lt=2)
     huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     quantile_alpha: float | None = Field(default=None, gt=0, lt=1)
+    lambdarank_pair_method: Literal["topk", "mean"] | None = None
+    lambdarank_num_pair_per_sample: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
+    lambdarank_normalization: bool | None = None
+    lambdarank_score_normalization: bool | None = None
+    ndcg_exp_gain: bool | None = None
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -258,6 +268,7 @@ class Terms(Frozen):
     def _holds_together(self) -> "Terms":
         self._check_classes()
         self._check_parameters()
+        self._check_groups()
         if len(self.roots) > MAX_ROOTS:
             raise ValueError(f"{len(self.roots)} trees a round are too many: at most {MAX_ROOTS}")
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
@@ -381,6 +392,21 @@ class Terms(Frozen):
         for name, needed in own.items():
             if needed and vars(self)[name] is None:
                 raise ValueError(f"{self.objective} needs {name}")
+
+    def _check_groups(self) -> None:
+        ranks = self.objective in RANKINGS
+        if ranks and self.columns.group is None:
+            raise ValueError(
+                f"{self.objective} needs columns.group, the column that says which rows are ranked against "
+                f"each other (XGBoost's qid)"
+            )
+        if not ranks and self.columns.group is not None:
+            raise ValueError(f"columns.group needs objective {' or '.join(RANKINGS)}, not {self.objective}")
+        if self.lambdarank_pair_method == "mean":
+            raise ValueError(
+                "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the "
+                "rows; leave it out, for topk"
+            )
 
     def _check_group(self, parties: int) -> None:
         smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
