@@ -61,8 +61,8 @@ def draft_schema(
     objective: str | None = None,
     group: str | None = None,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, weight, base margin, group, `exclude` and
-    the qid of a LIBSVM file.
+    """A schema with every usable column as a feature, but for label, weight, base margin, group, `exclude`
+    and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
