@@ -20,7 +20,7 @@ from fedboost.gbdt.labels import below_zero, first
 
 GRADIENT_BITS = 24
 """Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
-thousands the gradients of most rows are less than a hundredth of those of a few."""
+thousands the gradients of most rows are a thousandth of those of a few."""
 HIGHEST_RELEVANCE = 31
 """Of labels y whose gain is 2**y - 1."""
 MOST_PAIRS = 1 << 20

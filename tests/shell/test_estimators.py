@@ -81,7 +81,7 @@ def test_parameters_are_those_of_the_terms():
 
 def test_rankings_need_groups_which_scikit_learn_has_no_place_for():
     X, _ = numbers()
-    with pytest.raises(fb.ConfigError, match="'rank:ndcg' is for groups of rows: use fedboost.simulate"):
+    with pytest.raises(fb.ConfigError, match=r"'rank:ndcg' is for groups of rows: use fedboost\.simulate"):
         fb.FederatedRegressor(objective="rank:ndcg").fit(X, Y)
 
 
