@@ -27,6 +27,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import xgboost as xgb
 from pyarrow import compute
+from scipy import stats
 from sklearn import metrics
 
 import fedboost as fb
@@ -35,6 +36,9 @@ from fedboost.shell.data import column_of, texts, to_features, to_shard
 
 Float64 = npt.NDArray[np.float64]
 Score = Callable[[npt.NDArray[np.float32], Float64], float]
+
+UPPER = "upper"
+"""The column of upper bounds, where labels are intervals."""
 
 CLAIMS = common.Dataset("beMTPL97", "nclaims", ("id", "claim", "amount", "average", "postcode"))
 AMOUNTS = common.Dataset("beMTPL97", "amount", ("id", "claim", "nclaims", "average", "postcode"))
@@ -46,6 +50,7 @@ FIFTHS = 5
 TOP = 32
 """Rows of a group that count."""
 DEVIANCE_WITHIN = 0.005
+CENSORING_SEED = 0
 DIVERGED = 0.1
 """A log loss of 23 classes beyond this is no model: that of the shares of the classes alone is 1.1."""
 
@@ -63,6 +68,16 @@ def _ndcg(label: npt.NDArray[np.float32], predicted: Float64) -> float:
     return float(metrics.ndcg_score([2.0**label - 1.0], [predicted], k=TOP))
 
 
+def _aft_loss(label: npt.NDArray[np.float32], predicted: Float64, scale: float = 1.0) -> float:
+    """XGBoost's aft-nloglik, with normal noise."""
+    lower, upper = label.astype(np.float64)
+    low, high = ((np.log(bound) - np.log(predicted)) / scale for bound in (lower, upper))
+    likelihood = np.where(
+        lower == upper, stats.norm.pdf(low) / (scale * lower), stats.norm.cdf(high) - stats.norm.cdf(low)
+    )
+    return float(-np.log(np.maximum(likelihood, 1e-12)).mean())
+
+
 SCORES: dict[str, Score] = {
     "NDCG@32": _ndcg,
     "AUC": metrics.roc_auc_score,
@@ -74,6 +89,8 @@ SCORES: dict[str, Score] = {
     "Poisson deviance": metrics.mean_poisson_deviance,
     "gamma deviance": metrics.mean_gamma_deviance,
     "Tweedie deviance": partial(metrics.mean_tweedie_deviance, power=1.5),
+    "aft-nloglik": _aft_loss,
+    "aft-nloglik, 0.3": partial(_aft_loss, scale=0.3),
     "class log loss": _classes_loss,
 }
 """Of labels and predictions; all but these are the better the lower:"""
@@ -94,6 +111,28 @@ def with_exposure(table: pa.Table) -> pa.Table:
 def with_claims(table: pa.Table) -> pa.Table:
     """The rows of some amount, whatever the exposure."""
     return table.filter(compute.greater(table.column("amount"), 0.0)).drop_columns(["expo"])
+
+
+def with_capped_prices(table: pa.Table) -> pa.Table:
+    """Prices as intervals: of those that the table caps at 5 it is known that they are above."""
+    price = table.column("MedHouseVal").to_numpy()
+    return _with_bounds(table, "MedHouseVal", np.minimum(price, 5.0), np.where(price < 5.0, price, np.inf))
+
+
+def with_censored_amounts(table: pa.Table) -> pa.Table:
+    """Amounts of claims as intervals, drawn by CENSORING_SEED: of one third the amount is known, of one third
+    that it is above some lower one, of one third that it is between a lower and a higher one."""
+    claims = with_claims(table)
+    draw, amount = np.random.default_rng(CENSORING_SEED), claims.column("amount").to_numpy()
+    kind, factor = draw.integers(0, 3, amount.size), np.exp(draw.exponential(0.5, (2, amount.size)))
+    lower = np.where(kind == 0, amount, amount / factor[0])
+    upper = np.where(kind == 0, amount, np.where(kind == 1, np.inf, amount * factor[1]))
+    return _with_bounds(claims, "amount", lower, upper)
+
+
+def _with_bounds(table: pa.Table, label: str, lower: Float64, upper: Float64) -> pa.Table:
+    """Lower bounds in place of the labels, and beside them upper ones."""
+    return table.drop_columns([label]).append_column(label, [lower]).append_column(UPPER, [upper])
 
 
 def with_numbered_labels(table: pa.Table) -> pa.Table:
@@ -135,6 +174,8 @@ class Case:
     rounds: int = 100
     group: str | None = None
     """The column of groups, where rows are ranked: scores are means over those of more than one label."""
+    of_xgboost: Mapping[str, Any] = field(default_factory=dict)
+    """What XGBoost is told instead, where it has no such setting."""
 
 
 SLOW = {"learning_rate": 0.1}
@@ -147,6 +188,17 @@ GROWTH: dict[str, Mapping[str, Any]] = {
     "monotone_constraints": {"monotone_constraints": {"MedInc": 1}},
     "interaction_constraints": {"interaction_constraints": TOGETHER},
 }
+FEWER = {"learning_rate": 0.1, "subsample": 0.3}
+BY_GRADIENTS = {**FEWER, "sampling_method": "gradient_based"}
+BOOTSTRAPS = {
+    "sampling_method": "bootstrap",
+    "num_parallel_tree": 100,
+    "colsample_bynode": 0.5,
+    "learning_rate": 1.0,
+    "reg_lambda": 1e-5,
+}
+"""A random forest; of XGBoost one whose trees each grow on as many of the rows, without replacement."""
+ONCE_EACH = {"sampling_method": "uniform", "subsample": 0.632}
 CASES = (
     Case("adult", common.ADULT, "binary:logistic", "AUC"),
     Case("adult, scale_pos_weight 3", common.ADULT, "binary:logistic", "AUC", {"scale_pos_weight": 3.0}),
@@ -171,11 +223,37 @@ CASES = (
     Case("beMTPL97, amounts", AMOUNTS, "reg:tweedie", "Tweedie deviance", SLOW, with_exposure, "log_expo"),
     Case("beMTPL97, amounts of claims", AMOUNTS, "reg:gamma", "gamma deviance", SLOW, with_claims),
     Case("bike_sharing", BIKES, "count:poisson", "Poisson deviance"),
+    Case(
+        "california_housing, capped prices",
+        common.CALIFORNIA,
+        "survival:aft",
+        "aft-nloglik, 0.3",
+        {"aft_loss_distribution_scale": 0.3},
+        with_capped_prices,
+    ),
+    Case("beMTPL97, censored amounts", AMOUNTS, "survival:aft", "aft-nloglik", SLOW, with_censored_amounts),
     *(
         Case(f"california_housing, {name}", common.CALIFORNIA, "reg:squarederror", "RMSE", settings)
         for name, settings in GROWTH.items()
     ),
     Case("california_housing, 50 trees", common.CALIFORNIA, "reg:squarederror", "RMSE", FOREST, rounds=1),
+    *(
+        Case(f"{dataset.name}, {name}", dataset, "binary:logistic", "log loss", settings)
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+        for name, settings in (("subsample 0.3", FEWER), ("gradient_based 0.3", BY_GRADIENTS))
+    ),
+    *(
+        Case(
+            f"{dataset.name}, 100 bootstraps",
+            dataset,
+            "binary:logistic",
+            "AUC",
+            BOOTSTRAPS,
+            rounds=1,
+            of_xgboost=ONCE_EACH,
+        )
+        for dataset in (common.ADULT, common.DEFAULT_CREDIT)
+    ),
     Case(
         "kddcup99, 23 classes",
         common.KDDCUP,
@@ -300,7 +378,8 @@ def notes(comparisons: list[Comparison]) -> list[str]:
 def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float, float]:
     """XGBoost's and fedboost's score on the test rows of one split."""
     told = {"objective": case.objective, **case.settings}
-    columns = {"base_margin": case.base_margin, "group": case.group}
+    upper = UPPER if UPPER in table.column_names else None
+    columns = {"base_margin": case.base_margin, "label_upper_bound": upper, "group": case.group}
     terms = fb.Terms.draft(table, case.dataset.label, **columns, rounds=rounds, **told)
     train, test = common.train_and_test(table, seed, case.group)
     shards = [to_shard(part, terms, "all") for part in (train, test)]
@@ -309,7 +388,8 @@ def compare(case: Case, table: pa.Table, rounds: int, seed: int) -> tuple[float,
         _data(to_features(part, terms.columns, case.name), shard, terms.columns.features, kinds)
         for part, shard in zip((train, test), shards, strict=True)
     ]
-    pooled = xgb.train({**told, "max_depth": 6, "max_bin": 256, "tree_method": "hist"}, data[0], rounds)
+    told |= {"max_depth": 6, "max_bin": 256, "tree_method": "hist", **case.of_xgboost}
+    pooled = xgb.train(told, data[0], rounds)
     model = fb.simulate(terms, common.parties(train, seed, case.group)).model
     of_xgboost = pooled.predict(data[1]).astype(np.float64)
     ours = model.predict(test)[_order(shards[1])]
@@ -326,7 +406,7 @@ def _data(features: npt.NDArray[np.float32], shard: Shard, names: Any, kinds: li
     margin, group = shard.base_margin, shard.group
     return xgb.DMatrix(
         features[order],
-        shard.label[order],
+        **_labels(shard.label[..., order]),
         base_margin=None if margin is None else margin[order],
         qid=None if group is None else np.unique(group[order], return_inverse=True)[1],
         feature_names=names,
@@ -338,12 +418,19 @@ def _data(features: npt.NDArray[np.float32], shard: Shard, names: Any, kinds: li
 def _score(case: Case, shard: Shard, predicted: Float64) -> float:
     """Of predictions in that order."""
     score, order = SCORES[case.score], _order(shard)
-    label = shard.label[order]
+    label = shard.label[..., order]
     if shard.group is None:
         return float(score(label, predicted))
     ends = np.flatnonzero(np.diff(shard.group[order])) + 1
     groups = zip(np.split(label, ends), np.split(predicted, ends), strict=True)
     return float(np.mean([score(own, given) for own, given in groups if np.unique(own).size > 1]))
+
+
+def _labels(label: npt.NDArray[np.float32]) -> dict[str, npt.NDArray[np.float32]]:
+    """As XGBoost takes them."""
+    if label.ndim == 1:
+        return {"label": label}
+    return {"label_lower_bound": label[0], "label_upper_bound": label[1]}
 
 
 if __name__ == "__main__":

@@ -75,6 +75,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         max_depth: int = 6,
         learning_rate: float = 0.3,
         objective: str | None = None,
+        objective_params: Mapping[str, int | float | str] | None = None,
         max_bin: int = 256,
         max_cat_to_onehot: int = 4,
         max_cat_threshold: int = 64,
@@ -86,6 +87,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         max_leaves: int = 0,
         num_parallel_tree: int = 1,
         subsample: float = 1.0,
+        sampling_method: str = "uniform",
         colsample_bytree: float = 1.0,
         colsample_bylevel: float = 1.0,
         colsample_bynode: float = 1.0,
@@ -113,6 +115,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.max_depth = max_depth
         self.learning_rate = learning_rate
         self.objective = objective
+        self.objective_params = objective_params
         self.max_bin = max_bin
         self.max_cat_to_onehot = max_cat_to_onehot
         self.max_cat_threshold = max_cat_threshold
@@ -124,6 +127,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.max_leaves = max_leaves
         self.num_parallel_tree = num_parallel_tree
         self.subsample = subsample
+        self.sampling_method = sampling_method
         self.colsample_bytree = colsample_bytree
         self.colsample_bylevel = colsample_bylevel
         self.colsample_bynode = colsample_bynode
@@ -176,7 +180,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         if rows.weight is not None:
             table = table.append_column(weight_name, pa.array(rows.weight))
             columns["weight"] = weight_name
-        if self.subsample != 1 or self.validation_fraction:  # the same rows are drawn wherever they are
+        draws = self.subsample != 1 or self.sampling_method != "uniform" or self.validation_fraction
+        if draws:  # the same rows are drawn wherever they are
             table = table.append_column(row_name, pa.array(np.arange(table.num_rows)))
             columns["row_id"] = row_name
         columns |= follows.pop("columns", {})

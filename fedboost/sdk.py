@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from fedboost.gbdt.installed import check_objective
 from fedboost.protocol import terms
 from fedboost.shell.config import read_toml
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_schema
+
+__all__ = ["Terms", "check_objective"]
 
 
 class Terms(terms.Terms):
@@ -39,13 +42,15 @@ class Terms(terms.Terms):
         weight: str | None = None,
         base_margin: str | None = None,
         group: str | None = None,
+        label_upper_bound: str | None = None,
         **settings: Any,
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin, group: names of columns; settings: fields of Terms, under XGBoost's names.
-        Words are drafted as classes, more than two numbers as amounts, unless the objective is set.
+        label, weight, base_margin, group, label_upper_bound: names of columns; settings: fields of Terms,
+        under XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the
+        objective is set.
         """
-        objective = settings.get("objective")
-        draft = draft_schema(as_table(data), label, weight, (), base_margin, objective, group)
+        told = base_margin, settings.get("objective"), label_upper_bound, group
+        draft = draft_schema(as_table(data), label, weight, (), *told)
         return cls.read({**draft.settings(), **settings})

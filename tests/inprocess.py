@@ -37,11 +37,12 @@ def unpack(packed, *runs):
 
 
 def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None, group=None):
-    """The rows of a party: X [rows, features], NaN = missing. Keys are their places among all rows."""
-    label = np.asarray(y, np.float32)[rows]
-    weights = np.ones(label.size) if weight is None else np.asarray(weight)[rows]
+    """The rows of a party: X [rows, features], NaN = missing; y [rows], or [2, rows] where labels are
+    intervals. Keys are their places among all rows."""
+    label = np.asarray(y, np.float32)[..., rows]
+    weights = np.ones(label.shape[-1]) if weight is None else np.asarray(weight)[rows]
     columns = tuple(np.ascontiguousarray(column, np.float32) for column in np.asarray(X)[rows].T)
-    keys = mixed(np.arange(len(y), dtype=np.uint64))[rows]
+    keys = mixed(np.arange(len(X), dtype=np.uint64))[rows]
     flags = None if validation is None else np.asarray(validation, bool)[rows]
     base = None if base_margin is None else np.asarray(base_margin, np.float32)[rows]
     groups = None if group is None else mixed(np.asarray(group, np.uint64))[rows]
@@ -57,6 +58,7 @@ def terms_of(X, parties, weight=None, validation=None, base_margin=None, group=N
     last = dict(zip(features[len(numeric) :], levels, strict=True))
     categorical = {name: [f"level {level}" for level in range(size)] for name, size in last.items()}
     columns = {"label": "y", "numeric": numeric, "categorical": categorical}
+    columns |= {"label_upper_bound": "z"} if settings.get("objective") == "survival:aft" else {}
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     columns |= {} if base_margin is None else {"base_margin": "m"}

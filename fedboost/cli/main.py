@@ -234,6 +234,10 @@ def explain(
 def terms(
     data: Data,
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    label_upper_bound: Annotated[
+        str | None,
+        typer.Option(help="A column of upper bounds, for survival:aft.", show_default=False),
+    ] = None,
     weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
     base_margin: Annotated[
         str | None,
@@ -268,7 +272,8 @@ def terms(
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.tables import run_terms
 
-    run_terms(data, label, weight, base_margin, group, site, exclude or [], party or [], objective, out)
+    columns = label, label_upper_bound, weight, base_margin, group
+    run_terms(data, *columns, site, exclude or [], party or [], objective, out)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")

@@ -27,7 +27,7 @@ _WEIGHT_BITS = 24
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """The metrics that models under these terms are compared by, the one that decides first."""
-    return terms.eval_metric or _SHOWN.get(terms.objective, terms.metrics)
+    return terms.eval_metric or _SHOWN.get(terms.like, terms.metrics)
 
 
 def unprotected(terms: Terms) -> Terms:
@@ -50,7 +50,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Rows to compare models on, as the terms read them: float32 [rows, features], [rows], [rows], [rows]."""
+    """Rows to compare models on, as the terms read them: float32 [rows, features], [rows] (or [2, rows]),
+    [rows], [rows]."""
 
     features: Float32
     label: Float32
@@ -76,7 +77,7 @@ class HeldOut:
 
         def of(rows: Any) -> Int64:
             some = np.ascontiguousarray(margin[..., rows])
-            return metrics.sums(names, loss, some, self.label[rows], self.weight[rows], scale)
+            return metrics.sums(names, loss, some, self.label[..., rows], self.weight[rows], scale)
 
         return np.array([of(rows) for rows in groups]), scale
 

@@ -3,14 +3,14 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
-(Those whose prediction is e**margin are in `rates`, those of quantiles in `ranks`, those that rank rows in
-`lambdarank`.)
+(Those whose prediction is e**margin are in `rates` and `times`, those of quantiles in `ranks`, those that
+rank rows in `lambdarank`.)
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,15 +23,27 @@ from fedboost.gbdt.lambdarank import RankNdcg, RankPairwise
 from fedboost.gbdt.ranks import AbsoluteError, QuantileError
 from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
 from fedboost.gbdt.rates import written as _written
+from fedboost.gbdt.times import AcceleratedFailureTime
 
 GRADIENT_BITS = 16
 MOST_NEWTON_STEP = 4.0
 """From base margins in one step: beyond, where the loss bends, such steps go too far."""
 
 
-class Loss(Protocol):
-    """One objective; its fields are parameters of the terms. Margins are float64 [N], or [outputs, N] where a
-    row has several; labels and weights float32 [N]."""
+class Slopes(Protocol):
+    """What has a gradient. Margins are float64 [N], or [outputs, N] where a row has several; weights float32
+    [N]; labels float32 [N], or [2, N] where they are intervals."""
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        """First and second derivative of the loss in each margin, times the weight: as the margins."""
+        ...
+
+
+_Any = TypeVar("_Any", bound=Slopes)
+
+
+class Loss(Slopes, Protocol):
+    """One objective; its fields are parameters of the terms."""
 
     @property
     def name(self) -> str:
@@ -44,8 +56,9 @@ class Loss(Protocol):
         ...
 
     @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        """Its parameters in XGBoost's model file."""
+    def in_xgboost(self) -> Mapping[str, Mapping[str, str] | str]:
+        """Its parameters in XGBoost's model file; of one that XGBoost does not have, also the `name` of one
+        that predicts the same."""
         ...
 
     @property
@@ -71,13 +84,9 @@ class Loss(Protocol):
         ...
 
     @property
-    def start(self) -> "Loss":
+    def start(self) -> Slopes:
         """The objective from whose gradients the constant to start from is found: this one, or one whose
         best constant is a single step away."""
-        ...
-
-    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """First and second derivative of the loss in each margin, times the weight: as the margins."""
         ...
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -297,6 +306,7 @@ Kind = (
     | type[Poisson]
     | type[Gamma]
     | type[Tweedie]
+    | type[AcceleratedFailureTime]
     | type[Softmax]
     | type[RankNdcg]
     | type[RankPairwise]
@@ -310,6 +320,7 @@ _KINDS: tuple[Kind, ...] = (
     Poisson,
     Gamma,
     Tweedie,
+    AcceleratedFailureTime,
     Softmax,
     RankNdcg,
     RankPairwise,
@@ -317,7 +328,7 @@ _KINDS: tuple[Kind, ...] = (
 LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
-def in_groups(loss: Loss, starts: Int64 | None) -> Loss:
+def in_groups(loss: _Any, starts: Int64 | None) -> _Any:
     """The objective for rows of these groups, if it ranks rows; any other as it is."""
     return replace(loss, starts=starts) if isinstance(loss, RankNdcg | RankPairwise) else loss
 
@@ -337,12 +348,13 @@ def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
     TypeError or ValueError if it lacks one, or for what is none."""
     own = {one.name: (one.type, parameters.get(one.name)) for one in _parameters(name)}
     kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
-    return LOSSES[name](**{key: _value(kind, value) for key, (kind, value) in kinds.items()})
+    return LOSSES[name](**{key: number(kind, value) for key, (kind, value) in kinds.items()})
 
 
-def _value(kind: object, value: object) -> Any:
-    if kind in (int, str):
-        return int(str(value)) if kind is int else str(value)
+def number(kind: object, value: object) -> Any:
+    """A parameter of this kind (int, float, bool, str) from how it was written. ValueError if it is none."""
+    if kind is str:
+        return str(value)
     if kind is bool:
-        return str(value) in ("True", "1")  # in the terms and in XGBoost's file
-    return float(str(value).strip("[]"))  # XGBoost writes some as lists
+        return bool(("False", "True", "0", "1").index(str(value)) % 2)  # in the terms and in XGBoost's file
+    return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists

@@ -20,6 +20,7 @@ from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.lambdarank import RANKINGS, RankNdcg, RankPairwise, gains, starts_of
 from fedboost.gbdt.loss import Loss, PseudoHuber
+from fedboost.gbdt.times import AcceleratedFailureTime
 
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
@@ -27,6 +28,8 @@ METRIC_BITS = 32
 NUMBERS = ("reg:squarederror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
 RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
 """Objectives whose prediction is e**margin."""
+TIMES = ("survival:aft",)
+"""Those whose labels are intervals."""
 
 
 class Metric(Protocol):
@@ -63,7 +66,7 @@ class Metric(Protocol):
 
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
-_GROWS = ("auc", "aucpr", "ks", "ndcg", "ndcg-")
+_GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
 _NDCG = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
 
@@ -302,6 +305,18 @@ def _tweedie(power: float) -> Callable[[Loss, Float64, Float32], Float64]:
     return losses
 
 
+def _aft(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    known = loss if isinstance(loss, AcceleratedFailureTime) else AcceleratedFailureTime()
+    return known.losses(margin, label)
+
+
+def _within(loss: Loss, margin: Float64, label: Float32) -> Float64:
+    """1 where the prediction lies in the interval."""
+    time = loss.predict(margin)
+    out: Float64 = ((label[0] <= time) & (time <= label[1])).astype(np.float64)
+    return out
+
+
 _UNBOUNDED = NUMBERS + RATES
 METRICS: dict[str, Metric] = {
     "logloss": BoundedLoss(("binary:logistic",), kernels.log_losses),
@@ -316,6 +331,8 @@ METRICS: dict[str, Metric] = {
     "poisson-nloglik": Mean(_poisson, RATES, signed=True),
     "gamma-nloglik": Mean(_gamma, RATES, signed=True),
     "gamma-deviance": Mean(_gamma_deviance, ("reg:gamma",), signed=True),
+    "aft-nloglik": Mean(_aft, TIMES, signed=True),
+    "interval-regression-accuracy": Mean(_within, TIMES),
     "mlogloss": BoundedLoss(("multi:softprob",), kernels.softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),

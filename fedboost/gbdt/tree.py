@@ -143,17 +143,24 @@ class RowsOfNodes:
 
     def __init__(self, rows: int, roots: int = 1, threads: Threads = ONE, room: Room = in_memory) -> None:
         self._threads = threads
+        self._room = room
+        self._all = rows
         self._rows: Rows = room((roots, rows), np.dtype(np.uint32))
         self._scratch: Rows = room((roots, rows), np.dtype(np.uint32))
         self.begin()
 
     def begin(self, members: Sequence[Rows] | None = None) -> None:
-        """A new tree: all rows are in each root, or those of these numbers in each, increasing."""
+        """A new tree: all rows are in each root, or those of these numbers in each, increasing; a row may be
+        there several times."""
         self._ranges = {}
+        most = 0 if members is None else max(of_root.size for of_root in members)
+        if most > self._rows.shape[1]:
+            shape = len(self._rows), most + most // 16
+            self._rows, self._scratch = (self._room(shape, np.dtype(np.uint32)) for _ in range(2))
         for root, of_root in enumerate(self._rows):
-            size = of_root.size if members is None else members[root].size
+            size = self._all if members is None else members[root].size
             if members is None:
-                kernels.count_up(of_root)
+                kernels.count_up(of_root[:size])
             else:
                 of_root[:size] = members[root]
             self._ranges[root] = (root, 0, size)

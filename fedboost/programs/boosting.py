@@ -14,6 +14,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.model import Booster
+from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
 from fedboost.programs.refresh import refresh
@@ -46,16 +47,17 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant, first = terms.loss.margin(score), slice(None, None, terms.num_parallel_tree)
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
-    exponents, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
+    exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
-        tree, splits = yield from grow_tree(terms, rows, number, cut_points, scales, grown)
+        drawing = scales.drawing(terms, sizes)
+        tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents, found = yield from end_round(terms, rows, number, splits, values, scales)
+        exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
         scores.append(watched(terms, found))
         if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
@@ -84,13 +86,15 @@ def end_round(
     splits: tuple[Split, ...],
     values: tuple[tuple[int, float], ...],
     scales: Scales,
-) -> Generator[Query, Int64, tuple[Int64, dict[str, float]]]:
-    """Move the margins; the exponent counts of the new gradients (empty if the terms ask for none), and the
-    metrics."""
-    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets
+) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
+    """Move the margins; the exponent counts of the new gradients and the counts of their sizes (empty if the
+    terms ask for none), and the metrics."""
+    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws_by_size
     total = yield EndRoundQuery(rows, number, splits, values, *asked)
     found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
-    return total[len(terms.sets) * metrics.cells(terms.metrics) :], found
+    counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
+    sizes = SIZE_CELLS * terms.draws_by_size
+    return counts[: counts.size - sizes], counts[counts.size - sizes :], found
 
 
 def grow_tree(
@@ -112,8 +116,8 @@ def _grow(
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
-    scale = rule.gradient, rule.hessian
-    query = HistogramQuery(rows, number, (), terms.roots, layout.bins, *scale)
+    scale, drawn = (rule.gradient, rule.hessian), rows * terms.most_copies
+    query = HistogramQuery(drawn, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold)
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()
     for root in sums:
@@ -135,7 +139,7 @@ def _grow(
                 if leaf.depth + 1 < terms.max_depth and parted.open:
                     wanted.append(parted)
         if not wanted:
-            news = yield from refresh(terms, rows, number, news, tree, scales.weight)
+            news = yield from refresh(terms, drawn, number, news, tree, scales.weight)
             return tree, news
         try:
             elected = [layout] * len(wanted)
@@ -145,7 +149,7 @@ def _grow(
                 votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
                 news, elected = (), elect(wanted, votes, layout, terms.vote_top_k)
             level = Level(wanted, elected)
-            query = level.query(terms, rows, number, news, layout)
+            query = level.query(terms, drawn, number, news, layout, scales.threshold)
             frontier = level.leaves(query.by_node((yield query)))
             news = ()
         except CutShort:

@@ -179,7 +179,13 @@ class Level:
         return [(parted, *ask) for parted, elected in families for ask in parted.asks(elected)]
 
     def query(
-        self, terms: Terms, rows: int, tree: int, splits: tuple[Split, ...], layout: Layout
+        self,
+        terms: Terms,
+        rows: int,
+        tree: int,
+        splits: tuple[Split, ...],
+        layout: Layout,
+        threshold: float,
     ) -> HistogramQuery:
         """The question for all of them."""
         widths = tuple(
@@ -189,9 +195,8 @@ class Level:
         nodes = tuple(node for _, node, _ in self.asks)
         elected = tuple(Elected(of.features, of.bins) for _, _, of in self.asks) if terms.vote_top_k else ()
         rule = self.wanted[0].rule
-        return HistogramQuery(
-            rows, tree, splits, nodes, layout.bins, rule.gradient, rule.hessian, widths, elected
-        )
+        scales = rule.gradient, rule.hessian
+        return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, widths, elected, threshold)
 
     def leaves(self, cells: Sequence[Int64]) -> list[Leaf]:
         """The leaves of the next level that may split, from the sums of each node that was asked for."""

@@ -6,6 +6,7 @@ of the rows.
 Refuses: labels or weights with nothing to learn (ConfigError).
 """
 
+import math
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.bins import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
 from fedboost.gbdt.model import Booster
+from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
 from fedboost.gbdt.tree import Tree
 from fedboost.programs.refresh import Narrowing
 from fedboost.protocol.queries import (
@@ -32,6 +34,7 @@ from fedboost.protocol.terms import Terms
 NOTHING_TO_LEARN = (
     "the label is the same in every row of every party, but for rounding: there is nothing to learn"
 )
+LARGEST = float(np.finfo(np.float64).max)
 VANISHED_BITS = 21
 """Residuals this many bits below the labels are rounding: a float32 has 24."""
 
@@ -43,6 +46,8 @@ class Scales:
     gradient: Scale
     hessian: Scale
     weight: Scale
+    threshold: float = 0.0
+    """By which rows of what sizes of gradients are drawn for the next tree; 0 where they are not."""
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
@@ -52,6 +57,32 @@ class Scales:
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
         scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
         return cls(scales[0], scales[1], weight_scale)
+
+    def drawing(self, terms: Terms, sizes: Int64) -> "Scales":
+        """Those of a tree whose rows are drawn by sizes of gradients that were counted.
+
+        A row of size s is divided by its chance, which is s / threshold, or 1, or more than s / threshold
+        (the least there is). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, neither comes to more
+        than it was, or than the threshold, that is over sqrt(reg_lambda); nor than it was over the least.
+        """
+        if not terms.draws_by_size:
+            return self
+        if (sizes < 0).any():
+            raise PeerError("sizes of gradients are counted fewer than no times")
+        threshold = threshold_of(sizes, terms.subsample)
+        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.subsample))[1]
+        root = math.sqrt(terms.reg_lambda)
+        bounds = threshold, threshold / root if root else math.inf
+        gradient, hessian = (
+            Scale(max(scale.exponent, min(scale.exponent + heaviest, _exponent(bound))), scale.bits)
+            for scale, bound in zip((self.gradient, self.hessian), bounds, strict=True)
+        )
+        return Scales(gradient, hessian, self.weight, threshold)
+
+
+def _exponent(bound: float) -> int:
+    """The smallest e with bound <= 2**e, or one more."""
+    return math.frexp(min(bound, LARGEST))[1]
 
 
 def count_rows(counts: Int64) -> int:

@@ -5,7 +5,7 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import assert_never
@@ -14,11 +14,11 @@ import numpy as np
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
-from fedboost.gbdt import bins, histogram, kernels, metrics, sampling
+from fedboost.gbdt import bins, histogram, installed, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
 from fedboost.gbdt.groups import Block, Mask, blocks
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import Loss, in_groups
+from fedboost.gbdt.loss import LOSSES, Slopes, in_groups
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
@@ -46,7 +46,7 @@ MOST_PLACES = 1 << 31
 @dataclass(frozen=True)
 class Shard:
     """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them.
+    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
 
     keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
     tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
@@ -65,7 +65,7 @@ class Shard:
     @property
     def rows(self) -> int:
         """Number of rows."""
-        return int(self.label.size)
+        return int(self.weight.size)
 
 
 class Party:
@@ -93,10 +93,11 @@ class Party:
         self._validation = _validation_of(shard, terms)
         """Rows that no tree grows on."""
         self._nodes = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
-        """The rows that the tree grows on."""
+        """The rows that the tree grows on, each as often as it counts."""
         self._others: RowsOfNodes | None = None
-        """The other rows, which go down the tree all the same, if there are any."""
-        if self._validation is not None or terms.subsample < 1.0:
+        """The other rows, which go down the tree all the same, if there are any; all rows where some may
+        count several times."""
+        if self._validation is not None or terms.draws_for_trees:
             self._others = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
         self._begin_tree(0)
         self._pairs: Int64 = shard.room(shape, np.dtype(np.int64))
@@ -183,21 +184,34 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
-    def _exponents(self, loss: Loss, block: Block) -> Int64:
-        label, weight = self._shard.label[block.rows], self._shard.weight[block.rows]
-        loss = in_groups(loss, block.starts)
-        gradient, hessian = loss.gradients(self._margins(block), label, np.ones_like(weight))
+    def _gradients(self, loss: Slopes, block: Block, weight: Float32) -> tuple[Float64, Float64]:
+        of_rows = self._margins(block), self._shard.label[..., block.rows], weight
+        name = self._terms.objective
+        if name not in LOSSES:
+            return installed.gradients(loss, name, *of_rows)
+        return in_groups(loss, block.starts).gradients(*of_rows)
+
+    def _exponents(self, loss: Slopes, block: Block) -> Int64:
+        weight = self._shard.weight[block.rows]
+        gradient, hessian = self._gradients(loss, block, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, loss: Loss, query: StartQuery | TreeQuery) -> None:
-        """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`."""
+    def _quantise(self, loss: Slopes, query: StartQuery | TreeQuery, drawn: Sequence[Mask] = ()) -> None:
+        """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`.
+
+        drawn: for each parallel tree, where its rows are drawn by the sizes of gradients: set here, and the
+        gradients are divided by the chances of the rows.
+        """
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
 
         def quantise(block: Block) -> None:
             rows = block.rows
-            label, weight = self._shard.label[rows], self._shard.weight[rows]
-            gradients = in_groups(loss, block.starts).gradients(self._margins(block), label, weight)
+            gradients = self._gradients(loss, block, self._shard.weight[rows])
+            if drawn:
+                assert isinstance(query, HistogramQuery)
+                chances = self._draw_by_size(query, gradients, block, drawn)
+                gradients = gradients[0] / chances, gradients[1] / chances
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
                 of_rows = pairs[rows]
@@ -206,6 +220,25 @@ class Party:
                     pairs[rows] = of_rows
 
         self._threads.each(quantise, self._blocks)
+
+    def _sizes(self, block: Block) -> Int64:
+        """Counts of the sizes of the gradients of those rows that trees grow on."""
+        rows = block.rows
+        gradients = self._gradients(self._loss, block, self._shard.weight[rows])
+        sizes = sampling.sizes(*gradients, self._terms.reg_lambda)
+        return sampling.count_sizes(sizes if self._validation is None else sizes[~self._validation[rows]])
+
+    def _draw_by_size(
+        self, query: HistogramQuery, gradients: tuple[Float64, Float64], block: Block, drawn: Sequence[Mask]
+    ) -> Float64:
+        """Draw some of these rows for each parallel tree; their chances."""
+        terms, keys, rows = self._terms, self._shard.keys, block.rows
+        assert keys is not None
+        sizes = sampling.sizes(*gradients, terms.reg_lambda)
+        chances = sampling.chances(sizes, query.threshold, terms.subsample)
+        for tree, of_tree in enumerate(drawn):
+            of_tree[rows] = sampling.drawn_with(keys[rows], chances, *self._salt(query.tree, tree))
+        return chances
 
     @property
     def rows(self) -> int:
@@ -259,18 +292,32 @@ class Party:
         if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
             raise PeerError(f"tree {tree}: votes and histograms take turns")
         if not self._quantised:
-            self._quantise(self._loss, query)
+            trees = self._terms.num_parallel_tree if self._terms.draws_by_size else 0
+            drawn = [np.zeros(self.rows, np.bool_) for _ in range(trees)]
+            self._quantise(self._loss, query, drawn)
+            if drawn:
+                self._begin_on([self._grown_on() & of_tree for of_tree in drawn])
+                self._split(self.so_far.splits)
             self._quantised = True
         self._split(query.splits)
 
     def _begin_tree(self, number: int) -> None:
-        """Draw the rows that a tree grows on."""
+        """Draw the rows that a tree grows on; where the sizes of gradients decide, that waits for those."""
         if self._others is None:
             return self._nodes.begin()
-        trees = self._terms.num_parallel_tree
-        drawn = [self._drawn(number, tree) for tree in range(trees)] * self._loss.outputs
-        self._nodes.begin([np.flatnonzero(rows).astype(np.uint32) for rows in drawn])
-        return self._others.begin([np.flatnonzero(~rows).astype(np.uint32) for rows in drawn])
+        trees = range(self._terms.num_parallel_tree)
+        if self._terms.most_copies == 1:
+            return self._begin_on([self._drawn(number, tree) for tree in trees])
+        members = [self._copied(number, tree) for tree in trees]
+        self._nodes.begin(members * self._loss.outputs)
+        return self._others.begin()
+
+    def _begin_on(self, drawn: list[Mask]) -> None:
+        """The tree grows on these rows, of each parallel tree, each counting once."""
+        assert self._others is not None
+        members = [[np.flatnonzero(rows == chosen) for rows in drawn] for chosen in (True, False)]
+        for nodes, of_trees in zip((self._nodes, self._others), members, strict=True):
+            nodes.begin([rows.astype(np.uint32) for rows in of_trees] * self._loss.outputs)
 
     def _grown_on(self) -> Mask:
         """The rows that trees grow on, if they are drawn."""
@@ -279,11 +326,19 @@ class Party:
     def _drawn(self, number: int, tree: int) -> Mask:
         """The rows that a tree grows on: the same for all outputs, others for each parallel tree."""
         rows = self._grown_on()
-        if self._terms.subsample < 1.0:
+        if self._terms.subsample < 1.0 and not self._terms.draws_by_size:
             assert self._shard.keys is not None
-            salt = self._terms.seed, "subsample", number, tree
-            rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *salt)
+            rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
         return rows
+
+    def _copied(self, number: int, tree: int) -> Rows:
+        """The rows that a tree grows on, each as often as it is drawn: the same for all outputs."""
+        assert self._shard.keys is not None
+        copies = sampling.copies(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
+        return np.repeat(np.arange(self.rows, dtype=np.uint32), copies * self._grown_on())
+
+    def _salt(self, number: int, tree: int) -> tuple[int, str, int, int]:
+        return self._terms.seed, "subsample", number, tree
 
     def _pairs_of(self, node: int) -> Int64:
         """The gradients and hessians that a node of the tree that grows has sums of."""
@@ -366,7 +421,7 @@ class Party:
 
         def sums(block: Block, chosen: Mask | None) -> Int64:
             block = block if chosen is None else block.only(chosen)
-            label, weight = self._shard.label[block.rows], self._shard.weight[block.rows]
+            label, weight = self._shard.label[..., block.rows], self._shard.weight[block.rows]
             loss = in_groups(self._loss, block.starts)
             return metrics.sums(query.metrics, loss, self._margins(block), label, weight, query.weight)
 
@@ -376,12 +431,14 @@ class Party:
         ]
         sets = [self._sum(partial(sums, chosen=rows)) for rows in chosen]
         exponents = partial(self._exponents, self._loss)
-        return np.concatenate([*sets, *([self._sum(exponents)] if query.exponents else [])])
+        counted = [exponents] * query.exponents + [self._sizes] * query.sizes
+        return np.concatenate([*sets, *map(self._sum, counted)])
 
     def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
         self._split(splits)
-        for nodes in filter(None, (self._nodes, self._others)):
+        several = self._terms.most_copies > 1
+        for nodes in filter(None, (None if several else self._nodes, self._others)):
             nodes.add_values(dict(values), self._margin)
         self._begin_tree(number + 1)
         self._quantised, self._own, self._narrowed = False, None, None

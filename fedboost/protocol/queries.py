@@ -8,6 +8,7 @@ Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -21,6 +22,7 @@ from fedboost.gbdt.bins import KEY_BITS, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import TRAIN
+from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
 from fedboost.protocol.terms import MOST_REFRESHING, Terms
@@ -129,6 +131,11 @@ class HistogramQuery:
 
     elected: of each node the features that are asked for, increasing, and how many bins they have. All
     features of all nodes where there are none.
+
+    threshold: where rows are drawn by the sizes of their gradients, what those are measured by
+    (`sampling.chances`); the gradients are of one threshold while a tree grows. Else 0.
+
+    `rows` counts a row as often as a bootstrap may draw it.
     """
 
     rows: int
@@ -140,6 +147,7 @@ class HistogramQuery:
     hessian: Scale
     widths: tuple[Widths, ...] = ()
     elected: tuple[Elected, ...] = ()
+    threshold: float = 0.0
 
     @cached_property
     def cells(self) -> int:
@@ -240,8 +248,9 @@ class EndRoundQuery:
     """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
 
     Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
-    exponents, exponent counts of the new gradients, hessians and weights. Metric sums are of each of these
-    sets of rows, one after the other.
+    exponents, exponent counts of the new gradients, hessians and weights; then, if they ask for sizes, counts
+    of the sizes of the new gradients of rows that trees grow on (`sampling.count_sizes`). Metric sums are of
+    each of these sets of rows, one after the other.
     """
 
     rows: int
@@ -252,12 +261,13 @@ class EndRoundQuery:
     weight: Scale
     exponents: bool
     sets: tuple[str, ...] = (TRAIN,)
+    sizes: bool = False
 
     @property
     def cells(self) -> int:
-        return (
-            len(self.sets) * metrics.cells(self.metrics) + EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
-        )
+        of_metrics = len(self.sets) * metrics.cells(self.metrics)
+        exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
+        return of_metrics + exponents + SIZE_CELLS * self.sizes
 
     @property
     def cell_bits(self) -> int:
@@ -378,9 +388,11 @@ def check(query: Query, terms: Terms) -> None:
             due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
             if not same(cut_points, due.with_levels(terms.columns.levels)):
                 raise Refused("bins of categorical features that are not the levels of the terms")
-        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected):
+        case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected, threshold):
             _check_bits(terms.bits, gradient, hessian)
             _check_nodes(terms, tree, splits, nodes)
+            if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
+                raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
             if widths and len(widths) != len(nodes):
                 raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
             if any(
@@ -414,8 +426,10 @@ def check(query: Query, terms: Terms) -> None:
                 raise Refused("a cell of residuals that begins where none does")
             if weight != terms.known_weight_scale and weight.bits != terms.bits:
                 raise Refused(f"the terms allow weights of {terms.bits} bits here, no others")
-        case EndRoundQuery(_, tree, splits, values, names, _, exponents, sets):
+        case EndRoundQuery(_, tree, splits, values, names, _, exponents, sets, sizes):
             check_tree(terms, tree, splits, values)
+            if sizes and not terms.draws_by_size:
+                raise Refused("the terms need no sizes of gradients: rows are not drawn by them")
             if exponents and not terms.asks_for_exponents:
                 raise Refused("the terms need no exponents of gradients: they have a public bound")
             if names != terms.metrics:

@@ -8,6 +8,7 @@ Refuses: unknown keys and values (naming the nearest known one), and combination
 import difflib
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -27,11 +28,13 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import installed
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics import TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
@@ -85,6 +88,11 @@ NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
 """What the name of a feature cannot have: the above, and what XGBoost refuses."""
 
 
+_NOT_BUILT = {
+    "survival:cox": "the gradient of a row needs sums over all rows, of all parties, that are at risk at its "
+    "time; survival:aft is for such times, too"
+}
+"""Objectives of XGBoost's that do not fit: the gradients of a row are made of rows of its own site alone."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that mean something for the others, too."""
 
@@ -99,6 +107,9 @@ class Schema(Frozen):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
 
     label: Name
+    label_upper_bound: Name | None = Field(
+        default=None, description="a column of upper bounds, where the label is a lower one"
+    )
     positive: str | None = Field(
         default=None, description="the label value that counts as 1, where labels are words"
     )
@@ -129,7 +140,10 @@ class Schema(Frozen):
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that are no features: the label, and what stands beside it."""
-        beside = self.weight, self.base_margin, self.validation, self.row_id, self.group
+        beside = (
+            *(self.label_upper_bound, self.weight, self.base_margin, self.group),
+            *(self.validation, self.row_id),
+        )
         return (self.label, *filter(None, beside))
 
     @property
@@ -192,6 +206,8 @@ class Terms(Frozen):
     columns: Schema
     parties: Several[str] = Field(default=(), max_length=MAX_PARTIES)
     objective: str = "binary:logistic"
+    objective_params: Mapping[Name, int | float | str] = Field(default_factory=dict, max_length=MAX_METRICS)
+    objective_package: Name | None = None
     rounds: int = Field(default=100, ge=1, le=MAX_ROUNDS)
     max_depth: int = Field(default=6, ge=1, le=MAX_DEPTH)
     learning_rate: float = Field(default=0.3, gt=0, le=1)
@@ -206,6 +222,7 @@ class Terms(Frozen):
     max_leaves: int = Field(default=0, ge=0, le=MAX_LEAVES)
     num_parallel_tree: int = Field(default=1, ge=1, le=MAX_CLASSES)
     subsample: float = Field(default=1.0, ge=SMALLEST_SHARE, le=1)
+    sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = "uniform"
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
@@ -226,6 +243,8 @@ class Terms(Frozen):
     lambdarank_normalization: bool | None = None
     lambdarank_score_normalization: bool | None = None
     ndcg_exp_gain: bool | None = None
+    aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None
+    aft_loss_distribution_scale: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
@@ -244,7 +263,14 @@ class Terms(Frozen):
     @field_validator("objective")
     @classmethod
     def _known_objective(cls, value: str) -> str:
-        return _known(value, LOSSES, "objective")
+        if value in _NOT_BUILT:
+            raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
+        if value in LOSSES or value in (others := installed.names()):
+            return value
+        offered = (
+            f"; of packages here (entry points of group {installed.GROUP}): {', '.join(others) or 'none'}"
+        )
+        raise ValueError(_unknown(value, [*LOSSES, *others], LOSSES, "objective") + offered)
 
     @field_validator("parties")
     @classmethod
@@ -266,9 +292,11 @@ class Terms(Frozen):
 
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
+        self._check_installed()
         self._check_classes()
         self._check_parameters()
         self._check_groups()
+        self._check_intervals()
         if len(self.roots) > MAX_ROOTS:
             raise ValueError(f"{len(self.roots)} trees a round are too many: at most {MAX_ROOTS}")
         if len(self.roots) > 1 and self.most_leaves > MAX_LEAVES:
@@ -276,12 +304,12 @@ class Terms(Frozen):
                 f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
                 f"{MAX_LEAVES} leaves; lower max_depth, or set max_leaves"
             )
-        fitting = metrics_for(self.objective)
-        for name in self.eval_metric:
+        fitting = metrics_for(self.like)
+        for name in self.metrics:
             if not is_metric(name):
                 _known(name, fitting, "eval_metric")
                 raise ValueError(f"eval_metric {name[:_LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
-            if self.objective not in metric_of(name).objectives:
+            if self.like not in metric_of(name).objectives:
                 raise ValueError(
                     f"eval_metric {name} does not fit objective {self.objective}; use {', '.join(fitting)}"
                 )
@@ -329,9 +357,30 @@ class Terms(Frozen):
             raise ValueError(
                 f"columns.base_margin is one number a row; {self.objective} would need one for each class"
             )
-        if self.columns.positive is not None and self.objective != "binary:logistic":
+        if self.columns.positive is not None and self.like != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         return self
+
+    def _check_installed(self) -> None:
+        """An objective of a package: the same version everywhere."""
+        if self.objective in LOSSES:
+            if self.objective_params or self.objective_package:
+                raise ValueError(
+                    f"objective_params and _package are for installed ones, not {self.objective}"
+                )
+            return
+        try:
+            here = installed.package_of(self.objective)
+            if self.objective_package not in (None, here):
+                raise ConfigError(
+                    f"objective {self.objective} is that of {self.objective_package[:_LONGEST]!r} in these "
+                    f"terms, and of {here} here: install the same"
+                )
+            told = installed.parameters(self.objective, self.objective_params)
+            self.__dict__ |= {"objective_package": here, "objective_params": told}
+            _ = self.loss
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     def _check_classes(self) -> None:
         """The number of classes follows from their names."""
@@ -350,6 +399,17 @@ class Terms(Frozen):
                 "multi:softprob needs num_class, the number of classes, or columns.classes, their names"
             )
 
+    def _check_intervals(self) -> None:
+        """Labels that are intervals take two columns."""
+        two = self.columns.label_upper_bound is not None
+        if two != (self.like in TIMES):
+            raise ValueError(
+                f"columns.label_upper_bound is for {', '.join(TIMES)}; {self.objective} has one label a row"
+                if two
+                else f"{self.objective} needs columns.label_upper_bound, the column of upper bounds: what "
+                f"columns.label says where a time is known, infinite or missing where it is not over"
+            )
+
     def _check_draws(self) -> None:
         validation = self.columns.validation
         if validation is not None and self.validation_fraction:
@@ -361,6 +421,18 @@ class Terms(Frozen):
         if self.early_stopping_rounds is not None and len(self.sets) == 1:
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
+            )
+        if self.draws_by_size and self.subsample == 1.0:
+            raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
+        if self.draws_by_size and self.loss.quantile is not None:
+            raise ValueError(
+                f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
+                f"{self.objective} are signs and say nothing: set uniform"
+            )
+        if self.draws_by_size and self.vote_top_k:
+            raise ValueError(
+                "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
+                "draw hardly any of those: give one of both"
             )
         numeric, features = {*self.columns.numeric}, {*self.columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
@@ -384,7 +456,7 @@ class Terms(Frozen):
 
     def _check_parameters(self) -> None:
         """Those of another objective are a mistake."""
-        own = parameters_of(self.objective)
+        own = parameters_of(self.objective) if self.objective in LOSSES else {}
         for kind in LOSSES:
             for name in parameters_of(kind):
                 if name not in own and name not in _FOR_ALL and vars(self)[name] is not None:
@@ -448,7 +520,14 @@ class Terms(Frozen):
     @cached_property
     def loss(self) -> Loss:
         """The objective."""
+        if self.objective not in LOSSES:
+            return installed.objective(self.objective, self.objective_params)
         return loss_of(self.objective, vars(self))
+
+    @property
+    def like(self) -> str:
+        """XGBoost's objective that predicts the same: this one, or the one an installed one names."""
+        return str(self.loss.in_xgboost.get("name", self.objective))
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -518,9 +597,29 @@ class Terms(Frozen):
         return (TRAIN, VALIDATION) if validates else (TRAIN,)
 
     @property
+    def draws_for_trees(self) -> bool:
+        """Whether trees grow on rows that are drawn."""
+        return self.subsample < 1.0 or self.most_copies > 1
+
+    @property
     def draws_rows(self) -> bool:
         """Whether rows are drawn, so that each needs a key."""
-        return self.subsample < 1.0 or self.validation_fraction > 0.0
+        return self.draws_for_trees or self.validation_fraction > 0.0
+
+    @property
+    def draws_by_size(self) -> bool:
+        """Whether the chance of a row to be drawn depends on its gradients."""
+        return self.sampling_method == "gradient_based"
+
+    @property
+    def most_copies(self) -> int:
+        """How often a tree counts a row at most."""
+        return MOST_COPIES if self.sampling_method == "bootstrap" else 1
+
+    @property
+    def share_drawn(self) -> float:
+        """The share of the rows that a tree grows on, each counted once."""
+        return -math.expm1(-self.subsample) if self.sampling_method == "bootstrap" else self.subsample
 
     @property
     def asks_for_exponents(self) -> bool:
@@ -585,10 +684,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _known(value: str, known: Iterable[str], what: str) -> str:
     names = list(known)
     if value not in names:
-        raise ValueError(
-            f"unknown {what} {value[:_LONGEST]!r}{nearest(value, names)}; known: {', '.join(names)}"
-        )
+        raise ValueError(_unknown(value, names, names, what))
     return value
+
+
+def _unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
+    return f"unknown {what} {value[:_LONGEST]!r}{nearest(value, near)}; known: {', '.join(known)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

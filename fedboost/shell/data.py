@@ -25,7 +25,7 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.bins import Float32, in_memory
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.protocol.party import Shard
 from fedboost.protocol.terms import Schema, Terms, nearest
@@ -345,7 +345,7 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     schema = terms.columns
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
-    label = _label_of(table, terms)
+    labels = _labels(table, terms)
     weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
     keys = _keys(table, terms, site) if terms.draws_rows else None
     validation = None
@@ -359,18 +359,15 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     if isinstance(table, SparseTable):
         found = tuple(table.column(name) or read(table.dense) for name, read in features.items())
         dense, margins = table.dense, base(table.dense) if base else None
-        return Shard(
-            found, label(dense), weight(dense), keys=keys, validation=validation, base_margin=margins
-        )
+        return Shard(found, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
     if not isinstance(table, StoredTable):
-        labels, weights, margins = label(table), weight(table), base(table) if base else None
+        weights, margins = weight(table), base(table) if base else None
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
         for column, read in zip(values, features.values(), strict=True):
             column[:] = read(table)
         give_back()
         return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
     columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
-    labels = StoredColumn(table, schema.label, label).kept()
     weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
     margins = StoredColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
@@ -441,6 +438,46 @@ def _ones(table: "pa.Table") -> Float32:
     return np.ones(table.num_rows, np.float32)
 
 
+def _labels(table: "Table", terms: Terms) -> Float32:
+    """The label of each row, [rows], or its lower and its upper bound, [2, rows]."""
+    name, upper = terms.columns.label, terms.columns.label_upper_bound
+    if upper is None:
+        return _whole(table, name, _label_of(table, terms))
+    bounds = [
+        _whole(table, name, partial(_bound, name=name)),
+        _whole(table, upper, partial(_end, name=upper)),
+    ]
+    room = table.room if isinstance(table, StoredTable) else in_memory
+    out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
+    out[:] = bounds
+    bad = terms.loss.bad_label(out)
+    if bad:
+        row, takes = bad
+        raise ConfigError(
+            f"columns {name!r} and {upper!r} are the label of {terms.objective}, which takes {takes}",
+            f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
+        )
+    return out
+
+
+def _whole(table: "Table", name: str, read: Reader) -> Float32:
+    """What is read of a column that stays at hand."""
+    return StoredColumn(table, name, read).kept() if isinstance(table, StoredTable) else read(_dense(table))
+
+
+def _bound(table: "pa.Table", name: str) -> Float32:
+    """The lower bounds of labels."""
+    bound = _finite(table, name)
+    _refuse_missing(np.isnan(bound), f"label {name!r}")
+    return bound
+
+
+def _end(table: "pa.Table", name: str) -> Float32:
+    """The upper bounds of labels: infinite where there is none."""
+    bound = numbers(column_of(table, name), name)
+    return np.where(np.isnan(bound), np.float32(np.inf), bound)
+
+
 def _label_of(table: "Table", terms: Terms) -> Reader:
     """What makes the label of rows of this table."""
     if terms.columns.classes:
@@ -484,7 +521,7 @@ def _finite(table: "pa.Table", name: str) -> Float32:
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
     name = terms.columns.label
-    hint = _NAMED_LABELS.get(terms.objective, "")
+    hint = _NAMED_LABELS.get(terms.like, "")
     try:
         label = _finite(table, name)
     except ConfigError as error:

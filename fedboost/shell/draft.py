@@ -59,10 +59,11 @@ def draft_schema(
     exclude: Sequence[str] = (),
     base_margin: str | None = None,
     objective: str | None = None,
+    label_upper_bound: str | None = None,
     group: str | None = None,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, weight, base margin, group, `exclude`
-    and the qid of a LIBSVM file.
+    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
+    group, `exclude` and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
@@ -74,7 +75,13 @@ def draft_schema(
         exclude = (*exclude, QID) if table.open_ended and QID in table.dense.column_names else exclude
         table, sparse = table.dense, table.names
     target = _target(table, label, objective)
-    no_features = [label, *filter(None, (weight, base_margin, group)), *exclude]
+    beside = {
+        "weight": weight,
+        "base_margin": base_margin,
+        "label_upper_bound": label_upper_bound,
+        "group": group,
+    }
+    no_features = [label, *filter(None, beside.values()), *exclude]
     for name in no_features:
         column_of(table, name)
     numeric, categorical, left_out = draft_features(table, no_features)
@@ -83,7 +90,7 @@ def draft_schema(
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")
     values = {"label": label, "positive": target.positive, "classes": target.classes}
-    values |= {"weight": weight, "base_margin": base_margin, "group": group}
+    values |= beside
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
     return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
 

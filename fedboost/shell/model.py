@@ -9,7 +9,7 @@ import base64
 import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -163,6 +163,9 @@ class Model:
             session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+        stated = {"name": booster.objective, **booster.loss.in_xgboost}
+        if terms.loss.in_xgboost == stated:  # what stands for an objective that XGBoost does not have
+            booster = replace(booster, loss=terms.loss)
         columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
         fits = columns == (booster.features, booster.categorical, booster.objective)
         based = terms.columns.base_margin is not None and terms.program == "boosting"
@@ -197,7 +200,7 @@ class Model:
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
         """
-        if self.terms.objective not in _OF_CLASSES:
+        if self.terms.like not in _OF_CLASSES:
             raise ConfigError(f"{self.terms.objective} predicts numbers, which have no classes: use predict")
         return self.terms.columns.classes or tuple(range(self.terms.num_class or 2))
 

@@ -124,10 +124,11 @@ class Policy(Frozen):
             raise _refusal(
                 party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
             )
-        if terms.protection != "plain" and terms.subsample < self.subsample:
-            raise _refusal(
-                party, f"subsample = {self.subsample:g}", f"the terms have subsample = {terms.subsample:g}"
-            )
+        if terms.protection != "plain" and terms.share_drawn < self.subsample:
+            drawn = f"the terms have subsample = {terms.subsample:g}"
+            if terms.sampling_method == "bootstrap":
+                drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
+            raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
         self._check_approval(terms, party, ask)
@@ -157,6 +158,9 @@ class Policy(Frozen):
             )
         if terms.scale_pos_weight is not None:
             raise _refusal(party, rule, "with a scale_pos_weight no leaf is sure of it")
+        if terms.sampling_method != "uniform":
+            what = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
+            raise _refusal(party, rule, f"{what}: no leaf is sure of it")
         if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
             what = "program" if terms.program != "boosting" else "objective"
             raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
@@ -200,13 +204,16 @@ def summary(terms: Terms) -> str:
     """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
     features = terms.columns.features
     weight, margin, group = terms.columns.weight, terms.columns.base_margin, terms.columns.group
+    upper = terms.columns.label_upper_bound
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
         "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
-        "model": f"{terms.objective}, {terms.rounds} rounds of depth {terms.max_depth}"
+        "model": shown(terms.objective)
+        + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
+        + f", {terms.rounds} rounds of depth {terms.max_depth}"
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"
@@ -215,6 +222,7 @@ def summary(terms: Terms) -> str:
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
         "label": shown(terms.columns.label)
+        + (f" to {shown(upper)}" if upper else "")
         + (f", {terms.num_class} classes" if terms.num_class else "")
         + (f", weighted by {shown(weight)}" if weight else "")
         + (f", from base margin {shown(margin)}" if margin else "")

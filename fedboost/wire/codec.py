@@ -233,7 +233,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 hessian=_scale_to_pb(hessian),
             )
             return {"votes": votes}
-        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected):
+        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected, threshold):
             histograms = pb.HistogramQuery(
                 rows=rows,
                 tree=tree,
@@ -244,6 +244,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 hessian=_scale_to_pb(hessian),
                 widths=bytes(width for of_node in widths for width in of_node),
                 elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
+                threshold=threshold,
             )
             return {"histograms": histograms}
         case ResidualQuery(rows, tree, splits, nodes, starts, width, weight):
@@ -257,7 +258,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 weight=_scale_to_pb(weight),
             )
             return {"residuals": residuals}
-        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets):
+        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets, sizes):
             end_round = pb.EndRoundQuery(
                 rows=rows,
                 tree=tree,
@@ -267,6 +268,7 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
                 weight=_scale_to_pb(weight),
                 exponents=exponents,
                 sets=sets,
+                sizes=sizes,
             )
             return {"end_round": end_round}
         case _:
@@ -297,6 +299,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _scale_from_pb(q.hessian),
                 _widths_from_pb(q.widths),
                 _elected_from_pb(q.elected),
+                q.threshold,
             )
         case "votes":
             q = ask.votes
@@ -335,6 +338,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _scale_from_pb(q.weight),
                 q.exponents,
                 _few(q.sets, MAX_SETS, "sets of rows"),
+                q.sizes,
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
 

@@ -133,6 +133,43 @@ def test_gradients_of_quantiles_say_the_side():
     assert loss_of("reg:quantileerror", {"quantile_alpha": "[0.25]"}) == QUANTILE
 
 
+AFT = LOSSES["survival:aft"]
+
+
+def test_the_constant_of_times_is_their_geometric_mean():
+    lower = np.array([2, 8, 0, 1], np.float32)
+    label = np.array([lower, [2, np.inf, 4, 16]], np.float32)  # known, after 8, before 4, from 1 to 16
+    ones, margin = np.ones(4, np.float32), np.zeros(4)
+    gradient, hessian = AFT().start.gradients(margin, label, ones)
+    assert AFT().base_score(gradient.sum(), hessian.sum()) == pytest.approx((2 * 8 * 4 * 4) ** 0.25)
+    gradient, hessian = AFT().start.gradients(margin + 1, label, ones)
+    assert AFT().shift(gradient.sum(), hessian.sum()) == pytest.approx(math.log(256) / 4 - 1)
+    gradient, hessian = AFT("normal", 2.0).gradients(np.log([1.0, 1, 1, 1]), label[:, [0, 0, 0, 0]], ones)
+    assert gradient == pytest.approx(-math.log(2) / 4)
+    assert hessian.tolist() == [0.25] * 4
+
+
+def test_parameters_that_are_words():
+    told = {"aft_loss_distribution": "extreme", "aft_loss_distribution_scale": "1.5"}
+    assert loss_of("survival:aft", told) == AFT("extreme", 1.5)
+    assert AFT("extreme", 1.5).in_xgboost == {"aft_loss_param": told}
+    with pytest.raises(ValueError, match="cauchy"):
+        loss_of("survival:aft", {"aft_loss_distribution": "cauchy"})
+
+
+def test_bounds_that_are_no_interval():
+    good = np.array([[0, 1, 1, 2.0**-60], [5, 1, np.inf, 2.0**60]], np.float32)
+    assert AFT().bad_label(good) is None
+    nan, inf = np.nan, np.inf
+    for lower, upper in (
+        *((2, 1), (-1, 1), (0, 0), (0, inf), (nan, 1), (1, nan), (inf, inf)),
+        *((1, 2.0**61), (1e-30, 1), (0, 1e-30), (2.0**61, inf), (-inf, 1)),
+    ):
+        row, takes = AFT().bad_label(np.array([[1, lower], [1, upper]], np.float32))
+        assert row == 1
+        assert "an upper one above 0 that is not below it" in takes
+
+
 def test_bad_labels():
     assert ABSOLUTE.bad_label(np.array([1, np.inf], np.float32))[0] == 1
     assert QUANTILE.bad_label(np.array([1, -5], np.float32)) is None

@@ -25,6 +25,7 @@ NAMES = {
     "count:poisson": ("rmse", "mae", "poisson-nloglik"),
     "reg:gamma": RATES,
     "reg:tweedie": ("rmse", "tweedie-nloglik@1.3"),
+    "survival:aft": ("aft-nloglik", "interval-regression-accuracy"),
     "multi:softprob": ("mlogloss", "merror"),
 }
 EVERY = [(objective, name) for objective, names in NAMES.items() for name in names]
@@ -35,7 +36,7 @@ PLAIN = UNIT
 
 def loss(objective):
     kind = LOSSES[objective]
-    parameter = {"multi:softprob": (4,), "reg:quantileerror": (0.3,)}
+    parameter = {"multi:softprob": (4,), "reg:quantileerror": (0.3,), "survival:aft": ("extreme", 2.5)}
     return kind(*parameter.get(objective, ()))
 
 
@@ -51,6 +52,12 @@ def rows(objective):
         label = rng.poisson(np.exp(margin))
     elif objective in ("reg:gamma", "reg:tweedie"):
         label = np.maximum(np.exp(margin) * rng.exponential(1, ROWS), 1e-3)
+    elif objective == "survival:aft":
+        time, kind = np.exp(margin + rng.logistic(size=ROWS)), rng.integers(0, 4, ROWS)
+        label = np.array(
+            [np.where(kind < 3, time, 0), np.where(kind == 0, time, time + rng.exponential(2, ROWS))]
+        )
+        label[1, kind == 1] = np.inf
     else:
         label = margin + rng.normal(0, 2, ROWS)
     weight = np.round(rng.uniform(0, 8, ROWS) * 4) / 4  # exact in the scale of WEIGHTED
@@ -65,9 +72,13 @@ def value(name, margin, label, weight, of, objective=None):
 
 def of_xgboost(objective, name, margin, label, weight):
     """What XGBoost says of these margins: a booster of no trees evaluates base margins."""
-    of_classes = {"quantile_alpha": 0.3} if objective == "reg:quantileerror" else {}
-    data = xgboost.DMatrix(np.zeros((ROWS, 1)), label, weight=weight, base_margin=margin.T)
-    told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **of_classes}
+    own = {"quantile_alpha": 0.3} if objective == "reg:quantileerror" else {}
+    labels = {"label": label}
+    if objective == "survival:aft":
+        own = {"aft_loss_distribution": "extreme", "aft_loss_distribution_scale": 2.5}
+        labels = {"label_lower_bound": label[0], "label_upper_bound": label[1]}
+    data = xgboost.DMatrix(np.zeros((ROWS, 1)), weight=weight, base_margin=margin.T, **labels)
+    told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **own}
     booster = xgboost.Booster(told, [data])
     return float(booster.eval(data).split(":")[-1])
 
@@ -190,7 +201,7 @@ def test_sums_of_parties_add_to_the_sums_of_the_pooled_rows(objective, names, pa
     pooled = metrics.sums(names, loss(objective), margin, label, weight, WEIGHTED)
     assert pooled.shape == (metrics.cells(names),)
     shares = randomly(ROWS, parties)
-    of = [(np.ascontiguousarray(margin[..., s]), label[s], weight[s]) for s in shares]
+    of = [(np.ascontiguousarray(margin[..., s]), label[..., s], weight[s]) for s in shares]
     added = sum(metrics.sums(names, loss(objective), *share, WEIGHTED) for share in of)
     assert added.tolist() == pooled.tolist()
 
@@ -203,7 +214,7 @@ def test_no_row_contributes_more_than_the_limit(objective, names, of):
     limit = metrics.limit(names, of)
     for row in range(0, ROWS, 50):
         one = slice(row, row + 1)
-        share = np.ascontiguousarray(margin[..., one]), label[one], weight[one] * 1e9
+        share = np.ascontiguousarray(margin[..., one]), label[..., one], weight[one] * 1e9
         assert np.abs(metrics.sums(names, loss(objective), *share, of)).max() <= limit
 
 

@@ -27,8 +27,9 @@ OBJECTIVES = {
     "reg:pseudohubererror": {"huber_slope": 2.5},
     "reg:absoluteerror": {},
     "reg:quantileerror": {"quantile_alpha": 0.3},
+    "survival:aft": {"aft_loss_distribution": "logistic", "aft_loss_distribution_scale": 0.3},
 }
-RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
+RATES = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:aft")
 FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}
 """Beside each of them: three trees for each output in each round."""
 
@@ -44,6 +45,9 @@ def data(objective):
         return X, np.digitize(signal, [-1.5, 1.5]).astype(np.float32)
     if objective == "binary:logistic":
         return X, (rng.random(800) < 1 / (1 + np.exp(-signal))).astype(np.float32)
+    if objective == "survival:aft":
+        time = np.exp(signal + rng.normal(size=800)).astype(np.float32)
+        return X, np.array([time, np.where(rng.random(800) < 0.3, np.inf, time)])
     if objective in RATES:
         return X, np.ceil(np.exp(signal / 2)).astype(np.float32)
     return X, (100 + 10 * signal).astype(np.float32)
@@ -56,7 +60,7 @@ def trained(request):
     objective, more = request.param
     X, y = data(objective)
     settings = {"objective": objective, **OBJECTIVES[objective], **more}
-    session = run(X, y, randomly(len(y), 2), rounds=8, max_depth=4, **settings)
+    session = run(X, y, randomly(len(X), 2), rounds=8, max_depth=4, **settings)
     assert session.error is None
     return X, session.booster
 

@@ -1,5 +1,7 @@
 """What is drawn: the share that was asked for, the same wherever a row is held, another for each round."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -58,3 +60,109 @@ def test_some_of_the_features_at_least_one():
     chosen = {sampling.some_of(features, 0.4, 0, "tree", n) for n in range(200)}
     assert all(len(some) == 2 and some == tuple(sorted(some)) for some in chosen)
     assert len(chosen) == 10
+
+
+# ---- rows drawn by the sizes of their gradients -----------------------------------------------------
+
+
+def sizes_like(kind):
+    rng = np.random.default_rng(4)
+    return {
+        "spread": np.exp(2 * rng.normal(size=KEYS.size)),
+        "probabilities": rng.random(KEYS.size) ** 3,
+        "all alike": np.full(KEYS.size, 0.3),
+        "mostly none": np.where(rng.random(KEYS.size) < 0.9, 0.0, 1.0 + rng.random(KEYS.size)),
+        "a few far off": np.where(np.arange(KEYS.size) < 5, 1e12, 1e-3 * rng.random(KEYS.size)),
+    }[kind]
+
+
+KINDS = "spread", "probabilities", "all alike", "mostly none", "a few far off"
+
+
+def test_the_size_of_a_gradient_is_that_of_all_its_outputs():
+    rng = np.random.default_rng(1)
+    gradient, hessian = rng.normal(size=(3, 50)), rng.random((3, 50))
+    due = []
+    for row in range(50):
+        squares = 0.0
+        for output in range(3):
+            g, h = float(gradient[output, row]), float(hessian[output, row])
+            squares += g * g + 0.7 * (h * h)
+        due.append(math.sqrt(squares))
+    assert sampling.sizes(gradient, hessian, 0.7).tolist() == due
+    assert sampling.sizes(gradient[0], hessian[0], 0.0).tolist() == np.abs(gradient[0]).tolist()
+
+
+def test_sizes_are_counted_in_eighths_of_octaves():
+    of_rows = [1.0, 1.124, 1.125, 1.9, 2.0, 0.0, 1e-30, 1e30, math.inf, 2.0**-64, 0.3]
+    due = np.zeros(sampling.SIZE_CELLS, int)
+    for size in of_rows:
+        fraction, exponent = math.frexp(size if math.isfinite(size) else 1e300)
+        cell = 8 * (exponent - 1 + 64) + math.floor(8 * (2 * fraction - 1)) if size else -1
+        due[min(max(cell, 0), sampling.SIZE_CELLS - 1)] += 1
+    assert sampling.count_sizes(np.array(of_rows)).tolist() == due.tolist()
+    assert due[0] == 3  # 0, 1e-30 and the smallest size of all
+    assert due[-1] == 2
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3, 0.9])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_threshold_draws_the_share_that_was_asked_for(kind, share):
+    sizes = sizes_like(kind)
+    threshold = sampling.threshold_of(sampling.count_sizes(sizes), share)
+    chances = sampling.chances(sizes, threshold, share)
+    assert sampling.LEAST_OF_SHARE * share <= chances.min()
+    assert chances.max() <= 1.0
+    if kind != "mostly none":  # where the rest is nothing a tenth is enough
+        assert chances.mean() == pytest.approx(share, rel=0.05)
+    else:
+        assert chances.mean() <= share * 1.05
+    assert (np.diff(chances[np.argsort(sizes)]) >= 0).all()
+
+
+def test_the_threshold_depends_on_sums_of_counts_alone():
+    sizes = sizes_like("spread")
+    parts = np.array_split(np.random.default_rng(2).permutation(sizes), 7)
+    together = sum(sampling.count_sizes(part) for part in parts)
+    assert (together == sampling.count_sizes(sizes)).all()
+    assert sampling.threshold_of(np.zeros(sampling.SIZE_CELLS, np.int64), 0.3) == 1.0
+
+
+def test_divided_by_their_chances_drawn_rows_sum_to_all_with_less_variance_than_drawn_alike():
+    sizes = sizes_like("spread")
+    chances = sampling.chances(sizes, sampling.threshold_of(sampling.count_sizes(sizes), 0.1), 0.1)
+    values = sizes * np.where(np.arange(KEYS.size) % 3, 1.0, -1.0)
+    sums, alike = [], []
+    for number in range(200):
+        drawn = sampling.drawn_with(KEYS, chances, 5, "subsample", number)
+        assert abs(drawn.mean() - 0.1) < 0.015
+        sums.append((values / chances)[drawn].sum())
+        alike.append(values[sampling.drawn(KEYS, 0.1, 5, "subsample", number)].sum() / 0.1)
+    assert abs(np.mean(sums) - values.sum()) < 4 * np.std(sums) / math.sqrt(200)
+    assert np.std(sums) < np.std(alike) / 3
+
+
+def test_chances_of_one_and_none():
+    assert sampling.drawn_with(KEYS, np.ones(KEYS.size), 1).all()
+    assert not sampling.drawn_with(KEYS, np.zeros(KEYS.size), 1).any()
+
+
+# ---- rows drawn several times -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mean", [0.05, 0.5, 1.0])
+def test_rows_are_drawn_poisson_many_times(mean):
+    found = sampling.copies(KEYS, mean, 1, "subsample", 0, 3)
+    counts = np.bincount(found, minlength=4)
+    for number in range(4):
+        due = math.exp(-mean) * mean**number / math.factorial(number)
+        assert abs(counts[number] / KEYS.size - due) < 5 * math.sqrt(due / KEYS.size)
+    order = np.random.default_rng(0).permutation(KEYS.size)
+    assert (sampling.copies(KEYS[order], mean, 1, "subsample", 0, 3) == found[order]).all()
+    other = sampling.copies(KEYS, mean, 1, "subsample", 0, 4)
+    assert abs(np.corrcoef(found, other)[0, 1]) < 0.03
+
+
+def test_no_row_is_drawn_more_often_than_cells_are_made_for(monkeypatch):
+    monkeypatch.setattr(sampling, "mixed", lambda keys, *_: np.full(keys.size, (1 << 64) - 1, np.uint64))
+    assert set(sampling.copies(KEYS[:3], 1.0, 0).tolist()) == {sampling.MOST_COPIES}

@@ -217,11 +217,21 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
         (dataclasses.replace(CONSTANT, exponents=True), "the terms need no exponents"),
         (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are given"),
         (RESIDUALS, "which binary:logistic has no use for"),
+        (dataclasses.replace(ROOT, threshold=0.5), "rows drawn by gradients of size 0.5, the terms say"),
+        (dataclasses.replace(CONSTANT, sizes=True), "the terms need no sizes of gradients"),
     ],
 )
 def test_queries_the_terms_do_not_allow(query, says):
     with pytest.raises(Refused, match=says):
         check(query, terms_of(np.zeros((1, 1)), 1))
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan, math.inf])
+def test_thresholds_that_cannot_be(threshold):
+    terms = terms_of(np.zeros((1, 1)), 1, sampling_method="gradient_based", subsample=0.5)
+    check(dataclasses.replace(ROOT, threshold=1e-30), terms)
+    with pytest.raises(Refused, match="rows drawn by gradients of size"):
+        check(dataclasses.replace(ROOT, threshold=threshold), terms)
 
 
 LEVELS_OF = terms_of(np.zeros((1, 3)), 1, levels=(3, 5))
@@ -371,6 +381,34 @@ def test_margins_begin_at_the_base_margins_again_after_a_return():
     assert len({len(place.rounds) for place in places}) == 4  # from before the constant to the last tree
     party.go_to(NOTHING_YET)
     assert party.answer(RowsQuery()).tolist() == Party(party._read, terms).answer(RowsQuery()).tolist()
+
+
+DRAWN = {
+    "by gradients": {"sampling_method": "gradient_based", "subsample": 0.4, "num_parallel_tree": 2},
+    "bootstrap": {"sampling_method": "bootstrap", "validation_fraction": 0.2},
+    "bootstrap, medians": {"sampling_method": "bootstrap", "objective": "reg:absoluteerror"},
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_a_party_that_returns_within_a_tree_draws_the_same_rows(name):
+    X, y, _ = data("binary:logistic")
+    terms = terms_of(X, 1, rounds=2, max_depth=3, **DRAWN[name])
+    party, other = (Party(lambda: shard_of(X, y), terms) for _ in range(2))
+    program, within = train(terms, []), 0
+    query = next(program)
+    while query is not None:
+        other.go_to(NOTHING_YET)
+        other.go_to(party.so_far)
+        within += party.so_far.levels > 0
+        check(query, terms)
+        answer = party.answer(query)
+        assert other.answer(query).tolist() == answer.tolist()
+        try:
+            query = program.send(answer)
+        except StopIteration:
+            query = None
+    assert within >= 4
 
 
 def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wanted():

@@ -46,6 +46,7 @@ OTHER = {
     "num_parallel_tree": 2,
     "interaction_constraints": [["a", "b"]],
     "subsample": 0.5,
+    "sampling_method": "bootstrap",
     "seed": 7,
     "validation_fraction": 0.25,
 }
@@ -64,6 +65,8 @@ NEEDS_OBJECTIVE = {
     "tweedie_variance_power": ("reg:tweedie", 1.2),
     "huber_slope": ("reg:pseudohubererror", 2.0),
     "quantile_alpha": ("reg:quantileerror", 0.9),
+    "aft_loss_distribution": ("survival:aft", "logistic"),
+    "aft_loss_distribution_scale": ("survival:aft", 2.0),
 }
 NEEDS_GROUPS = {
     "lambdarank_pair_method": "topk",
@@ -73,6 +76,7 @@ NEEDS_GROUPS = {
     "ndcg_exp_gain": False,
 }
 RANKING = {"objective": "rank:ndcg", "columns": {**COLUMNS, "group": "q"}}
+BOUNDS = {"columns": {**COLUMNS, "label_upper_bound": "z"}}
 OTHER_COLUMNS = [
     {"label": "z"},
     {"positive": "yes"},
@@ -110,14 +114,17 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
-    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE, *NEEDS_GROUPS}
+    installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
+    needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
+    needs |= {*NEEDS_GROUPS}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
     for name, (objective, value) in NEEDS_OBJECTIVE.items():
-        given = terms(objective=objective, **{name: value})
+        columns = BOUNDS if objective == "survival:aft" else {}
+        given = terms(objective=objective, **{name: value}, **columns)
         other = {} if name != "quantile_alpha" else {name: 0.5}
-        assert given.digest != terms(objective=objective, **other).digest
+        assert given.digest != terms(objective=objective, **other, **columns).digest
         assert vars(given.loss)[name] == value
     for name, value in NEEDS_GROUPS.items():
         given = terms(**RANKING, **{name: value})
@@ -157,14 +164,15 @@ def test_a_roster_that_cannot_shrink_is_refused():
 
 
 def test_every_column_changes_the_digest():
-    assert {"classes", "group", *(key for change in OTHER_COLUMNS for key in change)} == set(
-        Schema.model_fields
-    )
+    alone = {"classes", "group", "label_upper_bound"}
+    assert {*alone, *(key for change in OTHER_COLUMNS for key in change)} == set(Schema.model_fields)
     digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
     assert len(digests) == 1 + len(OTHER_COLUMNS)
     other = {**CLASSES, "columns": {**COLUMNS, "classes": ["v", "u", "w"]}}
     unnamed = {**CLASSES, "columns": COLUMNS, "num_class": 3}
     assert len({terms(**one).digest for one in (CLASSES, other, unnamed)}) == 3
+    times = [{**COLUMNS, "label_upper_bound": upper} for upper in ("z", "zz")]
+    assert len({terms(objective="survival:aft", columns=one).digest for one in times}) == 2
 
 
 def test_the_number_of_classes_follows_from_their_names():
@@ -173,6 +181,33 @@ def test_the_number_of_classes_follows_from_their_names():
     assert named.digest == terms(**CLASSES, num_class=3).digest
     assert Terms.from_canonical(named.canonical()) == named
     assert named.changed(rounds=3).num_class == 3
+
+
+def test_labels_that_are_intervals():
+    one = terms(objective="survival:aft", **BOUNDS)
+    assert one.columns.others == ("y", "z")
+    assert one.metrics == ("aft-nloglik",)
+    assert refusal_of(objective="survival:aft") == (
+        "terms: survival:aft needs columns.label_upper_bound, the column of upper bounds: what columns.label "
+        "says where a time is known, infinite or missing where it is not over"
+    )
+    assert refusal_of(**BOUNDS) == (
+        "terms: columns.label_upper_bound is for survival:aft; binary:logistic has one label a row"
+    )
+    assert "column 'a' is named more than once" in refusal_of(columns={**COLUMNS, "label_upper_bound": "a"})
+    assert "aft_loss_distribution" in refusal_of(
+        objective="survival:aft", aft_loss_distribution="cauchy", **BOUNDS
+    )
+    assert refusal_of(aft_loss_distribution="normal") == (
+        "terms: aft_loss_distribution is for survival:aft; binary:logistic has none"
+    )
+
+
+def test_an_objective_of_xgboosts_that_does_not_fit_says_why():
+    assert refusal_of(objective="survival:cox") == (
+        "terms: objective: survival:cox is not built: the gradient of a row needs sums over all rows, of all "
+        "parties, that are at risk at its time; survival:aft is for such times, too"
+    )
 
 
 TWO_CATEGORICAL = {"z": ["1", "2"], "c": ["1", "2"]}
@@ -303,6 +338,16 @@ def test_terms_are_frozen():
         ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
         ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
         ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
+        ({"sampling_method": "goss"}, "sampling_method: input should be 'uniform', 'gradient_based' or"),
+        ({"sampling_method": "gradient_based"}, "gradient_based with subsample 1 would draw every row"),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "objective": "reg:absoluteerror"},
+            "those of reg:absoluteerror are signs and say nothing: set uniform",
+        ),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "vote_top_k": 1},
+            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may",
+        ),
         ({"validation_fraction": 0.01}, "validation_fraction must be 0, or 0.05 to 0.9"),
         ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
         (
@@ -371,6 +416,14 @@ def test_terms_are_frozen():
         (
             {**RANKING, "lambdarank_pair_method": "mean"},
             "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the rows",
+        ),
+        (
+            {"objective": "survival:aft", "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not survival:aft",
+        ),
+        (
+            {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label a row",
         ),
         ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
         ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),

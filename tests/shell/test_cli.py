@@ -258,6 +258,21 @@ def test_base_margins_are_drafted_trained_with_and_predicted_from(folder):
     assert "column 'known' is missing" in fedboost("predict", "m.json", "rows.csv").err
 
 
+def test_times_are_drafted_trained_with_and_predicted(folder):
+    of_times = rows().append_column("from", [np.linspace(1, 9, rows().num_rows)])
+    late = np.where(np.arange(rows().num_rows) % 3, 9.5, np.inf)
+    csv.write_csv(of_times.append_column("to", [late]), "times.csv")
+    given = "--label", "from", "--label-upper-bound", "to", "--objective", "survival:aft", "--exclude", "y"
+    done("terms", "times.csv", *given, "--out", "times.toml")
+    columns = read_terms(folder / "times.toml").columns
+    assert columns.others == ("from", "to")
+    assert not {"from", "to", "y"} & {*columns.features}
+    done("simulate", "times.toml", "--data", "times.csv", "--out", "m.json")
+    _, *values = done("predict", "m.json", "times.csv").out.splitlines()
+    assert min(map(float, values)) > 0
+    assert "aft-nloglik" in Model.load("m.json").rounds[-1]
+
+
 def test_predict_writes_what_the_model_predicts(folder):
     done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
     expected = Model.load("m.json").predict("rows.csv")

@@ -846,6 +846,55 @@ def test_base_margins_that_are_none(margin: list[Any], said: str) -> None:
     assert str(caught.value) == f"rows.csv: {said}"
 
 
+TIMES = Terms.read(
+    {
+        "objective": "survival:aft",
+        "columns": {"label": "y", "label_upper_bound": "z", "numeric": ["x"]},
+    }
+)
+
+
+@pytest.mark.parametrize("upper", [[2.0, 5.0, math.inf], [2.0, 5.0, None], ["2", "5", ""], ["2", "5", "inf"]])
+def test_labels_that_are_intervals(upper: list[Any]) -> None:
+    table = pa.table({"x": [1, 2, 3], "y": [2, 0, 7], "z": upper})
+    shard = to_shard(table, TIMES, "north")
+    assert shard.rows == 3
+    assert shard.label.dtype == np.float32
+    assert shard.label.tolist() == [[2, 0, 7], [2, 5, math.inf]]
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "said"),
+    [
+        (
+            [1, 3],
+            [1, 2],
+            "columns 'y' and 'z' are the label of survival:aft, which takes a lower bound from 0 to 2**60 "
+            "and an upper one above 0 that is not below it, or infinite or missing; not 0 and infinity, "
+            "which say nothing: they are 3 and 2 in row 2",
+        ),
+        (
+            [1, None],
+            [1, 2],
+            "label 'y' has missing values, fill them in or drop their rows: the first is in row 2",
+        ),
+        (
+            [1, math.inf],
+            [1, math.inf],
+            "column 'y' has a value that is infinite or too large for a 32-bit float: it is inf in row 2",
+        ),
+        (
+            [1, 1],
+            ["1", "later"],
+            "column 'z' is string here, the terms say numeric: "
+            "the first value that is not a number is 'later' in row 2",
+        ),
+    ],
+)
+def test_intervals_that_are_none(lower: list[Any], upper: list[Any], said: str) -> None:
+    assert refusal(pa.table({"x": [1, 2], "y": lower, "z": upper}), TIMES) == said
+
+
 # What may leave the site
 
 SECRET, ROW = "SECRET-4711", 317

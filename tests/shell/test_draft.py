@@ -110,6 +110,8 @@ def test_label_weight_and_excluded_columns_are_no_features() -> None:
     table = pa.table({"id": [1, 2], "x": [1, 2], "w": [1, 2], "y": [0, 1]})
     based = draft_schema(table, "y", "w", base_margin="id")
     assert (based.columns.features, based.columns.base_margin) == (("x",), "id")
+    times = draft_schema(table, "y", None, objective="survival:aft", label_upper_bound="w")
+    assert (times.columns.features, times.columns.label_upper_bound) == (("id", "x"), "w")
     draft = draft_schema(table, "y", "w", ["id"])
     assert draft.columns.features == ("x",)
     assert draft.columns.weight == "w"

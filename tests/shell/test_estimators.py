@@ -30,6 +30,7 @@ OF_A_NETWORK = {
     "rejoin_timeout",
     "quorum",
     "program",
+    "objective_package",
 }
 """Terms that follow from the rows, or that only parties of their own have."""
 OF_A_RANKING = {
@@ -65,6 +66,10 @@ Y = rows().column("y").to_numpy()
 WARDS = rows().column("ward").to_numpy(zero_copy_only=False)
 
 
+OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
+"""Whose labels are no y of scikit-learn's."""
+
+
 def test_parameters_are_those_of_the_terms():
     for kind in (fb.FederatedClassifier, fb.FederatedRegressor):
         parameters = dict(inspect.signature(kind).parameters)
@@ -73,7 +78,8 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("n_estimators"),
             parameters.pop("random_state"),
         )
-        assert set(parameters) == set(fb.Terms.model_fields) - OF_A_NETWORK - OF_A_RANKING
+        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES
+        assert set(parameters) == set(fb.Terms.model_fields) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":
                 assert parameter.default == fb.Terms.model_fields[name].default, name

@@ -112,6 +112,31 @@ def test_subsample():
     assert refused(policy(subsample=0.5), offered(subsample=0.4)).startswith("subsample = 0.5")
     plain = policy(subsample=1, protections=["plain"])
     assert accepted(plain, offered(subsample=0.4, protection="plain"))
+    by_gradients = {"subsample": 0.4, "sampling_method": "gradient_based"}
+    assert refused(policy(subsample=0.5), offered(**by_gradients)).startswith("subsample = 0.5")
+    assert accepted(policy(subsample=0.4), offered(**by_gradients))
+
+
+def test_a_bootstrap_draws_rows_whatever_its_share():
+    """Whoever knows how often each row counts has equations as many as trees."""
+    terms = offered(sampling_method="bootstrap")
+    assert refused(policy(), terms) == (
+        "subsample = 1, and the terms have subsample = 1 with a bootstrap, which draws 0.63 of the rows"
+    )
+    assert accepted(policy(subsample=0.6), terms)
+    assert refused(policy(subsample=0.6), offered(sampling_method="bootstrap", subsample=0.8))
+    assert accepted(policy(protections=["plain"]), offered(sampling_method="bootstrap", protection="plain"))
+
+
+@pytest.mark.parametrize("method", ["gradient_based", "bootstrap"])
+def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
+    rules = policy(min_rows_per_leaf=5, subsample=0.1)
+    terms = {"subsample": 0.5, "min_child_weight": 5.0, "objective": "reg:squarederror"}
+    assert accepted(rules, offered(**terms))
+    assert refused(rules, offered(sampling_method=method, **terms)) == (
+        f'min_rows_per_leaf = 5, and the rows that sampling_method = "{method}" draws weigh more than 1: '
+        f"no leaf is sure of it"
+    )
 
 
 def test_max_rounds():

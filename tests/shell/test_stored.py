@@ -82,6 +82,20 @@ def test_a_ranking_of_a_stored_table(folder):
     assert trained(one, wanted) == trained(other, wanted)
 
 
+def test_intervals_of_a_stored_table(folder):
+    table = rows()
+    lower = np.arange(1.0, table.num_rows + 1)
+    upper = np.where(lower % 3 == 0, np.inf, 2 * lower)
+    table = table.drop_columns(["y"]).append_column("y", [lower]).append_column("z", [upper])
+    columns = {**terms().columns.model_dump(mode="json"), "label": "y", "label_upper_bound": "z"}
+    columns |= {"positive": None}
+    wanted = terms().changed(columns=columns, objective="survival:aft").with_parties(["north"])
+    one, other = (to_shard(of, wanted, "north") for of in (table, kept(folder, table)))
+    assert one.label.shape == (2, table.num_rows)
+    assert np.array_equal(one.label, other.label)
+    assert trained(one, wanted) == trained(other, wanted)
+
+
 def test_faults_are_told_in_the_usual_words(folder):
     wanted = terms().with_parties(["north"])
     good = rows()

@@ -136,6 +136,7 @@ queries = st.one_of(
         scales,
         st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
         st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
+        st.floats(),
     ),
     st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
     st.builds(
@@ -160,6 +161,7 @@ queries = st.one_of(
         scales,
         st.booleans(),
         st.lists(st.text(max_size=20), max_size=2).map(tuple),
+        st.booleans(),
     ),
 )
 few_bytes = st.binary(max_size=50)

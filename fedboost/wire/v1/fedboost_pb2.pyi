@@ -253,7 +253,7 @@ class Scale(_message.Message):
     def __init__(self, exponent: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
 class HistogramQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected")
+    __slots__ = ("rows", "tree", "splits", "nodes", "bins", "gradient", "hessian", "widths", "elected", "threshold")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -263,6 +263,7 @@ class HistogramQuery(_message.Message):
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
     ELECTED_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: _containers.RepeatedCompositeFieldContainer[Split]
@@ -272,7 +273,8 @@ class HistogramQuery(_message.Message):
     hessian: Scale
     widths: bytes
     elected: _containers.RepeatedCompositeFieldContainer[Elected]
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ...) -> None: ...
+    threshold: float
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ...) -> None: ...
 
 class Elected(_message.Message):
     __slots__ = ("features", "bins")
@@ -337,7 +339,7 @@ class ResidualQuery(_message.Message):
     def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
-    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets")
+    __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets", "sizes")
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TREE_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
@@ -346,6 +348,7 @@ class EndRoundQuery(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     EXPONENTS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
     splits: _containers.RepeatedCompositeFieldContainer[Split]
@@ -354,7 +357,8 @@ class EndRoundQuery(_message.Message):
     weight: Scale
     exponents: bool
     sets: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ...) -> None: ...
+    sizes: bool
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ...) -> None: ...
 
 class LeafValue(_message.Message):
     __slots__ = ("node", "value")
