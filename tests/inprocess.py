@@ -36,7 +36,7 @@ def unpack(packed, *runs):
     return signed(words, runs)
 
 
-def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None):
+def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None, group=None):
     """The rows of a party: X [rows, features], NaN = missing; y [rows], or [2, rows] where labels are
     intervals. Keys are their places among all rows."""
     label = np.asarray(y, np.float32)[..., rows]
@@ -45,10 +45,12 @@ def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=N
     keys = mixed(np.arange(len(X), dtype=np.uint64))[rows]
     flags = None if validation is None else np.asarray(validation, bool)[rows]
     base = None if base_margin is None else np.asarray(base_margin, np.float32)[rows]
-    return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags, base_margin=base)
+    groups = None if group is None else mixed(np.asarray(group, np.uint64))[rows]
+    weights = weights.astype(np.float32)
+    return Shard(columns, label, weights, keys=keys, validation=flags, base_margin=base, group=groups)
 
 
-def terms_of(X, parties, weight=None, validation=None, base_margin=None, levels=(), **settings):
+def terms_of(X, parties, weight=None, validation=None, base_margin=None, group=None, levels=(), **settings):
     """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise. The last features
     are categorical, with so many levels each."""
     features = [f"f{i}" for i in range(X.shape[1])]
@@ -60,6 +62,7 @@ def terms_of(X, parties, weight=None, validation=None, base_margin=None, levels=
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     columns |= {} if base_margin is None else {"base_margin": "m"}
+    columns |= {} if group is None else {"group": "q"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
@@ -99,15 +102,16 @@ def run(
     program=boosting,
     validation=None,
     base_margin=None,
+    group=None,
     **settings,
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
     `spoil(party, message)` may return another message instead of one a party sent.
     """
-    terms = terms_of(X, len(parts), weight, validation, base_margin, **settings)
+    terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
-    shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
+    shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
     aggregator = AggregatorSession("s", terms, program)
     down = {name: deque() for name in terms.parties}
