@@ -138,16 +138,19 @@ def load(folder: Path, dataset: Dataset) -> pa.Table:
     return table.drop_columns([name for name in dataset.drop if name in table.column_names])
 
 
-def train_and_test(table: pa.Table, seed: int) -> tuple[pa.Table, pa.Table]:
-    """80 % and 20 % of the rows, drawn by the seed."""
+def train_and_test(table: pa.Table, seed: int, group: str | None = None) -> tuple[pa.Table, pa.Table]:
+    """80 % and 20 % of the rows, drawn by the seed; of the groups of this column, if one is named."""
+    if group is not None:
+        parts = split_by_weights(table, ("train", "test"), (4.0, 1.0), seed, group)
+        return parts["train"], parts["test"]
     order = np.random.default_rng(seed).permutation(table.num_rows)
     cut = table.num_rows * 4 // 5
     return table.take(order[:cut]), table.take(order[cut:])
 
 
-def parties(table: pa.Table, seed: int) -> dict[str, pa.Table]:
-    """The rows, shuffled, shared out unevenly among three parties."""
-    return split_by_weights(table, PARTIES, UNEVEN, seed)
+def parties(table: pa.Table, seed: int, group: str | None = None) -> dict[str, pa.Table]:
+    """The rows, shuffled, shared out unevenly among three parties; or the groups of this column."""
+    return split_by_weights(table, PARTIES, UNEVEN, seed, group)
 
 
 def publish(options: argparse.Namespace, tables: Sequence[Table], values: Mapping[str, Any]) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.lambdarank import RANKINGS
 from fedboost.protocol.terms import Terms
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_features, split_by_site
@@ -319,6 +320,10 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         if objective in _OF_CLASSES:
             raise ConfigError(
                 f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier"
+            )
+        if objective in RANKINGS:
+            raise ConfigError(
+                f"FederatedRegressor: objective {objective!r} is for groups of rows: use fedboost.simulate"
             )
         return self._fit(rows, pa.array(rows.label.astype(np.float64)), {"objective": objective}, sites)
 

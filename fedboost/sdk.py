@@ -41,15 +41,16 @@ class Terms(terms.Terms):
         label: str,
         weight: str | None = None,
         base_margin: str | None = None,
+        group: str | None = None,
         label_upper_bound: str | None = None,
         **settings: Any,
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin, label_upper_bound: names of columns; settings: fields of Terms, under
-        XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the objective
-        is set.
+        label, weight, base_margin, group, label_upper_bound: names of columns; settings: fields of Terms,
+        under XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the
+        objective is set.
         """
-        told = base_margin, settings.get("objective"), label_upper_bound
+        told = base_margin, settings.get("objective"), label_upper_bound, group
         draft = draft_schema(as_table(data), label, weight, (), *told)
         return cls.read({**draft.settings(), **settings})

@@ -37,7 +37,7 @@ def unpack(packed, *runs):
     return signed(words, runs)
 
 
-def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None):
+def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None, group=None):
     """The rows of a party: X [rows, features], NaN = missing; y [rows], or [2, rows] where labels are
     intervals. Keys are their places among all rows."""
     label = np.asarray(y, np.float32)[..., rows]
@@ -46,7 +46,9 @@ def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=N
     keys = mixed(np.arange(len(X), dtype=np.uint64))[rows]
     flags = None if validation is None else np.asarray(validation, bool)[rows]
     base = None if base_margin is None else np.asarray(base_margin, np.float32)[rows]
-    return Shard(columns, label, weights.astype(np.float32), keys=keys, validation=flags, base_margin=base)
+    groups = None if group is None else mixed(np.asarray(group, np.uint64))[rows]
+    weights = weights.astype(np.float32)
+    return Shard(columns, label, weights, keys=keys, validation=flags, base_margin=base, group=groups)
 
 
 def terms_of(
@@ -55,6 +57,7 @@ def terms_of(
     weight=None,
     validation=None,
     base_margin=None,
+    group=None,
     levels=(),
     ranges=None,
     label_range=None,
@@ -73,6 +76,7 @@ def terms_of(
     columns |= {} if base_margin is None else {"base_margin": "m"}
     columns |= {} if label_range is None else {"label_range": label_range}
     columns |= {} if ranges is None else {"ranges": dict(zip(numeric, ranges, strict=True))}
+    columns |= {} if group is None else {"group": "q"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
 
@@ -118,6 +122,7 @@ def run(
     program=boosting,
     validation=None,
     base_margin=None,
+    group=None,
     ledger=None,
     **settings,
 ):
@@ -125,9 +130,9 @@ def run(
 
     `spoil(party, message)` may return another message instead of one a party sent.
     """
-    terms = terms_of(X, len(parts), weight, validation, base_margin, **settings)
+    terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
-    shards = {name: shard_of(X, y, weight, rows, validation, base_margin) for name, rows in places}
+    shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
     return session_of(terms, sites_of(terms, shards, ledger), program, delivery, spoil)
 
 

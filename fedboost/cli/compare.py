@@ -106,6 +106,10 @@ def run_comparison(
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
     terms = read_terms(terms_file)
+    if terms.columns.group is not None:
+        raise ConfigError(
+            f"{terms_file}: {terms.objective} ranks whole groups, and rows are held out one by one"
+        )
     table = read_table(data)
     sites = rows_of_sites(terms, terms_file, table, data, site)
     if len(sites) < 2:
@@ -203,7 +207,7 @@ class Trial:
             value, sample = of(values), of(samples)
             return {name: Figure.of(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
 
-        sign = np.array([1.0 if name in metrics.GROWS else -1.0 for name in names])
+        sign = np.array([1.0 if metrics.grows(name) else -1.0 for name in names])
         models = {model: figures(lambda of, model=model: of[model]) for model in values}  # type: ignore[misc]
         gain = figures(lambda of: (of[FEDERATED] - of[ALONE]) * sign) if ALONE in values else {}
         return Compared(self.site, self.rows.num_rows, self.held_out, different, models, gain, self._cannot)

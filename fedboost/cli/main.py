@@ -243,6 +243,10 @@ def terms(
         str | None,
         typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="With rank:ndcg, the column of each row's group (qid).", show_default=False),
+    ] = None,
     site: Annotated[
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
@@ -268,7 +272,7 @@ def terms(
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.tables import run_terms
 
-    columns = label, label_upper_bound, weight, base_margin
+    columns = label, label_upper_bound, weight, base_margin, group
     run_terms(data, *columns, site, exclude or [], party or [], objective, out)
 
 

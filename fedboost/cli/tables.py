@@ -55,6 +55,7 @@ def run_terms(
     label_upper_bound: str | None,
     weight: str | None,
     base_margin: str | None,
+    group: str | None,
     site: str | None,
     exclude: list[str],
     parties: list[str],
@@ -71,7 +72,8 @@ def run_terms(
     table = read_table(data)
     if site is not None:
         parties, exclude = list(split_by_site(table, site)), [*exclude, site]
-    draft = draft_schema(table, label, weight, exclude, base_margin, objective, label_upper_bound)
+    columns = label_upper_bound, group
+    draft = draft_schema(table, label, weight, exclude, base_margin, objective, *columns)
     for column, reason in draft.left_out.items():
         notice(f"left out {column}: {reason}")
     positive = draft.columns.positive

@@ -53,7 +53,7 @@ def run_simulation(
     else:
         named = parties is None and terms.parties
         names = terms.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]
-        shards = split_by_weights(table, names, [1.0] * len(names), seed)
+        shards = split_by_weights(table, names, [1.0] * len(names), seed, terms.columns.group)
     with progress(terms, as_json) as draw:
         result = simulate(terms, shards, seed=seed, on_round=draw)
     notice_undeclared(table, terms.columns)

@@ -16,6 +16,7 @@ import numpy as np
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.lambdarank import RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, Slopes, loss_of, number
 
 GROUP = "fedboost.objectives"
@@ -163,8 +164,9 @@ def _fault(made: Any, name: str) -> str:
         return "it has several outputs"
     told = dict(made.in_xgboost)
     like = told.pop("name", None)
-    if like not in LOSSES:
-        return f"in_xgboost names {like!r}, which is none of {', '.join(LOSSES)}"
+    single = [one for one in LOSSES if one not in RANKINGS]
+    if like not in single:
+        return f"in_xgboost names {like!r}, which is none of {', '.join(single)}"
     other = loss_of(like, {key: value for of in told.values() for key, value in of.items()})
     margin: Float64 = np.linspace(-5.0, 5.0, 21)
     predicted = made.predict(margin)

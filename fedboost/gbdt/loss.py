@@ -3,21 +3,23 @@
 Promises: gradients are the same bits on every CPU (built on `kernels`); the bound of a gradient, where a
 loss has one, holds for every row whatever its label says.
 Refuses: labels an objective cannot have.
-(Those whose prediction is e**margin are in `rates` and `times`, those of quantiles in `ranks`.)
+(Those whose prediction is e**margin are in `rates` and `times`, those of quantiles in `ranks`, those that
+rank rows in `lambdarank`.)
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Protocol
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.labels import beyond, first
+from fedboost.gbdt.lambdarank import RankNdcg, RankPairwise
 from fedboost.gbdt.ranks import AbsoluteError, QuantileError
 from fedboost.gbdt.rates import Gamma, Poisson, Tweedie
 from fedboost.gbdt.rates import written as _written
@@ -35,6 +37,9 @@ class Slopes(Protocol):
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         """First and second derivative of the loss in each margin, times the weight: as the margins."""
         ...
+
+
+_Any = TypeVar("_Any", bound=Slopes)
 
 
 class Loss(Slopes, Protocol):
@@ -303,6 +308,8 @@ Kind = (
     | type[Tweedie]
     | type[AcceleratedFailureTime]
     | type[Softmax]
+    | type[RankNdcg]
+    | type[RankPairwise]
 )
 _KINDS: tuple[Kind, ...] = (
     Logistic,
@@ -315,25 +322,39 @@ _KINDS: tuple[Kind, ...] = (
     Tweedie,
     AcceleratedFailureTime,
     Softmax,
+    RankNdcg,
+    RankPairwise,
 )
 LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 
+def in_groups(loss: _Any, starts: Int64 | None) -> _Any:
+    """The objective for rows of these groups, if it ranks rows; any other as it is."""
+    return replace(loss, starts=starts) if isinstance(loss, RankNdcg | RankPairwise) else loss
+
+
+def _parameters(name: str) -> list[Field[Any]]:
+    """What an objective is compared by: a field that is not is no parameter."""
+    return [one for one in fields(LOSSES[name]) if one.compare]
+
+
 def parameters_of(name: str) -> dict[str, bool]:
     """The parameters of the objective of that name, and whether they must be given."""
-    return {one.name: one.default is MISSING for one in fields(LOSSES[name])}
+    return {one.name: one.default is MISSING for one in _parameters(name)}
 
 
 def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
     """The objective of that name, with those of the parameters that are its own and not None. LookupError,
     TypeError or ValueError if it lacks one, or for what is none."""
-    own = {one.name: (one.type, parameters.get(one.name)) for one in fields(LOSSES[name])}
+    own = {one.name: (one.type, parameters.get(one.name)) for one in _parameters(name)}
     kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
     return LOSSES[name](**{key: number(kind, value) for key, (kind, value) in kinds.items()})
 
 
 def number(kind: object, value: object) -> Any:
-    """A parameter of this kind (int, float or str) from how it was written. ValueError if it is none."""
+    """A parameter of this kind (int, float, bool, str) from how it was written. ValueError if it is none."""
     if kind is str:
         return str(value)
+    if kind is bool:
+        return bool(("False", "True", "0", "1").index(str(value)) % 2)  # in the terms and in XGBoost's file
     return int(str(value)) if kind is int else float(str(value).strip("[]"))  # XGBoost writes some as lists

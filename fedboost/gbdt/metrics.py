@@ -7,6 +7,7 @@ Refuses: unknown names (at the terms).
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,6 +18,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import kernels
 from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.lambdarank import RANKINGS, RankNdcg, RankPairwise, gains, starts_of
 from fedboost.gbdt.loss import Loss, PseudoHuber
 from fedboost.gbdt.times import AcceleratedFailureTime
 
@@ -64,8 +66,13 @@ class Metric(Protocol):
 
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
-GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy")
-"""Metrics of which more is better."""
+_GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
+_NDCG = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
+
+
+def grows(name: str) -> bool:
+    """Whether more of this metric is better."""
+    return name.partition("@")[0] in _GROWS
 
 
 @dataclass(frozen=True)
@@ -191,6 +198,37 @@ class MultiError:
 
 
 @dataclass(frozen=True)
+class Ndcg:
+    """Mean over the groups of the NDCG of their first rows by margin; a group weighs what its rows do.
+    Resolution 2**-31 a group."""
+
+    most: int | None = None
+    """Rows of each group that count, None for all."""
+    without: float = 1.0
+    """The NDCG of a group whose labels all are 0."""
+
+    objectives = RANKINGS
+    cells = 2
+    signed = False
+
+    def limit(self, weight: Scale) -> int:
+        return self._scale(weight).limit
+
+    def _scale(self, weight: Scale) -> Scale:
+        return Scale(weight.exponent, METRIC_BITS)
+
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        assert isinstance(loss, RankNdcg | RankPairwise)
+        starts, scale = starts_of(loss, label.size), self._scale(weight)
+        found = kernels.ndcgs(margin, gains(loss, label), starts, self.most or label.size, self.without)
+        of_groups = weights[starts[:-1]]
+        return np.concatenate([_total(scale, of_groups * found), _total(scale, of_groups)])
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return int(total[0]) / int(total[1]) if total[1] else math.nan
+
+
+@dataclass(frozen=True)
 class Mean:
     """Mean of a number of each row, of any size."""
 
@@ -297,6 +335,8 @@ METRICS: dict[str, Metric] = {
     "interval-regression-accuracy": Mean(_within, TIMES),
     "mlogloss": BoundedLoss(("multi:softprob",), kernels.softmax_losses),
     "merror": MultiError(),
+    "ndcg": Ndcg(),
+    "ndcg-": Ndcg(without=0.0),
 }
 """Those without a parameter."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
@@ -307,10 +347,12 @@ SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
 
 
 def metric_of(name: str) -> Metric:
-    """The metric of that name, such as rmse or error@0.3. KeyError if there is none."""
+    """The metric of that name, such as rmse, error@0.3 or ndcg@5-. KeyError if there is none."""
     kind, at, parameter = name.partition("@")
     if not at:
         return METRICS[name]
+    if of_top := _NDCG.fullmatch(name):
+        return Ndcg(int(of_top[1]), 0.0 if of_top[2] else 1.0)
     make, above, below = SHAPES[kind]
     try:
         value = float(parameter)
@@ -331,10 +373,11 @@ def is_metric(name: str) -> bool:
 
 
 def metrics_for(objective: str) -> list[str]:
-    """The names of the metrics that fit an objective, a parameter as @t."""
+    """The names of the metrics that fit an objective, a parameter as @t, a number of rows as @k."""
     with_parameter = {name: make((low + high) / 2) for name, (make, low, high) in SHAPES.items()}
     names = [name for name, one in METRICS.items() if objective in one.objectives]
-    return names + [f"{name}@t" for name, one in with_parameter.items() if objective in one.objectives]
+    names += [f"{name}@t" for name, one in with_parameter.items() if objective in one.objectives]
+    return names + (["ndcg@k", "ndcg@k-"] if objective in RANKINGS else [])
 
 
 def _total(scale: Scale, values: Float64 | Float32) -> Int64:

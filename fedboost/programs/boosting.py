@@ -71,7 +71,7 @@ def watched(terms: Terms, found: dict[str, float]) -> float:
     name, value = [*found.items()][-1]
     if terms.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
-    return -value if terms.metrics[-1] in metrics.GROWS else value
+    return -value if metrics.grows(terms.metrics[-1]) else value
 
 
 def best(scores: list[float]) -> int:

@@ -123,6 +123,10 @@ def find_base_score(
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
     total = yield StartQuery(rows, cut_points, gradient, hessian)
+    if total[1] <= 0 and terms.columns.group is not None:
+        raise ConfigError(
+            "no group of any party has rows of different labels, and a weight: nothing to learn"
+        )
     if total[1] <= 0:
         raise ConfigError(
             "the row weights of all parties sum to zero: there is nothing to learn"

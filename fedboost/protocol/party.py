@@ -11,15 +11,15 @@ from functools import partial
 from typing import assert_never
 
 import numpy as np
-import numpy.typing as npt
 
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float64, Int64, exponent_counts
 from fedboost.gbdt import bins, histogram, installed, kernels, metrics, sampling
 from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
+from fedboost.gbdt.groups import Block, Mask, blocks
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import LOSSES, Slopes
-from fedboost.gbdt.threads import Threads, blocks
+from fedboost.gbdt.loss import LOSSES, Slopes, in_groups
+from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
@@ -41,7 +41,6 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
 
-Mask = npt.NDArray[np.bool_]
 MOST_PLACES = 1 << 31
 """Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
 
@@ -53,7 +52,7 @@ class Shard:
 
     keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
     tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
-    at, 0 without.
+    at, 0 without; group: uint64, a key that the rows of a group have in common, where the terms rank rows.
     """
 
     columns: tuple[Column, ...]
@@ -63,6 +62,7 @@ class Shard:
     keys: sampling.Keys | None = None
     validation: Mask | None = None
     base_margin: Float32 | None = None
+    group: sampling.Keys | None = None
 
     @property
     def rows(self) -> int:
@@ -89,6 +89,8 @@ class Party:
         shape = self._loss.outputs, shard.rows
         self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
         self._begin_margins()
+        self._blocks = blocks(shard.rows, shard.group)
+        """The rows in blocks, of which gradients and metrics are computed one after the other."""
         roots = len(terms.roots)
         self._validation = _validation_of(shard, terms)
         """Rows that no tree grows on."""
@@ -185,29 +187,32 @@ class Party:
         of_columns = zip(self.columns[: len(names)], ranges, strict=True)
         return np.concatenate(self._threads.each(lambda one: bins.count_parts(*one), [*of_columns]))
 
-    def _sum(self, of_block: Callable[[slice], Int64]) -> Int64:
+    def _sum(self, of_block: Callable[[Block], Int64]) -> Int64:
         """The sum of what each block of rows comes to."""
-        total: Int64 = np.sum(self._threads.each(of_block, blocks(self.rows)), axis=0)
+        total: Int64 = np.sum(self._threads.each(of_block, self._blocks), axis=0)
         return total
 
-    def _margins(self, rows: slice) -> Float64:
+    def _margins(self, block: Block) -> Float64:
         """Of some rows, as losses and metrics take them."""
+        rows = block.rows
         return (
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
     def _gradients(
-        self, loss: Slopes, rows: slice, weight: Float32, start: float = 0.0
+        self, loss: Slopes, block: Block, weight: Float32, start: float = 0.0
     ) -> tuple[Float64, Float64]:
         """Of some rows with these weights, at their margins and so much more."""
-        margins = self._margins(rows)
-        of_rows = margins + start if start else margins, self._shard.label[..., rows], weight
+        margins = self._margins(block)
+        of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
         name = self._terms.objective
-        return loss.gradients(*of_rows) if name in LOSSES else installed.gradients(loss, name, *of_rows)
+        if name not in LOSSES:
+            return installed.gradients(loss, name, *of_rows)
+        return in_groups(loss, block.starts).gradients(*of_rows)
 
-    def _exponents(self, loss: Slopes, rows: slice) -> Int64:
-        weight = self._shard.weight[rows]
-        gradient, hessian = self._gradients(loss, rows, np.ones_like(weight))
+    def _exponents(self, loss: Slopes, block: Block) -> Int64:
+        weight = self._shard.weight[block.rows]
+        gradient, hessian = self._gradients(loss, block, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
     def _quantise(
@@ -225,32 +230,37 @@ class Party:
         if bound is not None and isinstance(query, StartQuery):
             start = self._loss.margin(bound.start)
 
-        def quantise(rows: slice) -> None:
-            gradients = self._gradients(loss, rows, self._shard.weight[rows], start)
+        def quantise(block: Block) -> None:
+            rows = block.rows
+            gradients = self._gradients(loss, block, self._shard.weight[rows], start)
             if drawn:
                 assert isinstance(query, HistogramQuery)
-                chances = self._draw_by_size(query, gradients, rows, drawn)
+                chances = self._draw_by_size(query, gradients, block, drawn)
                 gradients = gradients[0] / chances, gradients[1] / chances
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
+                of_rows = pairs[rows]
                 if bound is None:
-                    kernels.quantise(gradient, hessian, *factors, limit, pairs[rows])
+                    kernels.quantise(gradient, hessian, *factors, limit, of_rows)
                 else:
-                    bound.quantise(gradient, hessian, pairs[rows])
+                    bound.quantise(gradient, hessian, of_rows)
+                if not isinstance(rows, slice):  # of which they were a copy
+                    pairs[rows] = of_rows
 
-        self._threads.each(quantise, blocks(self.rows))
+        self._threads.each(quantise, self._blocks)
 
-    def _sizes(self, rows: slice) -> Int64:
+    def _sizes(self, block: Block) -> Int64:
         """Counts of the sizes of the gradients of those rows that trees grow on."""
-        gradients = self._gradients(self._loss, rows, self._shard.weight[rows])
+        rows = block.rows
+        gradients = self._gradients(self._loss, block, self._shard.weight[rows])
         sizes = sampling.sizes(*gradients, self._terms.reg_lambda)
         return sampling.count_sizes(sizes if self._validation is None else sizes[~self._validation[rows]])
 
     def _draw_by_size(
-        self, query: HistogramQuery, gradients: tuple[Float64, Float64], rows: slice, drawn: Sequence[Mask]
+        self, query: HistogramQuery, gradients: tuple[Float64, Float64], block: Block, drawn: Sequence[Mask]
     ) -> Float64:
         """Draw some of these rows for each parallel tree; their chances."""
-        terms, keys = self._terms, self._shard.keys
+        terms, keys, rows = self._terms, self._shard.keys, block.rows
         assert keys is not None
         sizes = sampling.sizes(*gradients, terms.reg_lambda)
         chances = sampling.chances(sizes, query.threshold, terms.subsample)
@@ -448,15 +458,17 @@ class Party:
             raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
         self._end_tree(query.tree, query.splits, query.values)
 
-        def sums(rows: slice, of: str) -> Int64:
-            margin, label = self._margins(rows), self._shard.label[..., rows]
-            weight = self._shard.weight[rows]
-            if self._validation is not None:
-                chosen = self._validation[rows] == (of == metrics.VALIDATION)
-                margin, label, weight = margin[..., chosen], label[..., chosen], weight[chosen]
-            return metrics.sums(query.metrics, self._loss, margin, label, weight, query.weight)
+        def sums(block: Block, chosen: Mask | None) -> Int64:
+            block = block if chosen is None else block.only(chosen)
+            label, weight = self._shard.label[..., block.rows], self._shard.weight[block.rows]
+            loss = in_groups(self._loss, block.starts)
+            return metrics.sums(query.metrics, loss, self._margins(block), label, weight, query.weight)
 
-        sets = [self._sum(partial(sums, of=of)) for of in query.sets]
+        validation = self._validation
+        chosen = [
+            None if validation is None else validation == (of == metrics.VALIDATION) for of in query.sets
+        ]
+        sets = [self._sum(partial(sums, chosen=rows)) for rows in chosen]
         exponents = partial(self._exponents, self._loss)
         counted = [exponents] * query.exponents + [self._sizes] * query.sizes
         return np.concatenate([np.zeros(0, np.int64), *sets, *map(self._sum, counted)])
@@ -483,5 +495,6 @@ def _validation_of(shard: Shard, terms: Terms) -> Mask | None:
         return shard.validation
     if not terms.validation_fraction:
         return None
-    assert shard.keys is not None
-    return sampling.drawn(shard.keys, terms.validation_fraction, terms.seed, "validation")
+    keys = shard.keys if shard.group is None else shard.group  # of a group all rows or none
+    assert keys is not None
+    return sampling.drawn(keys, terms.validation_fraction, terms.seed, "validation")

@@ -31,6 +31,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import bounded, installed
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
 from fedboost.gbdt.metrics import TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
 from fedboost.gbdt.sampling import MOST_COPIES
@@ -94,6 +95,7 @@ _OTHER_NAMES = {
     "metric": "eval_metric",
     "loss": "objective",
     "target": "label",
+    "qid": "group",
 }
 
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -106,7 +108,7 @@ _NOT_BUILT = {
     "survival:cox": "the gradient of a row needs sums over all rows, of all parties, that are at risk at its "
     "time; survival:aft is for such times, too"
 }
-"""Objectives of XGBoost's that do not fit: the gradients of a row are made of this row alone."""
+"""Objectives of XGBoost's that do not fit: the gradients of a row are made of rows of its own site alone."""
 _FOR_ALL = ("max_delta_step",)
 """Parameters of an objective that mean something for the others, too."""
 
@@ -140,6 +142,9 @@ class Schema(Frozen):
         default=None, description="a column by which rows are drawn, wherever they are held"
     )
     base_margin: Name | None = Field(default=None, description="a column of margins to boost from")
+    group: Name | None = Field(
+        default=None, description="a column that says which rows are ranked against each other"
+    )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
     ranges: Mapping[Name, tuple[float, float]] = Field(
         default_factory=dict,
@@ -159,7 +164,10 @@ class Schema(Frozen):
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that are no features: the label, and what stands beside it."""
-        beside = self.label_upper_bound, self.weight, self.base_margin, self.validation, self.row_id
+        beside = (
+            *(self.label_upper_bound, self.weight, self.base_margin, self.group),
+            *(self.validation, self.row_id),
+        )
         return (self.label, *filter(None, beside))
 
     @property
@@ -266,6 +274,11 @@ class Terms(Frozen):
     tweedie_variance_power: float | None = Field(default=None, gt=1, lt=2)
     huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     quantile_alpha: float | None = Field(default=None, gt=0, lt=1)
+    lambdarank_pair_method: Literal["topk", "mean"] | None = None
+    lambdarank_num_pair_per_sample: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
+    lambdarank_normalization: bool | None = None
+    lambdarank_score_normalization: bool | None = None
+    ndcg_exp_gain: bool | None = None
     aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None
     aft_loss_distribution_scale: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
@@ -321,6 +334,7 @@ class Terms(Frozen):
             self._check_noise()
         self._check_classes()
         self._check_parameters()
+        self._check_groups()
         self._check_intervals()
         if len(self.roots) > MAX_ROOTS:
             raise ValueError(f"{len(self.roots)} trees a round are too many: at most {MAX_ROOTS}")
@@ -565,6 +579,21 @@ class Terms(Frozen):
         for name, needed in own.items():
             if needed and vars(self)[name] is None:
                 raise ValueError(f"{self.objective} needs {name}")
+
+    def _check_groups(self) -> None:
+        ranks = self.objective in RANKINGS
+        if ranks and self.columns.group is None:
+            raise ValueError(
+                f"{self.objective} needs columns.group, the column that says which rows are ranked against "
+                f"each other (XGBoost's qid)"
+            )
+        if not ranks and self.columns.group is not None:
+            raise ValueError(f"columns.group needs objective {' or '.join(RANKINGS)}, not {self.objective}")
+        if self.lambdarank_pair_method == "mean":
+            raise ValueError(
+                "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the "
+                "rows; leave it out, for topk"
+            )
 
     def _check_group(self, parties: int) -> None:
         smallest = 2 if self.allow_two_parties else SMALLEST_GROUP

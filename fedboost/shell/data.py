@@ -14,6 +14,7 @@ text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow ta
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -121,7 +122,8 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     except ConfigError as error:
         raise Refused(f"party {site}: {error.public}", error.detail) from None
     try:
-        return _shard(table, terms, site)
+        shard = _shard(table, terms, site)
+        return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
         said = f"party {site}: its rows do not fit the terms; its own log says which column and why"
         raise Misfit(said, str(error)) from None
@@ -383,14 +385,39 @@ def give_back() -> None:
 def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
     """The key of each row: of its id, or of its place at this site where it has none."""
     name = terms.columns.row_id
-    if name is None:
-        return sampling.keys_of(site, table.num_rows)
+    return sampling.keys_of(site, table.num_rows) if name is None else _keys_in(table, name, "row_id")
+
+
+def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
+    """The key of the text in this column of each row."""
     parts = []
     for part in _parts(table, name):
         codes, found = texts(column_of(part, name), name)
-        _refuse_missing(codes < 0, f"row_id {name!r}")
+        _refuse_missing(codes < 0, f"{what} {name!r}")
         parts.append(np.array([sampling.key_of(text) for text in found], np.uint64)[codes])
     return np.concatenate(parts)
+
+
+def _group(table: "Table", terms: Terms, shard: Shard) -> sampling.Keys:
+    """The key of the group of each row. A group has one weight, and all or none of it are validation rows."""
+    name = terms.columns.group
+    assert name is not None
+    keys = _keys_in(table, name, "group")
+    _, begins, group = np.unique(keys, return_index=True, return_inverse=True)
+    for column, values in (
+        (terms.columns.weight, shard.weight),
+        (terms.columns.validation, shard.validation),
+    ):
+        if column is None or values is None:
+            continue
+        differs = values != values[begins[group]]
+        if differs.any():
+            row = int(np.argmax(differs))
+            where = f"row {row + 1} differs from row {begins[group[row]] + 1}, of the same group"
+            raise ConfigError(
+                f"column {column!r} differs within a group of {name!r}: make it one value", where
+            )
+    return keys
 
 
 def _flags(table: "pa.Table", name: str) -> Rows:

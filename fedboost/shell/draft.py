@@ -19,7 +19,7 @@ from fedboost.gbdt.bins import MAX_LEVELS, Float32
 from fedboost.gbdt.loss import LOSSES
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
-from fedboost.shell.sparse import SparseTable
+from fedboost.shell.sparse import QID, SparseTable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,9 +60,10 @@ def draft_schema(
     base_margin: str | None = None,
     objective: str | None = None,
     label_upper_bound: str | None = None,
+    group: str | None = None,
 ) -> Draft:
-    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin and
-    `exclude`.
+    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
+    group, `exclude` and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
     become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
@@ -71,9 +72,16 @@ def draft_schema(
     """
     sparse: tuple[str, ...] = ()
     if isinstance(table, SparseTable):
+        exclude = (*exclude, QID) if table.open_ended and QID in table.dense.column_names else exclude
         table, sparse = table.dense, table.names
     target = _target(table, label, objective)
-    no_features = [label, *filter(None, (label_upper_bound, weight, base_margin)), *exclude]
+    beside = {
+        "weight": weight,
+        "base_margin": base_margin,
+        "label_upper_bound": label_upper_bound,
+        "group": group,
+    }
+    no_features = [label, *filter(None, beside.values()), *exclude]
     for name in no_features:
         column_of(table, name)
     numeric, categorical, left_out = draft_features(table, no_features)
@@ -82,7 +90,7 @@ def draft_schema(
         reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
         raise ConfigError(f"no column can be a feature{reasons}")
     values = {"label": label, "positive": target.positive, "classes": target.classes}
-    values |= {"weight": weight, "base_margin": base_margin, "label_upper_bound": label_upper_bound}
+    values |= beside
     schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
     return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
 
@@ -127,11 +135,13 @@ def split_by_site(table: "pa.Table | SparseTable", column: str) -> "dict[str, pa
 
 
 def split_by_weights(
-    table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int
+    table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int, group: str | None = None
 ) -> "dict[str, pa.Table]":
     """Shuffled rows shared out in proportion to the weights, at least one row a party, by name in the order
-    given. Raises ConfigError where names repeat, a weight is not positive, rows are fewer than parties, or
-    the seed is below 0."""
+    given; of a group of this column all rows go to one party, in their order. Raises ConfigError where names
+    repeat, a weight is not positive, rows or groups are fewer than parties, or the seed is below 0."""
+    if group is not None:
+        return _split_groups(table, names, weights, seed, group)
     rows, parties = table.num_rows, len(names)
     if not parties or len(set(names)) != parties or len(weights) != parties:
         raise ConfigError(f"give each party its own name and a weight: {listing(names)}, {[*weights]}")
@@ -150,6 +160,26 @@ def split_by_weights(
     order = np.random.default_rng(seed).permutation(rows)
     parts = np.split(order, np.cumsum(sizes)[:-1])
     return {name: table.take(part) for name, part in zip(names, parts, strict=True)}
+
+
+def _split_groups(
+    table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
+) -> "dict[str, pa.Table]":
+    """Groups shared out as rows are."""
+    import pyarrow as pa
+
+    dense = table.dense if isinstance(table, SparseTable) else table
+    codes, groups = texts(column_of(dense, column), column)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0)) + 1
+        raise ConfigError(f"column {column!r} names no group in row {row}: fill it in, or drop the row")
+    if len(groups) < len(names):
+        raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
+    shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
+    owner = np.empty(len(groups), np.int64)
+    for place, share in enumerate(shares.values()):
+        owner[share.column("group").to_numpy()] = place
+    return {name: table.take(np.flatnonzero(owner[codes] == place)) for place, name in enumerate(names)}
 
 
 @dataclass(frozen=True)

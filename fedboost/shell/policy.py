@@ -65,7 +65,7 @@ class Policy(Frozen):
     decides too) or the digests of the terms that were approved;
     subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
     which rows are drawn learns single rows from sums over many draws;
-    columns: all columns it lets terms name as feature, label, weight or base margin, None for any.
+    columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
     """
 
     protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
@@ -203,7 +203,7 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 def summary(terms: Terms) -> str:
     """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
     features = terms.columns.features
-    weight, margin = terms.columns.weight, terms.columns.base_margin
+    weight, margin, group = terms.columns.weight, terms.columns.base_margin, terms.columns.group
     upper = terms.columns.label_upper_bound
     lines = {
         "terms": terms.digest,
@@ -225,7 +225,8 @@ def summary(terms: Terms) -> str:
         + (f" to {shown(upper)}" if upper else "")
         + (f", {terms.num_class} classes" if terms.num_class else "")
         + (f", weighted by {shown(weight)}" if weight else "")
-        + (f", from base margin {shown(margin)}" if margin else ""),
+        + (f", from base margin {shown(margin)}" if margin else "")
+        + (f", ranked by group {shown(group)}" if group else ""),
         "features": f"{len(features)}: {_listed(map(shown, features))}",
     }
     return "\n".join(f"{key:<12}{value}" for key, value in lines.items())

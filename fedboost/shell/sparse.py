@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LABEL = "label"
 """The column of a LIBSVM file's first number; its features are f0, f1, ..., as XGBoost names them."""
+QID = "qid"
+"""The column of what stands behind qid: in a LIBSVM file, if it does."""
 DENSE = 1 << 24
 """So many values are dense at a time: 64 MB."""
 MOST_COLUMNS = 1 << 16
@@ -138,13 +140,15 @@ class SparseColumn:
 
 
 def read_libsvm(path: Path) -> SparseTable:
-    """Lines `label index:value index:value ...`, indices from 0 or 1; a remark begins with #."""
+    """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
+    a remark begins with #."""
     import pyarrow as pa
 
     labels: list[float] = []
     places: list[int] = []
     values: list[float] = []
     counts: list[int] = []
+    groups: list[int] = []
     with path.open() as lines:
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
@@ -152,6 +156,7 @@ def read_libsvm(path: Path) -> SparseTable:
                 continue
             try:
                 labels.append(float(words[0]))
+                groups += [_index(word[4:]) for word in words[1:2] if word.startswith("qid:")]
                 pairs = [word.partition(":")[::2] for word in words[1:] if not word.startswith("qid:")]
                 places += [_index(place) for place, _ in pairs]
                 values += [float(value) for _, value in pairs]
@@ -171,7 +176,12 @@ def read_libsvm(path: Path) -> SparseTable:
     starts = np.concatenate([[0], np.cumsum(np.bincount(of_column, minlength=width))]).astype(np.int64)
     found = _float32(np.array(values, np.float64))[order]
     names = tuple(f"f{place}" for place in range(width))
-    dense, of_rows = pa.table({LABEL: labels}), rows[order].astype(np.int64)
+    if groups and len(groups) != len(labels):
+        raise ConfigError(f"{path}: some lines have a qid behind the label, and others have none")
+    dense, of_rows = (
+        pa.table({LABEL: labels, **({QID: groups} if groups else {})}),
+        rows[order].astype(np.int64),
+    )
     return SparseTable(len(labels), dense, names, starts, of_rows, found, open_ended=True)
 
 

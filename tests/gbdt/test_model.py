@@ -419,7 +419,7 @@ def test_trees_that_are_none(changes):
         Booster.from_xgboost(json.dumps(document), "m.json")
 
 
-@pytest.mark.parametrize("objective", ["rank:pairwise", ["binary:logistic"], None])
+@pytest.mark.parametrize("objective", ["rank:map", ["binary:logistic"], None])
 def test_other_objectives(objective):
     document = json.loads(MODEL)
     document["learner"]["objective"]["name"] = objective

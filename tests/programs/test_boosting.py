@@ -13,7 +13,8 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from fedboost.fixedpoint import exponent_counts
 from fedboost.gbdt import sampling
-from fedboost.gbdt.metrics import GROWS
+from fedboost.gbdt.metrics import grows
+from fedboost.gbdt.model import Booster
 from fedboost.programs.boosting import train
 from fedboost.programs.start import Scales
 from fedboost.protocol.messages import Report
@@ -47,6 +48,7 @@ def data(kind="binary"):
     other = {
         "number": 50 + 20 * signal,
         "classes": np.digitize(noisy, [-0.5, 1.0]),
+        "relevance": np.digitize(noisy, [-1.5, 0.0, 1.0, 3.0]),
         "count": np.floor(np.exp(noisy / 2)),
         "amount": 30 * np.exp(noisy),
         "amount or nothing": np.where(noisy > 0, 1000 * np.exp(noisy), 0),
@@ -81,6 +83,9 @@ def partitions():
 
 
 PARTITIONS = partitions()
+GROUP = np.random.default_rng(8).integers(0, 40, ROWS)
+"""Of each row, where rows are ranked."""
+RANKING = {**SMALL, "group": GROUP}
 SETTINGS = {
     "logistic": ("binary", False, SMALL),
     "logistic, weights": ("binary", True, SMALL),
@@ -96,6 +101,33 @@ SETTINGS = {
     "medians": ("number", False, {**SMALL, "objective": "reg:absoluteerror"}),
     "medians, weights": ("number", True, {**SMALL, "objective": "reg:absoluteerror"}),
     "quantiles": ("number", True, {**SMALL, "objective": "reg:quantileerror", "quantile_alpha": 0.8}),
+    "ranked by ndcg": ("relevance", False, {**RANKING, "objective": "rank:ndcg"}),
+    "ranked by ndcg, weights": (
+        "relevance",
+        True,
+        {**RANKING, "objective": "rank:ndcg", "lambdarank_num_pair_per_sample": 3, "ndcg_exp_gain": False},
+    ),
+    "ranked by pairs": (
+        "relevance",
+        False,
+        {**RANKING, "objective": "rank:pairwise", "validation_fraction": 0.3, "subsample": 0.8},
+    ),
+    "ranked, rows drawn by gradients": (
+        "relevance",
+        True,
+        {
+            **RANKING,
+            "objective": "rank:ndcg",
+            "subsample": 0.4,
+            "sampling_method": "gradient_based",
+            "validation_fraction": 0.2,
+        },
+    ),
+    "ranked, bootstrap": (
+        "relevance",
+        False,
+        {**RANKING, "objective": "rank:pairwise", "sampling_method": "bootstrap"},
+    ),
     "times": ("times", False, {**SMALL, "objective": "survival:aft"}),
     "times, weights": (
         "times",
@@ -196,7 +228,20 @@ _pooled = {}
 def setting_of(name):
     kind, weighted, settings = SETTINGS[name]
     X, y, weight = data(kind)
+    if "group" in settings:
+        weight = weight[GROUP]
     return X, y, weight if weighted else None, settings
+
+
+def parts_of(name, partition):
+    """The rows of each party; where they are ranked whole groups of them, in the order of the table."""
+    parts = PARTITIONS[partition]
+    if "group" not in SETTINGS[name][2]:
+        return parts
+    owner = np.empty(ROWS, np.int64)
+    for party, rows in enumerate(parts):
+        owner[rows] = party
+    return [part for party in range(len(parts)) if (part := np.flatnonzero(owner[GROUP] == party)).size]
 
 
 def pooled_model(name):
@@ -216,8 +261,9 @@ SOME = "3 at random", "skewed", "one party without positives"
     [(name, one) for place, name in enumerate(SETTINGS) for one in (PARTITIONS if place < 4 else SOME)],
 )
 def test_every_partition_gives_the_model_of_the_pooled_rows(name, partition):
-    parts = PARTITIONS[partition]
+    parts = parts_of(name, partition)
     assert sum(map(len, parts)) == ROWS
+    assert len(parts) > 1
     X, y, weight, settings = setting_of(name)
     assert model_of(X, y, parts, weight, **settings) == pooled_model(name)
 
@@ -225,7 +271,7 @@ def test_every_partition_gives_the_model_of_the_pooled_rows(name, partition):
 @pytest.mark.parametrize("name", SETTINGS)
 def test_masks_change_nothing_of_the_model(name):
     X, y, weight, settings = setting_of(name)
-    model = model_of(X, y, PARTITIONS["3 at random"], weight, protection="masked", **settings)
+    model = model_of(X, y, parts_of(name, "3 at random"), weight, protection="masked", **settings)
     assert model == pooled_model(name)
 
 
@@ -374,6 +420,88 @@ def test_exposures_make_a_rate_of_counts():
     assert np.corrcoef(np.log(rates), X[:, 0])[0, 1] > 0.9
 
 
+# ---- rows that are ranked ----------------------------------------------------------------------------
+
+RANKED = [name for name, (_, _, settings) in SETTINGS.items() if "group" in settings]
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_the_order_of_groups_does_not_matter(name):
+    """Nor what stands between the rows of a group."""
+    X, y, weight, settings = setting_of(name)
+    order = np.argsort(np.random.default_rng(1).permutation(40)[GROUP], kind="stable")
+    settings = {**settings, "group": GROUP[order], "subsample": 1.0, "sampling_method": "uniform"}
+    sorted_by_group = model_of(
+        X[order], y[order], one_party(ROWS), None if weight is None else weight[order], **settings
+    )
+    as_it_was = model_of(X, y, one_party(ROWS), weight, **{**settings, "group": GROUP})
+    assert sorted_by_group == as_it_was
+
+
+@pytest.mark.parametrize("name", RANKED)
+def test_xgboost_ranks_the_same_with_the_model_file(name):
+    X, y, weight, settings = setting_of(name)
+    settings = {**settings, "validation_fraction": 0.0}
+    session = run(X, y, parts_of(name, "3 at random"), weight, **settings)
+    text = session.booster.to_xgboost()
+    assert Booster.from_xgboost(text)[0] == session.booster
+    theirs = xgboost.Booster()
+    theirs.load_model(bytearray(text.encode()))
+    assert (
+        json.loads(theirs.save_config())["learner"]["objective"] == json.loads(text)["learner"]["objective"]
+    )
+    order = np.argsort(GROUP, kind="stable")
+    names = list(session.booster.features)
+    of_groups = xgboost.DMatrix(X[order], y[order], qid=GROUP[order], feature_names=names)
+    assert np.abs(theirs.predict(of_groups) - session.booster.predict(X)[order]).max() <= 1e-6
+    if weight is None:
+        (metric,) = session.history[-1].metrics
+        theirs.set_param({"eval_metric": metric})
+        said = float(theirs.eval(of_groups).split(":")[-1])
+        assert session.history[-1].metrics[metric] == pytest.approx(said, abs=2e-4)
+
+
+def test_ranking_learns_and_stops_when_it_grows_no_more():
+    X, y, _, settings = setting_of("ranked by ndcg")
+    settings = {**settings, "eval_metric": ["ndcg", "ndcg@3"], "validation_fraction": 0.3}
+    parts = parts_of("ranked by ndcg", "3 at random")
+    session = run(X, y, parts, **{**settings, "rounds": 40, "early_stopping_rounds": 3})
+    seen = [row.metrics["validation-ndcg@3"] for row in session.history]
+    assert len(seen) == int(np.argmax(seen)) + 4 < 40
+    assert len(session.booster.trees) == int(np.argmax(seen)) + 1
+    train = [row.metrics["ndcg"] for row in session.history]
+    assert train[-1] > train[0] > 0.7
+    assert list(session.history[0].metrics) == ["ndcg", "ndcg@3", "validation-ndcg", "validation-ndcg@3"]
+
+
+def test_validation_groups_are_whole_and_not_learned_from():
+    X, y, _, settings = setting_of("ranked by ndcg")
+    settings = {**settings, "validation_fraction": 0.3, "seed": 4}
+    terms = terms_of(X, 1, **settings)
+    held_out = Party(lambda: shard_of(X, y, group=GROUP), terms)._validation
+    assert 0 < held_out.sum() < ROWS
+    assert all(len({*held_out[np.flatnonzero(group == GROUP)]}) == 1 for group in range(40))
+    model = model_of(X, y, one_party(ROWS), **settings)
+    assert model == model_of(X, np.where(held_out, 4 - y, y), one_party(ROWS), **settings)
+    flags = {**settings, "validation_fraction": 0.0, "validation": held_out}
+    trees = run(X, y, parts_of("ranked by ndcg", "3 at random"), **flags).booster.trees
+    assert trees == Booster.from_xgboost(model)[0].trees
+
+
+def test_groups_of_one_label_have_nothing_to_learn():
+    X, _, _, settings = setting_of("ranked by ndcg")
+    session = run(X, GROUP % 4, parts_of("ranked by ndcg", "3 at random"), **settings)
+    assert "no group of any party has rows of different labels" in str(session.error)
+
+
+def test_base_margins_of_a_ranking():
+    X, y, _, settings = setting_of("ranked by ndcg")
+    base = np.random.default_rng(3).normal(0.5, 1, ROWS).astype(np.float32)
+    pooled = model_of(X, y, one_party(ROWS), base_margin=base, **settings)
+    assert model_of(X, y, parts_of("ranked by ndcg", "skewed"), base_margin=base, **settings) == pooled
+    assert pooled != pooled_model("ranked by ndcg")
+
+
 # ---- rows that are drawn, and rows that are held out -------------------------------------------------
 
 
@@ -402,7 +530,7 @@ def test_times_stop_early(metric):
     one, other = (run(X, y, parts, **settings) for parts in (one_party(ROWS), PARTITIONS["3 at random"]))
     assert one.booster == other.booster
     watched = [round_.metrics["validation-" + metric] for round_ in one.history]
-    best = (max if metric in GROWS else min)(watched)
+    best = (max if grows(metric) else min)(watched)
     assert len(one.booster.trees) == watched.index(best) + 1 == len(watched) - 2 < 38
 
 
@@ -708,7 +836,7 @@ def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(
 def test_with_all_features_elected_the_model_is_that_of_the_pooled_rows(name, partition):
     X, y, weight, settings = setting_of(name)
     every = {**settings, "vote_top_k": X.shape[1]}
-    assert model_of(X, y, PARTITIONS[partition], weight, **every) == pooled_model(name)
+    assert model_of(X, y, parts_of(name, partition), weight, **every) == pooled_model(name)
 
 
 def test_one_party_with_all_rows_elects_what_it_splits_by():
@@ -857,7 +985,7 @@ def test_other_losses_are_as_good_as_xgboosts(objective, own, metric):
 
         assert session.history[-1].metrics[metric] == pytest.approx(score(ours, X, y), rel=1e-3)
         ratios.append(score(ours, X_test, y_test) / score(theirs, X_test, y_test))
-    better = [1 / ratio for ratio in ratios] if metric in GROWS else ratios
+    better = [1 / ratio for ratio in ratios] if grows(metric) else ratios
     assert 0.8 < np.mean(better) < 1.03  # XGBoost's Tweedie overfits so few rows more than ours
 
 

@@ -70,6 +70,14 @@ NEEDS_OBJECTIVE = {
     "aft_loss_distribution": ("survival:aft", "logistic"),
     "aft_loss_distribution_scale": ("survival:aft", 2.0),
 }
+NEEDS_GROUPS = {
+    "lambdarank_pair_method": "topk",
+    "lambdarank_num_pair_per_sample": 5,
+    "lambdarank_normalization": False,
+    "lambdarank_score_normalization": False,
+    "ndcg_exp_gain": False,
+}
+RANKING = {"objective": "rank:ndcg", "columns": {**COLUMNS, "group": "q"}}
 BOUNDS = {"columns": {**COLUMNS, "label_upper_bound": "z"}}
 OTHER_COLUMNS = [
     {"label": "z"},
@@ -117,8 +125,8 @@ def test_every_setting_changes_the_digest():
         != ranged.changed(rounds=20, max_depth=3).digest
     )
     installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
-    needs = {*NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE, *NEEDS_RANGES}
-    needs |= installed
+    needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
+    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
@@ -128,6 +136,12 @@ def test_every_setting_changes_the_digest():
         other = {} if name != "quantile_alpha" else {name: 0.5}
         assert given.digest != terms(objective=objective, **other, **columns).digest
         assert vars(given.loss)[name] == value
+    for name, value in NEEDS_GROUPS.items():
+        given = terms(**RANKING, **{name: value})
+        assert given.digest != terms(**RANKING).digest
+        assert vars(given.loss)[name] == value
+    other = {**RANKING, "columns": {**COLUMNS, "group": "qid"}}
+    assert terms(**RANKING).digest != terms(**other).digest
     three = terms(objective="multi:softprob", num_class=3)
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
@@ -160,9 +174,8 @@ def test_a_roster_that_cannot_shrink_is_refused():
 
 
 def test_every_column_changes_the_digest():
-    assert {"classes", "label_upper_bound", *(key for change in OTHER_COLUMNS for key in change)} == set(
-        Schema.model_fields
-    )
+    alone = {"classes", "group", "label_upper_bound"}
+    assert {*alone, *(key for change in OTHER_COLUMNS for key in change)} == set(Schema.model_fields)
     digests = {terms().digest, *(with_columns(**change).digest for change in OTHER_COLUMNS)}
     assert len(digests) == 1 + len(OTHER_COLUMNS)
     other = {**CLASSES, "columns": {**COLUMNS, "classes": ["v", "u", "w"]}}
@@ -402,6 +415,36 @@ def test_terms_are_frozen():
             {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
             "100 trees a round of depth 12 are too many",
         ),
+        # rankings
+        ({"objective": "rank:ndcg"}, "rank:ndcg needs columns.group, the column that says which rows are"),
+        (
+            {"columns": {**COLUMNS, "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not binary:logistic",
+        ),
+        ({**RANKING, "columns": {**COLUMNS, "group": "a"}}, "column 'a' is named more than once"),
+        ({"columns": {**COLUMNS, "qid": "q"}}, "unknown key 'columns.qid' (did you mean group?)"),
+        (
+            {**RANKING, "lambdarank_pair_method": "mean"},
+            "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the rows",
+        ),
+        (
+            {"objective": "survival:aft", "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not survival:aft",
+        ),
+        (
+            {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label a row",
+        ),
+        ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
+        ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),
+        ({"ndcg_exp_gain": False}, "ndcg_exp_gain is for rank:ndcg; binary:logistic has none"),
+        ({"objective": "rank:map"}, "unknown objective 'rank:map'; known: "),
+        (
+            {**RANKING, "eval_metric": "auc"},
+            "eval_metric auc does not fit objective rank:ndcg; use ndcg, ndcg-, ndcg@k, ndcg@k-",
+        ),
+        ({**RANKING, "eval_metric": "ndcg@0"}, "unknown eval_metric 'ndcg@0'"),
+        ({"eval_metric": "ndcg@5"}, "eval_metric ndcg@5 does not fit objective binary:logistic"),
         ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
         (
             {"objective": REGRESSION, "columns": {**COLUMNS, "positive": "yes"}},

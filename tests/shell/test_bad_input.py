@@ -102,6 +102,52 @@ def test_tables_that_do_not_fit(folder, form, table, said):
     refused(folder, (*SIMULATE[:3], f"rows.{form}", *SIMULATE[4:]), *said)
 
 
+RANKINGS = {
+    "group missing": ({}, rows(), ["'ward of'", "missing"]),
+    "group without a name": (
+        {},
+        rows().append_column("ward of", [[None, *["a"] * (rows().num_rows - 1)]]),
+        ["'ward of'", "names no group in row 1"],
+    ),
+    "label of no relevance": (
+        {},
+        changed(LABEL, 5, 32).append_column("ward of", rows().column("ward")),
+        ["'y'", "32", "whole numbers from 0 to 31", "row "],
+    ),
+    "one label in each group": (
+        {},
+        rows().append_column("ward of", rows().column("y")),
+        ["rows of different labels", "nothing to learn"],
+    ),
+    "groups of two weights": (
+        {"weight": "age"},
+        rows().append_column("ward of", rows().column("ward")),
+        ["'age' differs within a group of 'ward of'", "row "],
+    ),
+    "fewer groups than parties": (
+        {},
+        rows().append_column("ward of", [["a"] * rows().num_rows]),
+        ["1 groups cannot be split among 2 parties"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("columns", "table", "said"), RANKINGS.values(), ids=RANKINGS)
+def test_rankings_that_cannot_be(folder, columns, table, said):
+    parquet.write_table(table, "rows.parquet")
+    named = {"label": "y", "group": "ward of", "numeric": ["dose"], **columns}
+    ranking = terms(["north", "south"], objective="rank:ndcg", columns=named)
+    (folder / "terms.toml").write_text(terms_to_toml(ranking))
+    refused(folder, ("simulate", "terms.toml", "--data", "rows.parquet", "--out", "new.json"), *said)
+
+
+def test_rankings_are_not_compared(folder):
+    named = {"label": "y", "group": "ward", "numeric": ["dose"]}
+    (folder / "terms.toml").write_text(terms_to_toml(terms(objective="rank:ndcg", columns=named)))
+    compare = ("compare", "terms.toml", "--data", "rows.csv", "--site", "site")
+    refused(folder, compare, "terms.toml", "rank:ndcg ranks whole groups")
+
+
 FILES = {
     "empty": ("rows.csv", b"", "the file is empty"),
     "header only": ("rows.csv", b"age,dose,ward,site,y\n", "rows"),

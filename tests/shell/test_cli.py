@@ -307,6 +307,30 @@ def test_classes_from_drafted_terms_to_predictions(folder):
     assert len((folder / "p.csv").read_text().splitlines()) == rows().num_rows + 1
 
 
+def test_a_ranking_from_drafted_terms_to_predictions(folder):
+    table = rows().append_column("case", [[f"case {i % 31}" for i in range(rows().num_rows)]])
+    csv.write_csv(table, "rows.csv")
+    options = ("--label", "y", "--group", "case", "--objective", "rank:ndcg", "--exclude", "site")
+    done("terms", "rows.csv", *options, "--out", "ranking.toml")
+    drafted = read_terms(folder / "ranking.toml")
+    assert (drafted.columns.group, drafted.columns.features) == ("case", ("age", "dose", "ward"))
+    text = (folder / "ranking.toml").read_text().replace("rounds = 100", "rounds = 4")
+    settings = "validation_fraction = 0.3\neval_metric = 'ndcg@3'\n"
+    (folder / "ranking.toml").write_text(settings + text)
+    simulate = ("simulate", "ranking.toml", "--data", "rows.csv", "--json")
+    events = objects(done(*simulate, "--parties", "3", "--seed", "2", "--out", "one.json").out)
+    rounds = [event for event in events if "ndcg@3" in event]
+    assert len(rounds) == 4
+    assert all(0 < row["validation-ndcg@3"] <= 1 for row in rounds)
+    done(*simulate, "--parties", "5", "--out", "other.json")  # groups are shared out whole
+    assert Model.load("one.json").fingerprint == Model.load("other.json").fingerprint
+    done("predict", "one.json", "rows.csv", "--out", "scores.csv")
+    scores = csv.read_csv("scores.csv").column("prediction").to_numpy()
+    label = table.column("y").to_numpy()
+    assert scores[label == 1].mean() > scores[label == 0].mean() + 0.1
+    assert "ranked by group case" in summary(drafted)
+
+
 def test_numbers_are_drafted_as_classes_only_when_told(folder):
     scores = pa.array(np.arange(rows().num_rows) % 4)
     csv.write_csv(rows().append_column("score", scores), "rows.csv")

@@ -689,6 +689,68 @@ def test_validation_columns_that_are_none(flags: list[Any], said: str) -> None:
     assert refusal(pa.table({"x": [1, 2], "y": [0, 1], "v": flags}), HELD_OUT) == said
 
 
+RANKED = Terms.read(
+    {
+        "objective": "rank:ndcg",
+        "columns": {"label": "y", "group": "q", "weight": "w", "validation": "v", "numeric": ["x"]},
+    }
+)
+
+
+def test_groups_have_the_key_of_their_name_whatever_stands_between_their_rows() -> None:
+    rows = {"x": [1, 2, 3, 4], "y": [0, 4, 2, 31], "w": [2, 3, 2, 3], "v": [0, 1, 0, 1]}
+    found = [
+        to_shard(pa.table({**rows, "q": groups}), RANKED, site).group
+        for groups, site in (
+            (["a", "b", "a", "b"], "north"),
+            ([7, 8, 7, 8], "north"),
+            ([7.0, 8, 7, 8], "south"),
+        )
+    ]
+    for group in found:
+        assert group is not None
+        assert group.tolist() == [group[0], group[1]] * 2
+        assert group[0] != group[1]
+    assert found[1].tolist() == found[2].tolist()  # type: ignore[union-attr]
+    assert found[0].tolist() != found[1].tolist()  # type: ignore[union-attr]
+    assert to_shard(pa.table(rows), REGRESSION, "north").group is None
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        (
+            "q",
+            ["a", "b", None, "a"],
+            "group 'q' has missing values, fill them in or drop their rows: the first",
+        ),
+        (
+            "w",
+            [1, 1, 1, 2],
+            "column 'w' differs within a group of 'q': make it one value: row 4 differs from row 1, of",
+        ),
+        (
+            "v",
+            [0, 0, 1, 0],
+            "column 'v' differs within a group of 'q': make it one value: row 3 differs from row 2, of",
+        ),
+        (
+            "y",
+            [0, 1.5, 0, 1],
+            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+        ),
+        (
+            "y",
+            [0, 32, 0, 1],
+            "rank:ndcg, which takes whole numbers from 0 to 31; with ndcg_exp_gain = false any",
+        ),
+    ],
+)
+def test_groups_that_do_not_fit(column: str, values: list[Any], said: str) -> None:
+    rows = {"x": [1, 2, 3, 4], "y": [0, 1, 0, 1], "w": [1.0] * 4, "v": [0] * 4, "q": ["a", "b", "b", "a"]}
+    assert said in refusal(pa.table({**rows, column: values}), RANKED)
+
+
 def test_rows_have_the_keys_of_their_ids_at_every_site() -> None:
     drawn = Terms.read({"columns": {"label": "y", "row_id": "i", "numeric": ["x"]}, "subsample": 0.5})
     rows = {"x": [1, 2, 3], "y": [0, 1, 0]}

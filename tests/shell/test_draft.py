@@ -310,6 +310,21 @@ def test_splits_follow_weights_and_seed() -> None:
     assert [p.num_rows for p in split_by_weights(table, ["a", "b"], [1, 1e9], 7).values()] == [1, 599]
 
 
+def test_groups_are_shared_out_whole_and_in_their_order() -> None:
+    table = pa.table({"x": range(600), "q": [f"{x * x % 61}" for x in range(600)]})
+    parts = split_by_weights(table, ["a", "b"], [1, 3], 7, "q")
+    groups = [set(part.column("q").to_pylist()) for part in parts.values()]
+    assert not groups[0] & groups[1]
+    assert abs(3 * len(groups[0]) - len(groups[1])) <= 4
+    found = [part.column("x").to_pylist() for part in parts.values()]
+    assert sorted(found[0] + found[1]) == list(range(600))
+    assert all(part == sorted(part) for part in found)
+    assert parts != split_by_weights(table, ["a", "b"], [1, 3], 8, "q")
+    missing = pa.table({"q": ["a", None]})
+    said = config_error(lambda: split_by_weights(missing, ["a", "b"], [1, 1], 7, "q"))
+    assert said == "column 'q' names no group in row 2: fill it in, or drop the row"
+
+
 @pytest.mark.parametrize(
     ("names", "weights", "said"),
     [

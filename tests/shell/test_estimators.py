@@ -33,6 +33,13 @@ OF_A_NETWORK = {
     "objective_package",
 }
 """Terms that follow from the rows, or that only parties of their own have."""
+OF_A_RANKING = {
+    "lambdarank_pair_method",
+    "lambdarank_num_pair_per_sample",
+    "lambdarank_normalization",
+    "lambdarank_score_normalization",
+    "ndcg_exp_gain",
+}
 SMALL = {"n_estimators": 3, "max_depth": 3, "max_bin": 16}
 
 
@@ -71,10 +78,17 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("n_estimators"),
             parameters.pop("random_state"),
         )
-        assert set(parameters) == set(fb.Terms.model_fields) - OF_A_NETWORK - OF_TIMES
+        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES
+        assert set(parameters) == set(fb.Terms.model_fields) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":
                 assert parameter.default == fb.Terms.model_fields[name].default, name
+
+
+def test_rankings_need_groups_which_scikit_learn_has_no_place_for():
+    X, _ = numbers()
+    with pytest.raises(fb.ConfigError, match=r"'rank:ndcg' is for groups of rows: use fedboost\.simulate"):
+        fb.FederatedRegressor(objective="rank:ndcg").fit(X, Y)
 
 
 def test_every_parameter_reaches_the_model():

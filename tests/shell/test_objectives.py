@@ -148,6 +148,10 @@ def test_a_name_nobody_offers(install):
             "eval_metric auc does not fit objective acme:expectile; use rmse, mae, mphe",
         ),
         ({"columns": {**COLUMNS, "positive": "yes"}}, "columns.positive needs objective binary:logistic"),
+        (
+            {"columns": {**COLUMNS, "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not acme:expectile",
+        ),
         ({"huber_slope": 2.0}, "huber_slope is for reg:pseudohubererror; acme:expectile has none"),
         ({"objective": "reg:gamma"}, "objective_params and _package are for installed ones, not reg:gamma"),
     ],
@@ -170,6 +174,7 @@ def test_what_does_not_go_with_it(install, settings, says):
         ('"acme:expectile"', '"acme:other"', "is no objective: it calls itself 'acme:other'"),
         ("outputs: ClassVar = 1", "outputs: ClassVar = 2", "is no objective: it has several outputs"),
         ("LIKE.name,", "'acme:x',", "in_xgboost names 'acme:x', which is none of binary:logistic"),
+        ("LIKE.name,", "'rank:ndcg',", "in_xgboost names 'rank:ndcg', which is none of binary:logistic"),
         (
             "LIKE.predict(margin)",
             "margin + 1",

@@ -116,6 +116,8 @@ def test_of_very_many_features_fewer_cells_are_counted_at_a_time():
         ("1 99999999999999999999999:1\n", "line 1 is no line of a LIBSVM file"),
         ("1 1_0:1\n", "line 1 is no line of a LIBSVM file"),
         ("1 0:1 2:inf\n", "column 'f2' has a value that is infinite"),
+        ("1 qid:1 0:1\n1 0:1\n", "some lines have a qid behind the label, and others have none"),
+        ("1 qid:a 0:1\n", "line 1 is no line of a LIBSVM file"),
         ("1 0:1e300\n", "column 'f0' has a value that is infinite or too large for a 32-bit float"),
     ],
 )
@@ -134,6 +136,24 @@ def test_what_a_file_does_not_write_down_is_0(tmp_path):
     assert terms.columns.features == tuple(f"f{place}" for place in range(6))
     model = fb.simulate(terms, [tmp_path / "one.libsvm", tmp_path / "other.libsvm"]).model
     assert model.predict(tmp_path / "other.libsvm").shape == (20,)
+
+
+def test_a_ranking_by_the_qid_of_a_file(tmp_path):
+    X, y = data()
+    group = np.arange(ROWS) % 7
+    lines = libsvm(X, y).splitlines()[1 : ROWS + 1]
+    path = tmp_path / "rows.libsvm"
+    numbered = zip(lines, group, strict=True)
+    path.write_text("\n".join(" ".join([line[0], f"qid:{of}", line[2:]]) for line, of in numbered))
+    assert "qid" not in fb.Terms.draft(path, label="label").columns.features
+    ranking = {"group": "qid", "objective": "rank:ndcg"}
+    sparse = model_of(path, **ranking)
+    dense = {**{f"f{i}": X[:, i] for i in range(COLUMNS)}, "label": y, "qid": group}
+    assert sparse.fingerprint == model_of(dense, **ranking).fingerprint
+    assert len(sparse.booster.trees[0].left) > 5
+    shares = split_by_weights(read_table(path), ["a", "b"], [1, 1], 0, "qid")
+    assert sorted(part.num_rows for part in shares.values())[0] > 100
+    assert model_of(*shares.values(), **ranking).fingerprint == sparse.fingerprint
 
 
 def test_matrices_that_are_none():

@@ -72,6 +72,16 @@ def test_base_margins_of_a_stored_table(folder):
     assert np.array_equal(one.base_margin, other.base_margin)
 
 
+def test_a_ranking_of_a_stored_table(folder):
+    table = rows()
+    table = table.append_column("q", [[f"case {i % 13}" for i in range(table.num_rows)]])
+    columns = {**terms().columns.model_dump(mode="json"), "group": "q"}
+    wanted = terms(objective="rank:ndcg", columns=columns).with_parties(["north"])
+    one, other = (to_shard(of, wanted, "north") for of in (table, kept(folder, table)))
+    assert one.group.tolist() == other.group.tolist()
+    assert trained(one, wanted) == trained(other, wanted)
+
+
 def test_intervals_of_a_stored_table(folder):
     table = rows()
     lower = np.arange(1.0, table.num_rows + 1)
