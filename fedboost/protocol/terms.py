@@ -759,7 +759,7 @@ class Terms(Frozen):
         """
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
@@ -775,8 +775,8 @@ class Terms(Frozen):
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """The same terms with other settings, checked anew."""
-        return type(self).read({**self.model_dump(mode="json"), **settings})
+        """The same terms with other settings, checked anew; what nobody has set has its default under those."""
+        return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:

@@ -583,6 +583,9 @@ def test_noise_has_its_own_defaults():
     assert noisy(rounds=7, max_depth=5).rounds == 7
     assert noisy(rounds=12, max_depth=3).digest == one.digest
     assert Terms.from_canonical(one.canonical()).digest == one.digest
+    without = with_columns(ranges=RANGES)
+    assert without.changed(noise={"epsilon": 1.0, "delta": 1e-6}).digest == one.digest
+    assert one.changed(noise=None).digest == without.digest
 
 
 @pytest.mark.parametrize(
