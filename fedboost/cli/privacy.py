@@ -172,8 +172,8 @@ def plan(
     Console().print(expected)
     print(
         "\nNoise is a standard deviation, in every cell of a sum. A leaf's value is moved in margins\n"
-        "(log-odds, logarithms of counts, or amounts), before the learning rate and before it is shrunk for its noise;\n"
-        "chance is that of which rows the sites happen to have.\n"
+        "(log-odds, logarithms of counts, or amounts), before the learning rate and before it is\n"
+        "shrunk for its noise; chance is that of which rows the sites happen to have.\n"
     )
     for sentence in in_words(outlooks):
         print(sentence)
