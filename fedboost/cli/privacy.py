@@ -177,6 +177,10 @@ def plan(
     )
     for sentence in in_words(outlooks):
         print(sentence)
+    if noise.method == "hist":
+        print(
+            "With method hist a leaf is told by several cells, each with noise: expect it less sure than this."
+        )
 
 
 @privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")

@@ -17,6 +17,7 @@ from sites import Log, bundles_of, consortium, fedboost, in_time, shared_out, te
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import accounting
+from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Charge, Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party_session import PartySession, Release, Site
@@ -180,6 +181,11 @@ def test_of_two_that_were_admitted_the_later_is_refused_in_the_middle(path):
     assert cost_of(path) <= BUDGET.cost
 
 
+def tag(roster=THREE, turn=1):
+    """Of an answer."""
+    return Tag(turn, 1, -1, roster, b"", ())
+
+
 # ---- answers ----------------------------------------------------------------------------------------
 
 
@@ -187,14 +193,14 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
     agreement, query = noisy(), RangeQuery(1 << 40, 2)
     values = np.arange(query.cells)
     with opened(path) as ledger:
-        before = Spending("s", agreement, ledger).noisy(query, THREE, values)
+        before = Spending("s", agreement, ledger).noisy(query, tag(), values)
     once = cost_of(path)
     with opened(path) as ledger:
         spending = Spending("s", agreement, ledger)
-        assert (spending.noisy(query, THREE, values) == before).all()
+        assert (spending.noisy(query, tag(turn=7), values) == before).all()
         assert cost_of(path) == once
-        fewer = spending.noisy(query, THREE[:2], values)
-        charges = {spending.charge_of(query, roster, values) for roster in (THREE, THREE[:2], THREE[:2])}
+        fewer = spending.noisy(query, tag(THREE[:2]), values)
+        charges = {spending.charge_of(query, tag(of), values) for of in (THREE, THREE[:2], THREE[:2])}
     assert np.mean(fewer == before) < 0.5
     assert cost_of(path) == 2 * once == math.fsum(charge.cost for charge in charges)
 
