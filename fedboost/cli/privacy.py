@@ -178,9 +178,7 @@ def plan(
     for sentence in in_words(outlooks):
         print(sentence)
     if noise.method == "hist":
-        print(
-            "With method hist a leaf is told by several cells, each with noise: expect it less sure than this."
-        )
+        print("With method hist several noisy cells tell of a leaf: expect it to be less sure than this.")
 
 
 @privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
