@@ -176,6 +176,23 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         assert math.isclose(spent.cost, card["cost"], rel_tol=1e-12)
 
 
+@pytest.mark.slow
+def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
+    tables, agreement = written(tmp_path, shared_out(3)), noisy(rounds=20)
+    with Loopback(tmp_path, tables, policy={"epsilon": 1.0, "delta": 1e-5}) as consortium:
+        training = consortium.analyst.train(agreement, wait=60)
+        for row in training:
+            if row["round"] in (2, 9):
+                consortium.parties["south"].kill()
+                consortium.parties["south"].wait()
+                consortium.start_party("south")
+        assert training.model is not None
+    for name in THREE:
+        (spent,) = read_ledger(tmp_path / f"{name}.ledger.sqlite")
+        assert spent.releases == 22
+        assert math.isclose(spent.cost, agreement.plan.cost, rel_tol=1e-12)
+
+
 def fedboost_error(analyst, agreement):
     """How a training ends that the sites refuse."""
     from fedboost.errors import SessionFailed
