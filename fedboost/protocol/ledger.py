@@ -63,6 +63,14 @@ def release_of(query: Query, terms: Terms) -> Release | None:
 
 
 @dataclass(frozen=True)
+class Charge:
+    """What one answer was charged as: a name, the same for the same answer, and a cost."""
+
+    name: str
+    cost: float
+
+
+@dataclass(frozen=True)
 class Spending:
     """The noise of one session at one party."""
 
@@ -78,6 +86,19 @@ class Spending:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
             return values
+        key = self._key(query, tag, values)
+        self.ledger.charge(self.session, _name(key), release.cost)
+        if not self._draws:
+            return values
+        return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+
+    def charge_of(self, query: Query, tag: Tag, values: Int64) -> Charge | None:
+        """What `noisy` charges this answer as; None if it charges nothing."""
+        release = release_of(query, self.terms)
+        return None if release is None else Charge(_name(self._key(query, tag, values)), release.cost)
+
+    def _key(self, query: Query, tag: Tag, values: Int64) -> bytes:
+        """A secret of this very answer."""
         said = fields.pack(
             self.terms.digest.encode(),
             queries.digest(query),
@@ -85,12 +106,7 @@ class Spending:
             values.tobytes(),
             *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),
         )
-        key = hmac.digest(self.ledger.admit(self.session, self.terms), said, "sha256")
-        name = hmac.digest(key, b"name", "sha256").hex()[:32]
-        self.ledger.charge(self.session, name, release.cost)
-        if not self._draws:
-            return values
-        return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+        return hmac.digest(self.ledger.admit(self.session, self.terms), said, "sha256")
 
     @property
     def _draws(self) -> bool:
@@ -104,3 +120,7 @@ def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> 
         return total
     release = release_of(query, terms)
     return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)
+
+
+def _name(key: bytes) -> str:
+    return hmac.digest(key, b"name", "sha256").hex()[:32]
