@@ -45,10 +45,11 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    constant, first = terms.loss.margin(score), slice(None, None, terms.num_parallel_tree)
+    first = slice(None, None, terms.num_parallel_tree)
+    constant = terms.loss.margin(score) if terms.earlier is None else 0.0  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
-    if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
+    if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []

@@ -39,6 +39,8 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
 
+_VALUES = 1 << 22
+"""Of features that are at hand at a time, where rows go down the trees of an earlier model."""
 MOST_PLACES = 1 << 31
 """Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
 
@@ -136,8 +138,15 @@ class Party:
         self.so_far = so_far
 
     def _begin_margins(self) -> None:
-        base = self._shard.base_margin
+        """Where training begins: at 0, the base margins, or what the model that is continued gives."""
+        base, earlier = self._shard.base_margin, self._terms.earlier
         self._margin[:] = 0.0 if base is None else base
+        if earlier is None:
+            return
+        columns = self.columns
+        for rows in blocks(self.rows, _VALUES // len(columns) + 1):
+            features = np.column_stack([column[rows] for column in columns])
+            self._margin[:, rows] = earlier.margins(features, None if base is None else base[rows])
 
     def _answer(self, query: Query) -> Int64:
         match query:
@@ -338,7 +347,7 @@ class Party:
         return np.repeat(np.arange(self.rows, dtype=np.uint32), copies * self._grown_on())
 
     def _salt(self, number: int, tree: int) -> tuple[int, str, int, int]:
-        return self._terms.seed, "subsample", number, tree
+        return self._terms.seed, "subsample", self._terms.first_tree + number, tree
 
     def _pairs_of(self, node: int) -> Int64:
         """The gradients and hessians that a node of the tree that grows has sums of."""

@@ -34,10 +34,12 @@ from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
 from fedboost.gbdt.metrics import TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.protocol import earlier
 
 _LONGEST = 100
 """Characters of a key or a value that stand in an error."""
@@ -248,6 +250,7 @@ class Terms(Frozen):
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
+    xgb_model: str | None = Field(default=None, repr=False)
     cut_points: Literal["grid", "kll"] = "grid"
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
@@ -359,7 +362,17 @@ class Terms(Frozen):
             )
         if self.columns.positive is not None and self.like != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
+        if self.xgb_model is not None:
+            self._check_earlier(self.xgb_model)
         return self
+
+    def _check_earlier(self, text: str) -> None:
+        if self.program != "boosting":
+            raise ValueError(f"xgb_model is continued by the program boosting, not by {self.program!r}")
+        try:
+            earlier.check(text, self)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
 
     def _check_installed(self) -> None:
         """An objective of a package: the same version everywhere."""
@@ -534,11 +547,23 @@ class Terms(Frozen):
         """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
         return tuple(range(self.loss.outputs * self.num_parallel_tree))
 
+    @cached_property
+    def earlier(self) -> Booster | None:
+        """The model that is continued."""
+        return None if self.xgb_model is None else earlier.read(self.xgb_model)
+
     @property
     def constant_rounds(self) -> int:
-        """Rounds of the model before the first tree: the constant's, which is a leaf where there are base
-        margins."""
-        return int(self.columns.base_margin is not None)
+        """Rounds of the model before this session's first tree: those of the model that is continued, and the
+        constant's, which is a leaf where there are base margins."""
+        of_constant = int(self.columns.base_margin is not None)
+        return of_constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
+
+    @property
+    def first_tree(self) -> int:
+        """The number of this session's first tree among all of the model: by it rows and columns are drawn,
+        as if all were trained in one go."""
+        return self.constant_rounds - int(self.columns.base_margin is not None)
 
     @property
     def most_leaves(self) -> int:

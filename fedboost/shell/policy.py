@@ -13,7 +13,8 @@ fixed-point unit (or, for a unit so coarse that they are not, at most half of it
 split under min_child_weight w leaves at least 4 w or w rows on each side, counted over all parties. It cannot
 stop an aggregator that lies about the sums or the splits; it says nothing of a tree that does not split, of
 how many rows *this* site has in a leaf, nor of the bins of a histogram, in each of which a single row may
-lie. Row weights or a custom program leave nothing to rely on: with them the rule refuses.
+lie. Row weights, a custom program or a model that is continued, whose trees may part single rows, leave
+nothing to rely on: with them the rule refuses.
 """
 
 import select
@@ -161,6 +162,8 @@ class Policy(Frozen):
         if terms.sampling_method != "uniform":
             what = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
             raise _refusal(party, rule, f"{what}: no leaf is sure of it")
+        if terms.xgb_model is not None:
+            raise _refusal(party, rule, "xgb_model may begin with trees that part single rows")
         if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
             what = "program" if terms.program != "boosting" else "objective"
             raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
@@ -214,6 +217,7 @@ def summary(terms: Terms) -> str:
         "model": shown(terms.objective)
         + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
         + f", {terms.rounds} rounds of depth {terms.max_depth}"
+        + (f" after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"

@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.loss import Logistic
+from fedboost.gbdt.model import Booster
+from fedboost.protocol import earlier
 from fedboost.protocol.terms import Schema, Terms, nearest
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
@@ -55,6 +58,7 @@ ALONE = {
     "colsample_bytree": 0.5,
     "colsample_bylevel": 0.5,
     "colsample_bynode": 0.5,
+    "xgb_model": earlier.written(Booster(Logistic(), 0.5, ("a", "b", "c"), (), 1, ("c",)), None),
 }
 """Settings that do not go together with all of the above."""
 NEEDS_PLAIN = {"cut_points": "kll"}

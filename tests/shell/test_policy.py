@@ -13,6 +13,8 @@ from sites import terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt import kernels
+from fedboost.gbdt.model import Booster
+from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import read_model
@@ -180,6 +182,13 @@ def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objecti
 
 def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     rules = policy(min_rows_per_leaf=2)
+    columns = offered().columns
+    first = Booster(offered().loss, 0.5, columns.features, (), 1, tuple(columns.categorical))
+    again = offered(min_child_weight=9, xgb_model=earlier.written(first, columns))
+    assert accepted(policy(), again)
+    assert refused(rules, again) == (
+        "min_rows_per_leaf = 2, and xgb_model may begin with trees that part single rows"
+    )
     assert refused(rules, weighted(min_child_weight=1e300)) == (
         "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
     )
