@@ -8,7 +8,7 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 import math
 from collections.abc import Generator
 
-from fedboost.errors import ConfigError, CutShort
+from fedboost.errors import ConfigError, CutShort, Enough
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
@@ -56,7 +56,10 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         drawing = scales.drawing(terms, sizes)
-        tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+        try:
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+        except Enough:
+            break
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))

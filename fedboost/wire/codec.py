@@ -477,11 +477,12 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 class Wish(Enum):
     """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
-    the connection was lost, even to its failure; to stop it."""
+    the connection was lost, even to its failure; to stop it; to have its model after the round under way."""
 
     FOLLOW = 0
     RETURN = 1
     STOP = 2
+    FINISH = 3
 
 
 def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW) -> bytes:
