@@ -8,7 +8,7 @@ Refuses: unknown names (at the terms).
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -66,6 +66,8 @@ class Metric(Protocol):
 
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
+OF_PARTY = ":"
+"""Stands between a party's name and the set, or the metric, that is of its rows alone."""
 _GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
 _NDCG = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
@@ -403,14 +405,33 @@ def sums(
 
 
 def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
-    """Metric by name, those of another set than the first behind its own name. PeerError as `values`."""
+    """Metric by name, those of another set than the first behind its own name, those of a party behind the
+    party's; none of a party without such rows. PeerError as `values`."""
     out: dict[str, float] = {}
-    for number, rows in enumerate(sets):
+    for number, of in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]
+        party, colon, rows = of.rpartition(OF_PARTY)
+        if not part[0] and colon:
+            continue
         if not part[0] and number:
             raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
-        prefix = f"{rows}-" if number else ""
+        prefix = party + colon + ("" if rows == TRAIN else f"{rows}-")
         out |= {prefix + name: value for name, value in values(names, part, weight).items()}
+    return out
+
+
+def of_all(found: Mapping[str, float]) -> dict[str, float]:
+    """Of the metrics of a round those over the rows of all parties."""
+    return {name: value for name, value in found.items() if OF_PARTY not in name}
+
+
+def by_party(found: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Of the metrics of a round those of single parties: party to metric by name."""
+    out: dict[str, dict[str, float]] = {}
+    for of, value in found.items():
+        party, colon, name = of.rpartition(OF_PARTY)
+        if colon:
+            out.setdefault(party, {})[name] = value
     return out
 
 

@@ -71,8 +71,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
-    """What early stopping looks at, less being better: the last metric, of the last set of rows."""
-    name, value = [*found.items()][-1]
+    """What early stopping looks at, less being better: the last metric, of the last set of rows of all."""
+    name, value = [*metrics.of_all(found).items()][-1]
     if terms.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
     return -value if metrics.grows(terms.metrics[-1]) else value

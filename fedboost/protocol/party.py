@@ -73,9 +73,11 @@ class Shard:
 class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
-    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """read: gives the rows; called again if their values are wanted after they were binned."""
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
+        """read: gives the rows; called again if their values are wanted after they were binned; name: of this
+        party in the terms."""
         self.so_far = NOTHING_YET
+        self._name = name
         self._threads = Threads(nthread)
         self._read = read
         self._shard = shard = read()
@@ -434,11 +436,14 @@ class Party:
             loss = in_groups(self._loss, block.starts)
             return metrics.sums(query.metrics, loss, self._margins(block), label, weight, query.weight)
 
-        validation = self._validation
-        chosen = [
-            None if validation is None else validation == (of == metrics.VALIDATION) for of in query.sets
-        ]
-        sets = [self._sum(partial(sums, chosen=rows)) for rows in chosen]
+        validation, own, sets = self._validation, dict[str, Int64](), []
+        nothing = np.zeros(metrics.cells(query.metrics), np.int64)
+        for name in query.sets:
+            party, of_party, of = name.rpartition(metrics.OF_PARTY)
+            if of not in own:
+                chosen = None if validation is None else validation == (of == metrics.VALIDATION)
+                own[of] = self._sum(partial(sums, chosen=chosen))
+            sets.append(own[of] if not of_party or party == self._name else nothing)
         exponents = partial(self._exponents, self._loss)
         counted = [exponents] * query.exponents + [self._sizes] * query.sizes
         return np.concatenate([*sets, *map(self._sum, counted)])

@@ -66,6 +66,7 @@ class Policy(Frozen):
     decides too) or the digests of the terms that were approved;
     subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
     which rows are drawn learns single rows from sums over many draws;
+    party_metrics: whether metrics of this site's rows alone may be seen where masks hide its other sums;
     columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
     """
 
@@ -76,6 +77,7 @@ class Policy(Frozen):
     max_rounds: int = Field(default=100_000, ge=1)
     approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
     subsample: float = Field(default=1.0, gt=0, le=1)
+    party_metrics: bool = False
     columns: tuple[Name, ...] | None = None
 
     @field_validator("protections", "on_loss", "columns", mode="before")
@@ -130,6 +132,8 @@ class Policy(Frozen):
             if terms.sampling_method == "bootstrap":
                 drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
             raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
+        if terms.protection != "plain" and terms.party_metrics and not self.party_metrics:
+            raise _refusal(party, "party_metrics = false", "the terms have party_metrics = true")
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
         self._check_approval(terms, party, ask)
@@ -211,7 +215,8 @@ def summary(terms: Terms) -> str:
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
-        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
+        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}"
+        + (", but for its metrics" if terms.party_metrics and terms.protection != "plain" else ""),
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
         "model": shown(terms.objective)

@@ -35,6 +35,7 @@ OTHER = {
     "scale_pos_weight": 2.0,
     "base_score": 0.25,
     "eval_metric": ["auc"],
+    "party_metrics": True,
     "gradient_bits": 12,
     "protection": "plain",
     "colluding": 1,

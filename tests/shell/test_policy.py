@@ -141,6 +141,16 @@ def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
     )
 
 
+def test_party_metrics():
+    """A sum over the rows of one site is open, masks or not."""
+    open_ones = offered(party_metrics=True)
+    assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
+    assert accepted(policy(party_metrics=True), open_ones)
+    assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
+    assert "never this site's own numbers, but for its metrics\n" in summary(open_ones)
+    assert "but for" not in summary(offered())
+
+
 def test_max_rounds():
     assert accepted(policy(max_rounds=50), offered(rounds=50))
     assert refused(policy(max_rounds=50), offered(rounds=51)) == (
