@@ -25,6 +25,7 @@ from fedboost.gbdt.times import AcceleratedFailureTime
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
 METRIC_BITS = 32
+CALIBRATION_BINS = 15
 NUMBERS = ("reg:squarederror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
 RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
 """Objectives whose prediction is e**margin."""
@@ -182,6 +183,32 @@ def _furthest_apart(negatives: Float64, positives: Float64) -> float:
     return float(np.abs(apart).max())
 
 
+class Calibration:
+    """Expected calibration error (Guo and others, ICML 2017): how far the mean probability is from the share
+    of positives in each of 15 equal bins of the probability, weighed by the rows in it. So of each bin the
+    sum of probabilities less labels is enough; resolution 2**-32 a row."""
+
+    objectives = ("binary:logistic",)
+    cells = CALIBRATION_BINS
+    signed = True
+
+    def limit(self, weight: Scale) -> int:
+        return self._scale(weight).limit
+
+    def _scale(self, weight: Scale) -> Scale:
+        return Scale(weight.exponent, METRIC_BITS)
+
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        probability = kernels.sigmoids(margin)
+        of = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+        out = np.zeros(CALIBRATION_BINS, np.int64)
+        np.add.at(out, of, self._scale(weight).encode(weights * (probability - label)))
+        return out
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return self._scale(weight).decode(int(np.abs(total).sum())) / weights
+
+
 class MultiError:
     """Share of rows whose most probable class, the lowest of several, is another than theirs."""
 
@@ -326,6 +353,7 @@ METRICS: dict[str, Metric] = {
     "auc": Curve(_roc),
     "aucpr": Curve(_precision_recall),
     "ks": Curve(_furthest_apart),
+    "ece": Calibration(),
     "rmse": Mean(_squared, _UNBOUNDED, then=math.sqrt),
     "mae": Mean(_absolute, _UNBOUNDED),
     "mphe": Mean(_pseudo_huber, NUMBERS),
