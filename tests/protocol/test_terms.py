@@ -307,7 +307,8 @@ def test_terms_are_frozen():
         ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
         (
             {"eval_metric": "aucc"},
-            "unknown eval_metric 'aucc' (did you mean auc?); known: logloss, error, auc, aucpr, ks, ece, error@t",
+            "unknown eval_metric 'aucc' (did you mean auc?); "
+            "known: logloss, error, auc, aucpr, ks, ece, error@t",
         ),
         # combinations that cannot be trained
         (
