@@ -32,7 +32,8 @@ def written(booster: Booster, columns: "Schema | None") -> str:
     """A model as terms hold it; columns: those it was trained on, if they are known. ConfigError if it is too
     long."""
     said = {} if columns is None else columns.model_dump(mode="json", include={*_MEANINGS})
-    rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
+    with np.errstate(over="ignore"):  # an infinite one is refused when the text is read
+        rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
     text = rounded.to_xgboost({_COLUMNS: json.dumps(said, separators=(",", ":"))} if said else {})
     _check_length(text)
     return text
@@ -70,10 +71,12 @@ def _said(text: str) -> Mapping[str, Any] | None:
     """What the model's numbers stand for, if it says so."""
     said = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:
-        found = None if said is None else {name: json.loads(said)[name] for name in _MEANINGS}
+        found = {} if said is None else {name: json.loads(said)[name] for name in _MEANINGS}
+        if found and not isinstance(found["categorical"], dict):
+            raise TypeError("levels that are no table")
     except (LookupError, TypeError, ValueError, RecursionError):
         raise ConfigError(f"xgb_model: its attribute {_COLUMNS} is not as fedboost writes it") from None
-    return found
+    return found or None
 
 
 def _of_model(booster: Booster, terms: "Terms") -> str:
@@ -112,7 +115,7 @@ def _of_columns(booster: Booster, said: Mapping[str, Any] | None, terms: "Terms"
     if said is None:
         return ""
     for name, levels in columns["categorical"].items():
-        if dict(said["categorical"]).get(name) != levels:
+        if said["categorical"].get(name) != levels:
             return f"the levels of {name!r} are not those of the terms, in their order"
     for name in ("positive", "classes"):
         if said[name] != columns[name]:

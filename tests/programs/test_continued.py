@@ -78,6 +78,16 @@ def test_a_model_is_continued_on_rows_it_has_not_seen():
     assert np.mean((one.booster.predict(X) > 0.5) != y) < before
 
 
+def test_a_model_without_a_residual_is_continued():
+    """It has nothing more to learn, which is no reason to refuse in the middle of a training either."""
+    X = np.arange(64, dtype=np.float32).reshape(-1, 1) % 4
+    y, parts = X[:, 0] * 8, randomly(64, 3)
+    own = {"objective": "reg:squarederror", "learning_rate": 1.0, "reg_lambda": 0.0, "max_depth": 2}
+    session = continued(X, y, parts, then=parts, rounds=0, **own)
+    assert session.history[-1].metrics["rmse"] == 0.0
+    assert session.booster.to_xgboost() == model_of(X, y, one_party(64), **own, **WHOLE)
+
+
 def test_a_model_of_xgboost_is_continued():
     X, y, _, settings = setting_of("logistic")
     rows = xgboost.DMatrix(X, y, feature_names=[f"f{i}" for i in range(X.shape[1])])
@@ -172,6 +182,7 @@ def test_classes_and_levels_must_stand_for_the_same():
         lambda text: "{}",
         lambda text: text.replace("fedboost.columns", "fedboost.other"),
         lambda text: text.replace('\\"classes\\"', '\\"klasses\\"'),
+        lambda text: re.sub(r'\\"categorical\\":\{.*?\}', r'\\"categorical\\":7', text),
     ],
 )
 def test_another_text_than_fedboost_writes_is_refused(change):
