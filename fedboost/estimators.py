@@ -103,6 +103,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         huber_slope: float | None = None,
         quantile_alpha: float | None = None,
         eval_metric: str | Sequence[str] | None = None,
+        party_metrics: bool = False,
         validation_fraction: float = 0.0,
         early_stopping_rounds: int | None = None,
         cut_points: str = "grid",
@@ -144,6 +145,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.huber_slope = huber_slope
         self.quantile_alpha = quantile_alpha
         self.eval_metric = eval_metric
+        self.party_metrics = party_metrics
         self.validation_fraction = validation_fraction
         self.early_stopping_rounds = early_stopping_rounds
         self.cut_points = cut_points
