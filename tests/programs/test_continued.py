@@ -15,7 +15,10 @@ from fedboost.protocol import earlier
 from fedboost.protocol.queries import RESIDUAL_TURNS
 
 PARTS = randomly(ROWS, 3, seed=3)
-DRAWS = "rows drawn", "rows drawn, classes", "forests, classes", "columns drawn, levels", "rows held out"
+DRAWS = (
+    *("rows drawn", "rows drawn, classes", "forests, classes", "columns drawn, levels", "rows held out"),
+    *("rows drawn by gradients", "rows drawn by gradients, number", "bootstrap", "bootstrap, medians"),
+)
 KINDS = (
     *("logistic", "logistic, weights", "squared error, weights", "classes", "counts, weights", "slopes"),
     *("medians, weights", "quantiles", "amounts or nothing", "levels, weights, penalties", *DRAWS),
