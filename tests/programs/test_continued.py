@@ -21,7 +21,7 @@ DRAWS = (
 )
 KINDS = (
     *("logistic", "logistic, weights", "squared error, weights", "classes", "counts, weights", "slopes"),
-    *("medians, weights", "quantiles", "amounts or nothing", "levels, weights, penalties", *DRAWS),
+    *("medians, weights", "quantiles", "amounts or nothing", "levels, weights, penalties", "times", *DRAWS),
 )
 """Of the settings of test_boosting: of each objective one, and of what depends on the number of the tree."""
 PART, WHOLE = {"rounds": 3}, {"rounds": 6}
