@@ -19,7 +19,7 @@ import numpy as np
 from inprocess import randomly, run, shard_of, sites_of, terms_of
 
 from fedboost.programs import boosting
-from fedboost.protocol import journal, queries
+from fedboost.protocol import earlier, journal, queries
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
 from fedboost.protocol.messages import Leave
 from fedboost.protocol.party import Party
@@ -32,6 +32,8 @@ MOST_STEPS = 20_000
 STEPS_OF_FAULTS = 400
 REFRESHED = 1_000_000
 """From this seed on leaves are refreshed: reg:absoluteerror, which asks for residuals."""
+CONTINUED = 2_000_000
+"""From this seed on a model is continued."""
 
 
 @lru_cache
@@ -48,22 +50,32 @@ SMALL = {"rounds": 3, "max_depth": 2, "max_bin": 8}
 
 
 @lru_cache
-def consortium(parties, protection, on_loss, votes, objective):
+def earlier_model(objective):
+    """The settings that continue a model of one round."""
+    X, y = rows(objective)
+    session = run(X, y, randomly(ROWS, 3), objective=objective, **{**SMALL, "rounds": 1})
+    return {"xgb_model": earlier.written(session.booster, session.terms.columns)}
+
+
+@lru_cache
+def consortium(parties, protection, on_loss, votes, objective, continued):
     """Terms, and a place for each party to run at."""
     X, y = rows(objective)
     times = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
     own = {"vote_top_k": votes, "objective": objective, **times, **SMALL}
+    own |= earlier_model(objective) if continued else {}
     terms = terms_of(X, parties, protection=protection, on_loss=on_loss, **own)
     parts = zip(terms.parties, randomly(ROWS, parties), strict=True)
     return terms, sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts})
 
 
 @lru_cache
-def fault_free(parties, votes, objective):
+def fault_free(parties, votes, objective, continued):
     """The model without any fault: the same for every protection, and for every number of parties if none
     vote."""
     X, y = rows(objective)
     settings = {"vote_top_k": votes, "objective": objective, **SMALL}
+    settings |= earlier_model(objective) if continued else {}
     return run(X, y, randomly(ROWS, parties), **settings).booster.to_xgboost()
 
 
@@ -87,12 +99,13 @@ class World:
         parties = self.draw.choice([3, 3, 4, 5])
         protection = self.draw.choice(["plain", "masked"])
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
-        objective = "reg:absoluteerror" if seed >= REFRESHED else "binary:logistic"
+        objective = "reg:absoluteerror" if CONTINUED > seed >= REFRESHED else "binary:logistic"
         if objective == "reg:absoluteerror" and on_loss == "shrink":
             on_loss = "wait"  # signs would show the difference of two rosters
         if on_loss == "shrink" and parties == 3:
             parties = 4  # three masked ones cannot shrink
-        self.terms, self.sites = consortium(parties, protection, on_loss, int(seed % 4 == 3), objective)
+        kind = int(seed % 4 == 3), objective, seed >= CONTINUED
+        self.terms, self.sites = consortium(parties, protection, on_loss, *kind)
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1
         self.eager = self.draw.choice([1.0, 10.0])
@@ -269,7 +282,8 @@ def play(seed):
     if session.state == "done":
         assert error is None
         if whole:
-            due = fault_free(len(world.terms.parties), world.terms.vote_top_k, world.terms.objective)
+            votes, continued = world.terms.vote_top_k, world.terms.xgb_model is not None
+            due = fault_free(len(world.terms.parties), votes, world.terms.objective, continued)
             assert model == due, f"seed {seed}: another model"
         else:
             assert world.terms.on_loss == "shrink"

@@ -103,6 +103,9 @@ def run(
     validation=None,
     base_margin=None,
     group=None,
+    callbacks=(),
+    record=lambda record: None,
+    past=(),
     **settings,
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
@@ -113,7 +116,7 @@ def run(
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
     ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
-    aggregator = AggregatorSession("s", terms, program)
+    aggregator = AggregatorSession("s", terms, program, record, past, callbacks=callbacks)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)

@@ -15,6 +15,7 @@ from string import hexdigits
 from fedboost.cli.show import print_json, size
 from fedboost.errors import ConfigError, printable
 from fedboost.protocol.queries import (
+    BY_PARTY,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -39,6 +40,7 @@ IN_WORDS = {
     VoteQuery.__name__: "which columns part groups of rows best: votes",
     ResidualQuery.__name__: "how far off labels are, by groups of rows",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
+    BY_PARTY: "error of the model: of all rows, of this site's",
     "help to open the sum": "help to open a sum: keys, no data",
 }
 """What a release says, by its `what`."""
@@ -167,6 +169,8 @@ def _print_session(session: Session) -> None:
         return
     for protection in session.protections:
         seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
+        if protection != "plain" and BY_PARTY in session.answers:
+            seen += ", but for its metrics"
         _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
     _print_answers(session)
     smallest = min((release.roster for release in session.releases), key=len, default=())

@@ -44,7 +44,7 @@ from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
 from fedboost.protocol import meeting, queries
-from fedboost.protocol.course import Course, Program, Round
+from fedboost.protocol.course import Callback, Course, Program, Round
 from fedboost.protocol.journal import Record
 from fedboost.protocol.meeting import Trust, session_digest
 from fedboost.protocol.messages import (
@@ -92,7 +92,7 @@ class Gone:
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign."""
+    signatures are checked, where parties sign; `callbacks` may end the training."""
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class AggregatorSession:
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
+        callbacks: Iterable[Callback] = (),
     ) -> None:
         self.name = name
         self.terms = terms
@@ -110,7 +111,7 @@ class AggregatorSession:
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the signatures are bound to, once there are any."""
-        self.course = Course(terms, program, record, past)
+        self.course = Course(terms, program, record, past, callbacks)
         """What of the session outlives the process."""
         self._trust = trust
         self._helped = bool(self.course.attempt)
@@ -202,6 +203,10 @@ class AggregatorSession:
         except FedboostError as error:
             return self._fail(f"turn {self.turn}: {error}")
         return []
+
+    def finish(self) -> None:
+        """End the training with the round under way: the model is that of the rounds so far."""
+        self.course.enough = True
 
     @property
     def roster(self) -> tuple[str, ...]:

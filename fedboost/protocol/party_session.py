@@ -162,7 +162,7 @@ class PartySession:
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
-        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread)
+        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, self._site.name)
         self._terms = terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
@@ -215,7 +215,7 @@ class PartySession:
         tag = tag_of(ask, self._transcript)
         parts, size, note = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, type(ask.query).__name__, ask.query.cells, size + len(note))
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note))
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:

@@ -3,7 +3,7 @@
 import collections
 
 import pytest
-from faults import REFRESHED, play
+from faults import CONTINUED, REFRESHED, play
 
 SEEDS = 2000
 BATCHES = 20
@@ -22,7 +22,9 @@ def test_seeds(batch):
     assert sum(outcome.model is not None for outcome in outcomes) > size // 2
 
 
-@pytest.mark.parametrize("seed", [*range(40), *ONCE_FAILED, *range(REFRESHED, REFRESHED + 40)])
+@pytest.mark.parametrize(
+    "seed", [*range(40), *ONCE_FAILED, *range(REFRESHED, REFRESHED + 40), *range(CONTINUED, CONTINUED + 20)]
+)
 def test_a_seed(seed):
     play(seed)
 
