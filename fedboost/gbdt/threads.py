@@ -55,6 +55,6 @@ class Threads:
 ONE = Threads(1)
 
 
-def blocks(rows: int, most: int = BLOCK) -> list[slice]:
+def blocks(rows: int) -> list[slice]:
     """So many rows in blocks; no rows are one empty block."""
-    return [slice(start, min(start + most, rows)) for start in range(0, max(rows, 1), most)]
+    return [slice(start, min(start + BLOCK, rows)) for start in range(0, max(rows, 1), BLOCK)]

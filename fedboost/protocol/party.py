@@ -146,7 +146,9 @@ class Party:
         if earlier is None:
             return
         columns = self.columns
-        for rows in blocks(self.rows, _VALUES // len(columns) + 1):
+        step = _VALUES // len(columns) + 1
+        for start in range(0, self.rows, step):
+            rows = slice(start, start + step)
             features = np.column_stack([column[rows] for column in columns])
             self._margin[:, rows] = earlier.margins(features, None if base is None else base[rows])
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import xgboost
 from inprocess import model_of, one_party, randomly, run, terms_of
-from test_boosting import BASED, LEVELS, ROWS, SETTINGS, based, setting_of
+from test_boosting import BASED, LEVELS, ROWS, SETTINGS, based, parts_of, setting_of
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.model import Booster
@@ -21,7 +21,15 @@ DRAWS = (
 )
 KINDS = (
     *("logistic", "logistic, weights", "squared error, weights", "classes", "counts, weights", "slopes"),
-    *("medians, weights", "quantiles", "amounts or nothing", "levels, weights, penalties", "times", *DRAWS),
+    *(
+        "medians, weights",
+        "quantiles",
+        "amounts or nothing",
+        "levels, weights, penalties",
+        "times",
+        "ranked by ndcg",
+        *DRAWS,
+    ),
 )
 """Of the settings of test_boosting: of each objective one, and of what depends on the number of the tree."""
 PART, WHOLE = {"rounds": 3}, {"rounds": 6}
@@ -45,7 +53,8 @@ def test_five_rounds_and_five_more_are_ten(name):
     X, y, weight, settings = setting_of(name)
     whole = model_of(X, y, one_party(ROWS), weight, **{**settings, **WHOLE})
     pooled = continued(X, y, one_party(ROWS), weight, then=one_party(ROWS), **settings)
-    federated = continued(X, y, PARTS, weight, **settings)
+    parts = parts_of(name, "3 at random")
+    federated = continued(X, y, parts, weight, then=parts, **settings)
     assert pooled.booster.to_xgboost() == whole
     assert federated.booster.to_xgboost() == whole
     assert [done.round for done in federated.history] == [0, 1, 2]
