@@ -60,5 +60,10 @@ class CutShort(FedboostError):
     """Thrown into a program in the place of a sum that will not come: the tree ends where it stands."""
 
 
+class Enough(FedboostError):
+    """Thrown into a program after a round, in the place of what it asks next: the model is that of the rounds
+    so far."""
+
+
 class SessionFailed(FedboostError):
     """The session ended without a model; the message names the site and the cause."""

@@ -19,9 +19,11 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.gbdt.bins import Float32
 from fedboost.gbdt.lambdarank import RANKINGS
+from fedboost.protocol.course import Callback
 from fedboost.protocol.terms import Terms
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_features, split_by_site
+from fedboost.shell.earlier import text_of
 from fedboost.shell.simulation import simulate
 
 try:
@@ -101,6 +103,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         huber_slope: float | None = None,
         quantile_alpha: float | None = None,
         eval_metric: str | Sequence[str] | None = None,
+        party_metrics: bool = False,
         validation_fraction: float = 0.0,
         early_stopping_rounds: int | None = None,
         cut_points: str = "grid",
@@ -110,6 +113,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         colluding: int | None = None,
         allow_two_parties: bool = False,
         n_jobs: int | None = None,
+        callbacks: Sequence[Callback] | None = None,
     ) -> None:
         self.n_estimators = n_estimators
         self.max_depth = max_depth
@@ -141,6 +145,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.huber_slope = huber_slope
         self.quantile_alpha = quantile_alpha
         self.eval_metric = eval_metric
+        self.party_metrics = party_metrics
         self.validation_fraction = validation_fraction
         self.early_stopping_rounds = early_stopping_rounds
         self.cut_points = cut_points
@@ -150,6 +155,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         self.colluding = colluding
         self.allow_two_parties = allow_two_parties
         self.n_jobs = n_jobs
+        self.callbacks = callbacks
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -199,14 +205,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             if not isinstance(named, pa.Table):
                 raise ConfigError("sites must be the name of each row's site, [rows]")
             parties = split_by_site(table.append_column(site_name, named.column(0)), site_name)
-        result = simulate(terms, parties, nthread=effective_n_jobs(self.n_jobs))
+        nthread = effective_n_jobs(self.n_jobs)
+        result = simulate(terms, parties, nthread=nthread, callbacks=self.callbacks or ())
         self.model_, self.history_, self.traffic_ = result.model, result.history, result.traffic
         return self
 
     def _settings(self) -> dict[str, Any]:
         """The parameters as the terms have them."""
         given = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
-        del given["n_jobs"]
+        del given["n_jobs"], given["callbacks"]
         if isinstance(self.random_state, np.random.RandomState):
             given["seed"] = self.random_state.randint(1 << 31)
         # Searches over parameters draw numpy's numbers.
@@ -266,16 +273,19 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
     the model it would have. `fedboost.connect` is for sites that keep their rows.
     Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
     threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
-    which makes the same model with more work.
+    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
 
     classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
     scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`.
     """
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None, xgb_model: Any = None
+    ) -> Self:
         """Train. X: numbers [rows, features], NaN for what is missing, or a pandas DataFrame, whose columns
         of text and categories are categorical features; y: [rows]; sites: the name of each row's site, [rows]
-        (one site unless given); sample_weight: [rows], not below 0."""
+        (one site unless given); sample_weight: [rows], not below 0; xgb_model: a Model to continue, such as
+        the model_ of an estimator, or the path of its file."""
         rows = self._checked(X, y, sample_weight, numbers=False)
         check_classification_targets(rows.label)
         self.classes_, codes = np.unique(rows.label, return_inverse=True)
@@ -292,7 +302,8 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             )
         of_label = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
         label = pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
-        return self._fit(rows, label, {"objective": objective, "columns": of_label}, sites)
+        follows = {"objective": objective, "columns": of_label, "xgb_model": text_of(xgb_model)}
+        return self._fit(rows, label, follows, sites)
 
     def predict_proba(self, X: Any) -> Float64:
         """The probability of each of `classes_`: float64 [rows, classes]."""
@@ -313,7 +324,9 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
     attributes it has, but for classes_.
     """
 
-    def fit(self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None) -> Self:
+    def fit(
+        self, X: Any, y: Any, sites: Any = None, sample_weight: Any = None, xgb_model: Any = None
+    ) -> Self:
         """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
         rows = self._checked(X, y, sample_weight, numbers=True)
         objective = self.objective or "reg:squarederror"
@@ -325,7 +338,8 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
             raise ConfigError(
                 f"FederatedRegressor: objective {objective!r} is for groups of rows: use fedboost.simulate"
             )
-        return self._fit(rows, pa.array(rows.label.astype(np.float64)), {"objective": objective}, sites)
+        follows = {"objective": objective, "xgb_model": text_of(xgb_model)}
+        return self._fit(rows, pa.array(rows.label.astype(np.float64)), follows, sites)
 
     def predict(self, X: Any) -> Float64:
         """The prediction of each row: float64 [rows]."""

@@ -7,19 +7,20 @@ Refuses: tables without the label, settings that do not exist.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ValidationError
+from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.installed import check_objective
 from fedboost.protocol import terms
-from fedboost.shell.config import read_toml
+from fedboost.shell.config import read_settings
 from fedboost.shell.data import as_table
 from fedboost.shell.draft import draft_schema
+from fedboost.shell.earlier import text_of
 
 __all__ = ["Terms", "check_objective"]
 
 
 class Terms(terms.Terms):
-    """What every party agrees to for one session."""
+    """What every party agrees to for one session. xgb_model: a Model to continue, or the path of its file."""
 
     if not TYPE_CHECKING:  # type checkers derive it from the fields
 
@@ -29,10 +30,15 @@ class Terms(terms.Terms):
             except ValidationError as error:
                 raise terms.first_fault(type(self), error, "terms") from None
 
+    @field_validator("xgb_model", mode="before")
+    @classmethod
+    def _model_or_path(cls, value: object) -> object:
+        return text_of(value)
+
     @classmethod
     def load(cls, path: Path | str) -> "Terms":
         """The terms in a TOML file."""
-        return cls.read(read_toml(Path(path)), str(path))
+        return cls.read(read_settings(Path(path)), str(path))
 
     @classmethod
     def draft(

@@ -22,7 +22,7 @@ from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
 from fedboost.privacy.protection import Tag
 from fedboost.programs import boosting, private
-from fedboost.protocol import journal, queries
+from fedboost.protocol import earlier, journal, queries
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
 from fedboost.protocol.ledger import MemoryLedger, Spending
 from fedboost.protocol.messages import Leave
@@ -36,7 +36,9 @@ MOST_STEPS = 20_000
 STEPS_OF_FAULTS = 400
 REFRESHED = 1_000_000
 """From this seed on leaves are refreshed: reg:absoluteerror, which asks for residuals."""
-NOISY = 2_000_000
+CONTINUED = 2_000_000
+"""From this seed on a model is continued."""
+NOISY = 3_000_000
 """From this seed on answers get noise. The secrets it is drawn from are the same whenever a site is made, so
 that faults change nothing of it either."""
 
@@ -63,11 +65,20 @@ def noise_of(protection, seed):
 
 
 @lru_cache
-def consortium(parties, protection, on_loss, votes, objective, noisy):
+def earlier_model(objective):
+    """The settings that continue a model of one round."""
+    X, y = rows(objective)
+    session = run(X, y, randomly(ROWS, 3), objective=objective, **{**SMALL, "rounds": 1})
+    return {"xgb_model": earlier.written(session.booster, session.terms.columns)}
+
+
+@lru_cache
+def consortium(parties, protection, on_loss, votes, objective, continued, noisy):
     """Terms, and a place for each party to run at."""
     X, y = rows(objective)
     times = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
     own = {"vote_top_k": votes, "objective": objective, **times, **SMALL}
+    own |= earlier_model(objective) if continued else {}
     own |= {} if noisy is None else noise_of(protection, noisy)
     terms = terms_of(X, parties, protection=protection, on_loss=on_loss, **own)
     parts = zip(terms.parties, randomly(ROWS, parties), strict=True)
@@ -75,11 +86,12 @@ def consortium(parties, protection, on_loss, votes, objective, noisy):
 
 
 @lru_cache
-def fault_free(parties, votes, objective):
+def fault_free(parties, votes, objective, continued):
     """The model without any fault: the same for every protection, and for every number of parties if none
     vote."""
     X, y = rows(objective)
     settings = {"vote_top_k": votes, "objective": objective, **SMALL}
+    settings |= earlier_model(objective) if continued else {}
     return run(X, y, randomly(ROWS, parties), **settings).booster.to_xgboost()
 
 
@@ -112,7 +124,7 @@ class World:
         parties = self.draw.choice([3, 3, 4, 5])
         protection = self.draw.choice(["plain", "masked"])
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
-        objective = "reg:absoluteerror" if REFRESHED <= seed < NOISY else "binary:logistic"
+        objective = "reg:absoluteerror" if REFRESHED <= seed < CONTINUED else "binary:logistic"
         if objective == "reg:absoluteerror" and on_loss == "shrink":
             on_loss = "wait"  # signs would show the difference of two rosters
         if on_loss == "shrink" and parties == 3:
@@ -121,7 +133,8 @@ class World:
         if self.noisy and on_loss == "shrink":
             on_loss = "stop"
         votes, noisy = int(seed % 4 == 3 and not self.noisy), seed % 2 if self.noisy else None
-        self.terms, sites = consortium(parties, protection, on_loss, votes, objective, noisy)
+        kind = votes, objective, CONTINUED <= seed < NOISY, noisy
+        self.terms, sites = consortium(parties, protection, on_loss, *kind)
         self.ledgers = {name: MemoryLedger(bytes) for name in sites}
         self.sites = {name: replace(site, ledger=self.ledgers[name]) for name, site in sites.items()}
         self.encoded = self.draw.random() < 0.2
@@ -318,7 +331,8 @@ def play(seed):
             assert whole
             assert model == fault_free_with_noise(world.terms), f"seed {seed}: another model"
         elif whole:
-            due = fault_free(len(world.terms.parties), world.terms.vote_top_k, world.terms.objective)
+            votes, continued = world.terms.vote_top_k, world.terms.xgb_model is not None
+            due = fault_free(len(world.terms.parties), votes, world.terms.objective, continued)
             assert model == due, f"seed {seed}: another model"
         else:
             assert world.terms.on_loss == "shrink"

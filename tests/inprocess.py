@@ -124,6 +124,9 @@ def run(
     base_margin=None,
     group=None,
     ledger=None,
+    callbacks=(),
+    record=lambda record: None,
+    past=(),
     **settings,
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
@@ -133,13 +136,14 @@ def run(
     terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
-    return session_of(terms, sites_of(terms, shards, ledger), program, delivery, spoil)
+    sites, kept = sites_of(terms, shards, ledger), {"record": record, "past": past, "callbacks": callbacks}
+    return session_of(terms, sites, program, delivery, spoil, **kept)
 
 
-def session_of(terms, sites, program=boosting, delivery=0, spoil=None):
+def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):
     """As `run`, of parties at these places."""
     ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, program, draw=os.urandom)
+    aggregator = AggregatorSession("s", terms, program, draw=os.urandom, **kept)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)

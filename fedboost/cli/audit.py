@@ -17,6 +17,7 @@ from fedboost.cli.show import print_json, size
 from fedboost.errors import ConfigError, printable
 from fedboost.privacy.accounting import epsilon_of
 from fedboost.protocol.queries import (
+    BY_PARTY,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -45,6 +46,7 @@ IN_WORDS = {
     SumsQuery.__name__: "sums over the rows in each leaf of a tree",
     ResidualQuery.__name__: "how far off labels are, by groups of rows",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
+    BY_PARTY: "error of the model: of all rows, of this site's",
     "help to open the sum": "help to open a sum: keys, no data",
 }
 """What a release says, by its `what`."""
@@ -188,6 +190,8 @@ def _print_session(session: Session) -> None:
         _line("with noise", f"of epsilon {terms.epsilon:g} at delta {terms.delta:g}, as agreed")
     for protection in session.protections:
         seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
+        if protection != "plain" and BY_PARTY in session.answers:
+            seen += ", but for its metrics"
         _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
     _print_answers(session)
     if session.epsilon is not None and session.cost is not None:

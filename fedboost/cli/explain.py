@@ -1,4 +1,5 @@
-"""`fedboost explain`: what a model goes by, one of its trees, and what each feature adds for each row."""
+"""`fedboost explain`: what a model goes by, one of its trees, what each feature adds for each row, and what
+predictions are by the values of one feature."""
 
 import csv
 import io
@@ -14,24 +15,40 @@ from fedboost.shell.data import read_table, to_base_margin, to_features
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
 
+_ONE_OF = ("--tree", "--shap", "--partial-dependence")
 BIAS = "bias"
 CLASS = "class"
+PREDICTION = "prediction"
 
 
 def run_explain(
-    model_file: Path, tree: int | None, svg: Path | None, shap: Path | None, out: Path | None, as_json: bool
+    model_file: Path,
+    tree: int | None,
+    svg: Path | None,
+    shap: Path | None,
+    feature: str | None,
+    data: Path | None,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """`fedboost explain`."""
-    if shap is not None and tree is not None:
-        raise ConfigError("give --tree or --shap, not both")
+    given = [name for name, one in zip(_ONE_OF, (tree, shap, feature), strict=True) if one is not None]
+    if len(given) > 1:
+        raise ConfigError(f"give {' or '.join(given)}, not both")
+    if (feature is None) != (data is None):
+        raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
     if svg is not None and tree is None:
         raise ConfigError("--svg draws one tree; say which, such as --tree 0")
-    if out is not None and shap is None:
-        raise ConfigError("--out is for the CSV of --shap DATA; a picture goes to the file of --svg")
-    if as_json and (shap is not None or tree is not None):
-        raise ConfigError("--json prints the importances; leave it out with --tree and --shap")
+    if out is not None and shap is None and feature is None:
+        raise ConfigError(
+            "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
+        )
+    if as_json and given:
+        raise ConfigError(f"--json prints the importances; leave it out with {given[0]}")
     if shap is not None:
         _shap(model_file, shap, out)
+    elif feature is not None and data is not None:
+        _partial_dependence(model_file, feature, data, out)
     elif tree is not None:
         _tree(model_file, tree, svg)
     else:
@@ -86,4 +103,19 @@ def _shap(model_file: Path, data: Path, out: Path | None) -> None:
     for row in values:
         for name, of_class in zip(classes, np.atleast_2d(row).tolist(), strict=True):
             lines.writerow([*name, *of_class])
+    write(text.getvalue(), out)
+
+
+def _partial_dependence(model_file: Path, feature: str, data: Path, out: Path | None) -> None:
+    if out is not None:
+        check_writable(out, model_file, data)
+    model = Model.load(model_file)
+    table = read_table(data)
+    values, means = model.partial_dependence(table, feature)
+    notice_undeclared(table, model.terms.columns)
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow([feature, *(model.classes if means.ndim == 2 else [PREDICTION])])
+    for value, mean in zip(values, means, strict=True):
+        lines.writerow([value, *np.atleast_1d(mean).tolist()])
     write(text.getvalue(), out)

@@ -200,7 +200,8 @@ def predict(
 @app.command(
     epilog="Example: fedboost explain model.json\n\n"
     "Example: fedboost explain model.json --tree 0 --svg tree.svg\n\n"
-    "Example: fedboost explain model.json --shap new.csv --out shap.csv"
+    "Example: fedboost explain model.json --shap new.csv --out shap.csv\n\n"
+    "Example: fedboost explain model.json --partial-dependence age --data new.csv"
 )
 def explain(
     model: Annotated[Path, typer.Argument(help="A model file.", show_default=False)],
@@ -218,15 +219,28 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    partial_dependence: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FEATURE",
+            help="The mean prediction over the rows of --data by the values of this feature, as a CSV.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="File for the CSV of --shap.", show_default="standard output")
+        Path | None,
+        typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say which features a model goes by (gain, cover, weight), print or draw a tree, or explain rows."""
+    """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
+    how predictions depend on a feature."""
     from fedboost.cli.explain import run_explain
 
-    run_explain(model, tree, svg, shap, out, json)
+    run_explain(model, tree, svg, shap, partial_dependence, data, out, json)
 
 
 @app.command(

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import quoted
+from fedboost.gbdt import metrics
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.shell.data import undeclared
 from fedboost.shell.model import Model
@@ -74,8 +75,8 @@ def size(count: float) -> str:
 
 
 def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
-    """The metrics of a row of the history."""
-    return {name: value for name, value in row.items() if name not in ACCOUNTED}
+    """The metrics of a row of the history, over the rows of all parties."""
+    return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
 
 
 @contextmanager
@@ -90,16 +91,16 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
     def told(row: Row) -> tuple[str, str]:
         nonlocal so_far
         so_far += row["bytes"]
-        metrics = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
-        return printable(metrics), size(so_far)
+        figures = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
+        return printable(figures), size(so_far)
 
     if not sys.stdout.isatty():
 
         def tell(row: Row) -> None:
-            metrics, total = told(row)
+            figures, total = told(row)
             done = int(row["round"]) + 1
             if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-                print(f"round {done}/{terms.rounds} {metrics} {total}", flush=True)
+                print(f"round {done}/{terms.rounds} {figures} {total}", flush=True)
 
         yield tell
         return
@@ -117,14 +118,32 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
     task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
 
     def draw(row: Row) -> None:
-        metrics, total = told(row)
+        figures, total = told(row)
         bar.start()  # not before there is something to show
-        bar.update(task, advance=1, metric=metrics, bytes=total)
+        bar.update(task, advance=1, metric=figures, bytes=total)
 
     try:
         yield draw
     finally:
         bar.stop()
+
+
+def print_party_metrics(row: Mapping[str, float]) -> None:
+    """Metrics of each party's rows alone, if there are any in a row of the history."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    found = metrics.by_party(row)
+    names = list(dict.fromkeys(name for of in found.values() for name in of))
+    table = Table("party", *names, box=None, pad_edge=False)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for party, of in found.items():
+        told = (f"{of[name]:.5f}" if name in of else "" for name in names)
+        table.add_row(Text(printable(party)), *told)
+    if found:
+        Console().print(table)
 
 
 def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int) -> None:

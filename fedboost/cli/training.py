@@ -16,6 +16,7 @@ from fedboost.cli.show import (
     notice,
     notice_undeclared,
     print_json,
+    print_party_metrics,
     print_traffic,
     printable,
     progress,
@@ -23,6 +24,7 @@ from fedboost.cli.show import (
     size,
 )
 from fedboost.errors import ConfigError
+from fedboost.gbdt.metrics import by_party
 from fedboost.shell.analyst import connect
 from fedboost.shell.config import check_address, read_terms
 from fedboost.shell.data import read_table
@@ -103,7 +105,8 @@ def _save(model: Model, out: Path) -> None:
 def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
     if out is not None:
         _save(model, out)
-    last = metrics_of(model.rounds[model.kept - 1]) if model.rounds else {}
+    end = model.rounds[model.kept - 1] if model.rounds else {}
+    last, of_parties = metrics_of(end), by_party(end)
     if as_json:
         print_json(
             event="done",
@@ -113,6 +116,7 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
             protection=model.protection,
             signed_by=list(model.attestations),
             metrics=last,
+            **({"party_metrics": of_parties} if of_parties else {}),
             traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
         )
         return
@@ -121,6 +125,7 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
     print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
     if model.kept < len(model.rounds):
         print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
+    print_party_metrics(end)
     print_traffic(traffic, len(model.rounds))
     print(signatures(model))
     for line in absences(model):

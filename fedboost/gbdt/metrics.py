@@ -8,7 +8,7 @@ Refuses: unknown names (at the terms).
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,7 @@ from fedboost.gbdt.times import AcceleratedFailureTime
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
 METRIC_BITS = 32
+CALIBRATION_BINS = 15
 NUMBERS = ("reg:squarederror", "reg:pseudohubererror", "reg:absoluteerror", "reg:quantileerror")
 RATES = ("count:poisson", "reg:gamma", "reg:tweedie")
 """Objectives whose prediction is e**margin."""
@@ -66,6 +67,8 @@ class Metric(Protocol):
 
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
+OF_PARTY = ":"
+"""Stands between a party's name and the set, or the metric, that is of its rows alone."""
 _GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
 _NDCG = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
@@ -178,6 +181,32 @@ def _furthest_apart(negatives: Float64, positives: Float64) -> float:
     """The Kolmogorov-Smirnov distance of the scores of the two classes."""
     apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
     return float(np.abs(apart).max())
+
+
+class Calibration:
+    """Expected calibration error (Guo and others, ICML 2017): how far the mean probability is from the share
+    of positives in each of 15 equal bins of the probability, weighed by the rows in it. So of each bin the
+    sum of probabilities less labels is enough; resolution 2**-32 a row."""
+
+    objectives = ("binary:logistic",)
+    cells = CALIBRATION_BINS
+    signed = True
+
+    def limit(self, weight: Scale) -> int:
+        return self._scale(weight).limit
+
+    def _scale(self, weight: Scale) -> Scale:
+        return Scale(weight.exponent, METRIC_BITS)
+
+    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+        probability = kernels.sigmoids(margin)
+        of = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+        out = np.zeros(CALIBRATION_BINS, np.int64)
+        np.add.at(out, of, self._scale(weight).encode(weights * (probability - label)))
+        return out
+
+    def value(self, total: Int64, weights: float, weight: Scale) -> float:
+        return self._scale(weight).decode(int(np.abs(total).sum())) / weights
 
 
 class MultiError:
@@ -324,6 +353,7 @@ METRICS: dict[str, Metric] = {
     "auc": Curve(_roc),
     "aucpr": Curve(_precision_recall),
     "ks": Curve(_furthest_apart),
+    "ece": Calibration(),
     "rmse": Mean(_squared, _UNBOUNDED, then=math.sqrt),
     "mae": Mean(_absolute, _UNBOUNDED),
     "mphe": Mean(_pseudo_huber, NUMBERS),
@@ -403,14 +433,33 @@ def sums(
 
 
 def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
-    """Metric by name, those of another set than the first behind its own name. PeerError as `values`."""
+    """Metric by name, those of another set than the first behind its own name, those of a party behind the
+    party's; none of a party without such rows. PeerError as `values`."""
     out: dict[str, float] = {}
-    for number, rows in enumerate(sets):
+    for number, of in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]
+        party, colon, rows = of.rpartition(OF_PARTY)
+        if not part[0] and colon:
+            continue
         if not part[0] and number:
             raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
-        prefix = f"{rows}-" if number else ""
+        prefix = party + colon + ("" if rows == TRAIN else f"{rows}-")
         out |= {prefix + name: value for name, value in values(names, part, weight).items()}
+    return out
+
+
+def of_all(found: Mapping[str, float]) -> dict[str, float]:
+    """Of the metrics of a round those over the rows of all parties."""
+    return {name: value for name, value in found.items() if OF_PARTY not in name}
+
+
+def by_party(found: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Of the metrics of a round those of single parties: party to metric by name."""
+    out: dict[str, dict[str, float]] = {}
+    for of, value in found.items():
+        party, colon, name = of.rpartition(OF_PARTY)
+        if colon:
+            out.setdefault(party, {})[name] = value
     return out
 
 

@@ -61,7 +61,7 @@ class Booster:
         """The trees of each output."""
         trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
         for number, tree in enumerate(self.trees):
-            trees[number % self.roots // self.num_parallel_tree].append(tree)
+            trees[self._output_of(number)].append(tree)
         return trees
 
     @cached_property
@@ -166,9 +166,7 @@ class Booster:
                                 "num_trees": str(count),
                             },
                             "iteration_indptr": list(range(0, count + 1, self.roots)),
-                            "tree_info": [
-                                number % self.roots // self.num_parallel_tree for number in range(count)
-                            ],
+                            "tree_info": [self._output_of(number) for number in range(count)],
                             "trees": [_tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
                         },
                         "name": "gbtree",
@@ -192,6 +190,17 @@ class Booster:
     @classmethod
     def from_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
         """The model and its attributes, from what `to_xgboost` wrote."""
+        booster, attributes = cls.from_any_xgboost(text, source)
+        if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
+            # XGBoost would read what stands there otherwise, and predict something else.
+            raise ConfigError(
+                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
+            )
+        return booster, attributes
+
+    @classmethod
+    def from_any_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from what XGBoost itself saved as JSON, too."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
@@ -200,12 +209,14 @@ class Booster:
             parameters, of_trees = learner["learner_model_param"], learner["gradient_booster"]["model"]
             parallel = int(of_trees["gbtree_model_param"]["num_parallel_tree"])
             features = tuple(str(name) for name in learner["feature_names"])
-            kinds = zip(features, learner["feature_types"], strict=True)
+            types = learner["feature_types"] or [_NUMERIC] * len(features)  # XGBoost knows some of none
+            kinds = zip(features, types, strict=True)
             categorical = tuple(name for name, kind in kinds if kind == _CATEGORICAL)
             with np.errstate(over="ignore"):
                 trees = tuple(_tree_from_json(t) for t in of_trees["trees"])
-            score = float(parameters["base_score"])
+            scores = {float(score) for score in str(parameters["base_score"]).strip("[]").split(",")}
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
+            encoded = bool(of_trees.get("cats", {}).get("enc"))
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             why = (
                 "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
@@ -217,6 +228,10 @@ class Booster:
             loss = loss_of(name, stated)
         except (LookupError, TypeError, ValueError):
             raise ConfigError(f"{source}: objective {name} without its parameters") from None
+        if len(scores) > 1 or encoded:
+            what = "a base_score for each class" if len(scores) > 1 else "levels that XGBoost encoded"
+            raise ConfigError(f"{source}: a model with {what}, which fedboost's have not")
+        (score,) = scores
         booster = cls(loss, score, features, trees, parallel, categorical)
         for number, tree in enumerate(trees):
             _check_tree(tree, number, booster._is_categorical, source)
@@ -227,12 +242,13 @@ class Booster:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
-        if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
-            # XGBoost would read what stands there otherwise, and predict something else.
-            raise ConfigError(
-                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
-            )
+        if of_trees.get("tree_info") != [booster._output_of(number) for number in range(len(trees))]:
+            raise ConfigError(f"{source}: its trees are not those of fedboost's rounds: one for each class")
         return booster, attributes
+
+    def _output_of(self, number: int) -> int:
+        """The output that a tree is of."""
+        return number % self.roots // self.num_parallel_tree
 
 
 def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
@@ -313,7 +329,10 @@ def _tree_from_json(tree: Mapping[str, Any]) -> Tree:
         feature=[int(v) for v in tree["split_indices"]],
         threshold=[c if is_inner else 0.0 for c, is_inner in zip(conditions, inner, strict=True)],
         missing_left=[bool(v) for v in tree["default_left"]],
-        value=[float(np.float32(v)) for v in tree["base_weights"]],
+        value=[
+            float(np.float32(weight)) if is_inner else c
+            for weight, c, is_inner in zip(tree["base_weights"], conditions, inner, strict=True)
+        ],
         gain=[float(np.float32(v)) for v in tree["loss_changes"]],
         cover=[float(np.float32(v)) for v in tree["sum_hessian"]],
         categories=_categories_from_json(tree, len(left)),

@@ -8,7 +8,7 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 import math
 from collections.abc import Generator
 
-from fedboost.errors import ConfigError, CutShort
+from fedboost.errors import ConfigError, CutShort, Enough
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.bins import CutPoints
@@ -45,17 +45,21 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    constant, first = terms.loss.margin(score), slice(None, None, terms.num_parallel_tree)
+    first = slice(None, None, terms.num_parallel_tree)
+    constant = terms.loss.margin(score) if terms.earlier is None else 0.0  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
-    if terms.asks_for_exponents and residuals_vanish(counts[1:], exponents):
+    if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         drawing = scales.drawing(terms, sizes)
-        tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+        try:
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+        except Enough:
+            break
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
@@ -67,8 +71,8 @@ def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
-    """What early stopping looks at, less being better: the last metric, of the last set of rows."""
-    name, value = [*found.items()][-1]
+    """What early stopping looks at, less being better: the last metric, of the last set of rows of all."""
+    name, value = [*metrics.of_all(found).items()][-1]
     if terms.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
     return -value if metrics.grows(terms.metrics[-1]) else value

@@ -45,7 +45,7 @@ class Columns:
     only such as may meet on a path."""
 
     def __init__(self, terms: Terms, tree: int) -> None:
-        self._terms, self._tree = terms, tree
+        self._terms, self._tree = terms, terms.first_tree + tree
         shares = terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode
         self._all = min(shares) == 1.0 and not terms.interaction_constraints
         self._groups: list[set[int]] = []

@@ -118,8 +118,8 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, float]:
-    """The constant prediction: the one of the terms, or the best for all rows; with base margins that of a
-    row whose own is 0. Hands out the cut points."""
+    """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
+    with base margins that of a row whose own is 0. Hands out the cut points."""
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
     total = yield StartQuery(rows, cut_points, gradient, hessian)
@@ -130,12 +130,15 @@ def find_base_score(
     if total[1] <= 0:
         raise ConfigError(
             "the row weights of all parties sum to zero: there is nothing to learn"
-            if terms.columns.base_margin is None
-            else "the row weights of all parties sum to zero, or base margins leave nothing to learn"
+            if terms.columns.base_margin is None and terms.earlier is None
+            else "the row weights of all parties sum to zero, or the margins they begin at leave nothing to "
+            "learn"
         )
     sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
     quantile = terms.loss.quantile
-    if terms.base_score is not None:
+    if terms.earlier is not None:
+        score = terms.earlier.base_score
+    elif terms.base_score is not None:
         score = terms.base_score
     elif quantile is not None:
         found = Narrowing(quantile, (0,))
@@ -152,14 +155,17 @@ def find_base_score(
 
 
 def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
-    """The model of these trees, which started from this constant prediction.
+    """The model of these trees, which started from this constant prediction; of those of the model that is
+    continued, then these.
 
     XGBoost adds base margins in the place of the base score. So where there are any, the constant is a tree
     of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
     """
     columns = terms.columns
     kind = terms.num_parallel_tree, tuple(columns.categorical)
-    if columns.base_margin is None:
+    if terms.earlier is not None:
+        trees = *terms.earlier.trees, *trees
+    if columns.base_margin is None or terms.earlier is not None:
         return Booster(terms.loss, score, columns.features, tuple(trees), *kind)
     leaves = [Tree() for _ in range(terms.num_parallel_tree)]
     for number, leaf in enumerate(leaves):

@@ -45,7 +45,7 @@ from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import meeting, queries
-from fedboost.protocol.course import Course, Program, Round
+from fedboost.protocol.course import Callback, Course, Program, Round
 from fedboost.protocol.journal import Record
 from fedboost.protocol.ledger import with_central_noise
 from fedboost.protocol.meeting import Trust, session_digest
@@ -94,7 +94,8 @@ class Gone:
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here."""
+    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here;
+    `callbacks` may end the training."""
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class AggregatorSession:
         past: Iterable[Record] = (),
         trust: Trust | None = None,
         draw: Draw | None = None,
+        callbacks: Iterable[Callback] = (),
     ) -> None:
         self.name = name
         self.terms = terms
@@ -113,7 +115,7 @@ class AggregatorSession:
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the signatures are bound to, once there are any."""
-        self.course = Course(terms, program, record, past)
+        self.course = Course(terms, program, record, past, callbacks)
         """What of the session outlives the process."""
         self._trust = trust
         self._draw = draw
@@ -210,6 +212,10 @@ class AggregatorSession:
         except FedboostError as error:
             return self._fail(f"turn {self.turn}: {error}")
         return []
+
+    def finish(self) -> None:
+        """End the training with the round under way: the model is that of the rounds so far."""
+        self.course.enough = True
 
     @property
     def roster(self) -> tuple[str, ...]:

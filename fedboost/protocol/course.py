@@ -7,10 +7,10 @@ Refuses: records that cannot be (ConfigError).
 """
 
 import dataclasses
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 
-from fedboost.errors import ConfigError, CutShort, FedboostError, Refused
+from fedboost.errors import ConfigError, CutShort, Enough, FedboostError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
@@ -22,8 +22,10 @@ from fedboost.protocol.terms import Terms
 
 Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
 """An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
-into it in the place of a sum that will not come; it keeps its trees in the list it is given, and does not ask
-for those that are there already."""
+into it in the place of a sum that will not come, Enough after the last round that is wanted; it keeps its
+trees in the list it is given, and does not ask for those that are there already."""
+Callback = Callable[[int, Mapping[str, float]], bool | None]
+"""Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
 
 MOST_ATTEMPTS = 1 << 31
 """Of a session: the messages have 32 bits for their number."""
@@ -40,10 +42,15 @@ class Round:
 
 class Course:
     """Where a session stands. `record` is called with what must outlive the process; `past` is what an
-    earlier process recorded (ConfigError if it cannot be)."""
+    earlier process recorded (ConfigError if it cannot be): no callback is called for its rounds again."""
 
     def __init__(
-        self, terms: Terms, program: Program, record: Callable[[Record], None], past: Iterable[Record]
+        self,
+        terms: Terms,
+        program: Program,
+        record: Callable[[Record], None],
+        past: Iterable[Record],
+        callbacks: Iterable[Callback] = (),
     ) -> None:
         self.roster = terms.parties
         """The parties whose vectors go into the sums now."""
@@ -57,8 +64,11 @@ class Course:
         self.booster: Booster | None = None
         self.last: Int64 | None = None
         """The sum of the last turn, once the program has ended."""
+        self.enough = False
+        """Whether the training ends with the round under way."""
         self._terms = terms
         self._record = record
+        self._callbacks = tuple(callbacks)
         self._grown: Grown = []
         self._program = program(terms, self._grown)
         self._pending: Query | None = None
@@ -120,6 +130,10 @@ class Course:
     def take(self, total: Int64) -> None:
         """The sum of the question that was asked: the program asks its next one, or ends with its model."""
         self._write_tree()
+        if isinstance(self.pending, EndRoundQuery) and self.pending.tree >= 0:
+            self.enough = self._watch(self.pending, total) or self.enough
+            if self.enough and self._durable:
+                self._record(journal.Stopped(self.turn))
         again = isinstance(self.pending, OfTree) and self.pending.tree >= 0  # with its tree
         if self._durable and not again:
             self._record(journal.Opened(self.turn, queries.digest(self.pending), total))
@@ -157,10 +171,11 @@ class Course:
         asked = self._pending
         if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
             assert total is not None
-            values = metrics.by_set(asked.metrics, asked.sets, total, asked.weight)
-            self.history.append(Round(asked.tree, values, self.roster))
+            self.history.append(self._round(asked, total))
         try:
             query = next(self._program) if total is None else self._program.send(total)
+            if self.enough and isinstance(asked, EndRoundQuery) and asked.tree >= 0:
+                query = self._program.throw(Enough("no more rounds are wanted"))
         except StopIteration as end:
             if not isinstance(end.value, Booster):
                 raise Refused(f"program {self._terms.program!r} returned no model") from None
@@ -168,6 +183,8 @@ class Course:
                 raise Refused(f"program {self._terms.program!r} asked nothing") from None
             self.booster, self.last = end.value, total
             return
+        except Enough:
+            raise Refused(f"program {self._terms.program!r} does not end before its last round") from None
         if asked is not None:
             self.so_far = self.so_far.after(asked)
         self._pending, self.turn = query, self.turn + 1
@@ -175,6 +192,18 @@ class Course:
             grew = self._ends.pop(query.tree)
             self.so_far = dataclasses.replace(self.so_far, splits=grew.splits, levels=grew.levels)
             self.turn = grew.turn
+
+    def _watch(self, query: EndRoundQuery, total: Int64) -> bool:
+        """Whether a callback wants no more rounds; all are called."""
+        if not self._callbacks:
+            return False
+        done = self._round(query, total)
+        said = [callback(done.round, done.metrics) for callback in self._callbacks]
+        return any(said)
+
+    def _round(self, query: EndRoundQuery, total: Int64) -> Round:
+        values = metrics.by_set(query.metrics, query.sets, total, query.weight)
+        return Round(query.tree, values, self.roster)
 
     # ---- after a restart ----------------------------------------------------------------------------
 
@@ -204,6 +233,11 @@ class Course:
                 case journal.Grew():
                     self._check_grew(record)
                     self._read += 1
+                case journal.Stopped():
+                    ends = isinstance(self.pending, EndRoundQuery) and self.pending.tree >= 0
+                    if not ends or record.turn < self.turn:
+                        raise ConfigError(f"it was stopped in turn {record.turn}, where no round ends")
+                    self.enough = True
                 case journal.Begun():
                     raise ConfigError("the session begins twice")
 

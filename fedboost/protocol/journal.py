@@ -56,7 +56,14 @@ class Grew:
     levels: int
 
 
-Record = Begun | Gathered | Opened | Grew
+@dataclass(frozen=True)
+class Stopped:
+    """No more rounds are wanted after the one that ends in this turn."""
+
+    turn: int
+
+
+Record = Begun | Gathered | Opened | Grew | Stopped
 
 
 def encode(record: Record) -> bytes:
@@ -72,6 +79,8 @@ def encode(record: Record) -> bytes:
             some = ([[*vars(split).values()] for split in part] for part in (last, splits))
             content = [vars(tree), *some, levels]
             return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
+        case Stopped(turn):
+            return fields.pack(b"stopped", fields.number(turn))
 
 
 def decode(data: bytes) -> Record:
@@ -88,6 +97,8 @@ def decode(data: bytes) -> Record:
                 tree, *some, levels = json.loads(content)
                 last, splits = (tuple(Split(*split) for split in part) for part in some)
                 return Grew(_number(turn), Tree(**tree), last, splits, int(levels))
+            case [b"stopped", turn]:
+                return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")

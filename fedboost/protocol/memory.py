@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from typing import TypeVar
 
-from fedboost.errors import CutShort, Refused
+from fedboost.errors import CutShort, Enough, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import first_bits
 from fedboost.protocol.progress import Grown
@@ -68,7 +68,7 @@ def within(
             _check(needed(query, len(terms.parties)), allowed)
             try:
                 go_on = partial(inner.send, (yield query))
-            except CutShort as error:
+            except (CutShort, Enough) as error:
                 go_on = partial(inner.throw, error)
 
     return bounded

@@ -41,6 +41,8 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
 
+_VALUES = 1 << 22
+"""Of features that are at hand at a time, where rows go down the trees of an earlier model."""
 MOST_PLACES = 1 << 31
 """Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
 
@@ -73,9 +75,11 @@ class Shard:
 class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 
-    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1) -> None:
-        """read: gives the rows; called again if their values are wanted after they were binned."""
+    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
+        """read: gives the rows; called again if their values are wanted after they were binned; name: of this
+        party in the terms."""
         self.so_far = NOTHING_YET
+        self._name = name
         self._threads = Threads(nthread)
         self._read = read
         self._shard = shard = read()
@@ -138,8 +142,17 @@ class Party:
         self.so_far = so_far
 
     def _begin_margins(self) -> None:
-        base = self._shard.base_margin
+        """Where training begins: at 0, the base margins, or what the model that is continued gives."""
+        base, earlier = self._shard.base_margin, self._terms.earlier
         self._margin[:] = 0.0 if base is None else base
+        if earlier is None:
+            return
+        columns = self.columns
+        step = _VALUES // len(columns) + 1
+        for start in range(0, self.rows, step):
+            rows = slice(start, start + step)
+            features = np.column_stack([column[rows] for column in columns])
+            self._margin[:, rows] = earlier.margins(features, None if base is None else base[rows])
 
     def _answer(self, query: Query) -> Int64:
         match query:
@@ -377,7 +390,7 @@ class Party:
         return np.repeat(np.arange(self.rows, dtype=np.uint32), copies * self._grown_on())
 
     def _salt(self, number: int, tree: int) -> tuple[int, str, int, int]:
-        return self._terms.seed, "subsample", number, tree
+        return self._terms.seed, "subsample", self._terms.first_tree + number, tree
 
     def _pairs_of(self, node: int) -> Int64:
         """The gradients and hessians that a node of the tree that grows has sums of."""
@@ -464,11 +477,14 @@ class Party:
             loss = in_groups(self._loss, block.starts)
             return metrics.sums(query.metrics, loss, self._margins(block), label, weight, query.weight)
 
-        validation = self._validation
-        chosen = [
-            None if validation is None else validation == (of == metrics.VALIDATION) for of in query.sets
-        ]
-        sets = [self._sum(partial(sums, chosen=rows)) for rows in chosen]
+        validation, own, sets = self._validation, dict[str, Int64](), []
+        nothing = np.zeros(metrics.cells(query.metrics), np.int64)
+        for name in query.sets:
+            party, of_party, of = name.rpartition(metrics.OF_PARTY)
+            if of not in own:
+                chosen = None if validation is None else validation == (of == metrics.VALIDATION)
+                own[of] = self._sum(partial(sums, chosen=chosen))
+            sets.append(own[of] if not of_party or party == self._name else nothing)
         exponents = partial(self._exponents, self._loss)
         counted = [exponents] * query.exponents + [self._sizes] * query.sizes
         return np.concatenate([np.zeros(0, np.int64), *sets, *map(self._sum, counted)])

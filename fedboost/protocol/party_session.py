@@ -176,7 +176,7 @@ class PartySession:
                 )
             self._site.ledger.admit(session, terms)
             self._spending = Spending(session, terms, self._site.ledger)
-        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread)
+        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, self._site.name)
         self._terms = terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
@@ -229,7 +229,7 @@ class PartySession:
         tag = tag_of(ask, self._transcript)
         parts, size, note, charge = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, type(ask.query).__name__, ask.query.cells, size + len(note), charge)
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge)
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:

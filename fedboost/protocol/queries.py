@@ -300,7 +300,7 @@ class EndRoundQuery:
     Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
     exponents, exponent counts of the new gradients, hessians and weights; then, if they ask for sizes, counts
     of the sizes of the new gradients of rows that trees grow on (`sampling.count_sizes`). Metric sums are of
-    each of these sets of rows, one after the other.
+    each of these sets of rows, one after the other; a set of a party's rows alone is 0 for all others.
     """
 
     rows: int
@@ -399,6 +399,16 @@ def _members(value: object) -> object:
         return {"Split": of}
     kind = type(value)
     return {kind.__name__: [getattr(value, member) for member in kind.__dataclass_fields__]}  # type: ignore[attr-defined]
+
+
+BY_PARTY = f"{EndRoundQuery.__name__} by party"
+"""What the end of a round is called that asks for metrics of single parties, too."""
+
+
+def name_of(query: Query) -> str:
+    """What a query is called where it is written down."""
+    by_party = isinstance(query, EndRoundQuery) and any(metrics.OF_PARTY in of for of in query.sets)
+    return BY_PARTY if by_party else type(query).__name__
 
 
 def tree_of(query: Query) -> int:

@@ -33,11 +33,13 @@ from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics import OF_PARTY, TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.protocol import earlier
 from fedboost.protocol.noise import Noise, Plan, plan_of
 
 _LONGEST = 100
@@ -59,6 +61,8 @@ MAX_LEAVES = 1 << 16
 MAX_PARTIES = 1 << 12
 MAX_CLASSES = 1 << 10
 MAX_METRICS = 1 << 8
+MAX_FIGURES = 1 << 14
+"""Of a round: each metric of each set of rows."""
 MOST_REFRESHING = 3
 """Questions about the residuals in the leaves of a tree."""
 TREES_A_FEATURE, HIST_TREES = 4, 10
@@ -282,8 +286,10 @@ class Terms(Frozen):
     aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = None
     aft_loss_distribution_scale: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     eval_metric: Several[str] = Field(default=(), max_length=MAX_METRICS)
+    party_metrics: bool = False
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
+    xgb_model: str | None = Field(default=None, repr=False)
     cut_points: Literal["grid", "kll", "even"] = "grid"
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
@@ -352,6 +358,11 @@ class Terms(Frozen):
                 raise ValueError(
                     f"eval_metric {name} does not fit objective {self.objective}; use {', '.join(fitting)}"
                 )
+        figures = len(self.metrics) * len(self.sets)
+        if figures > MAX_FIGURES:
+            raise ValueError(
+                f"{figures} metrics a round are too many: at most {MAX_FIGURES}; leave party_metrics out"
+            )
         if self.max_leaves == 1:
             raise ValueError("max_leaves 1 is a tree without a split; 0 is no limit")
         self._check_draws()
@@ -402,6 +413,8 @@ class Terms(Frozen):
             )
         if self.columns.positive is not None and self.like != "binary:logistic":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
+        if self.xgb_model is not None:
+            self._check_earlier(self.xgb_model)
         return self
 
     def _check_noise(self) -> None:
@@ -476,6 +489,14 @@ class Terms(Frozen):
             about_trees = self.rounds * self.levels, math.sqrt(len(self.columns.features) + 1)
         return plan_of(self.noise, counted, about_trees, self.bound.sensitivity, honest, parties)
 
+    def _check_earlier(self, text: str) -> None:
+        if self.program != "boosting":
+            raise ValueError(f"xgb_model is continued by the program boosting, not by {self.program!r}")
+        try:
+            earlier.check(text, self)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+
     def _check_installed(self) -> None:
         """An objective of a package: the same version everywhere."""
         if self.objective in LOSSES:
@@ -533,7 +554,7 @@ class Terms(Frozen):
             )
         if 0.0 < self.validation_fraction < SMALLEST_SHARE:
             raise ValueError(f"validation_fraction must be 0, or {SMALLEST_SHARE:g} to 0.9")
-        if self.early_stopping_rounds is not None and len(self.sets) == 1:
+        if self.early_stopping_rounds is not None and not self.validates:
             raise ValueError(
                 "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
             )
@@ -651,11 +672,23 @@ class Terms(Frozen):
         """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
         return tuple(range(self.loss.outputs * self.num_parallel_tree))
 
+    @cached_property
+    def earlier(self) -> Booster | None:
+        """The model that is continued."""
+        return None if self.xgb_model is None else earlier.read(self.xgb_model)
+
     @property
     def constant_rounds(self) -> int:
-        """Rounds of the model before the first tree: the constant's, which is a leaf where there are base
-        margins."""
-        return int(self.columns.base_margin is not None)
+        """Rounds of the model before this session's first tree: those of the model that is continued, and the
+        constant's, which is a leaf where there are base margins."""
+        of_constant = int(self.columns.base_margin is not None)
+        return of_constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
+
+    @property
+    def first_tree(self) -> int:
+        """The number of this session's first tree among all of the model: by it rows and columns are drawn,
+        as if all were trained in one go."""
+        return self.constant_rounds - int(self.columns.base_margin is not None)
 
     @property
     def most_leaves(self) -> int:
@@ -711,11 +744,17 @@ class Terms(Frozen):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The sets of rows that metrics are of."""
+        """The sets of rows that metrics are of: first those of all parties."""
         if self.noise is not None:
             return ()
-        validates = self.validation_fraction or self.columns.validation is not None
-        return (TRAIN, VALIDATION) if validates else (TRAIN,)
+        sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
+        owners = self.parties if self.party_metrics else ()
+        return (*sets, *(f"{party}{OF_PARTY}{rows}" for party in owners for rows in sets))
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are validation rows."""
+        return self.validation_fraction > 0.0 or self.columns.validation is not None
 
     @property
     def draws_for_trees(self) -> bool:
@@ -775,7 +814,7 @@ class Terms(Frozen):
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """The same terms with other settings, checked anew; what nobody has set has its default under those."""
+        """The same terms with other settings, checked anew; what nobody has set gets its default there."""
         return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod

@@ -328,6 +328,10 @@ class AggregatorServer:
             self._log.info("analyst refused", reason=quoted(str(error)))
             await refuse(context, error)
         running = self._known(analyst, terms)
+        if wish is Wish.FINISH:
+            if running is not None and not running.over:
+                running.finish()
+            return
         if wish is Wish.STOP:
             if running is not None and running is self._running:
                 self._guarded(lambda running: running.fail("the analyst stopped it"))

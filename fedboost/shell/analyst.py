@@ -63,9 +63,16 @@ class Training:
     def stop(self) -> None:
         """End the session at the aggregator, which forgets it. Who only stops listening can come back with
         the same terms."""
+        self._wish(Wish.STOP)
+
+    def finish(self) -> None:
+        """Have the training end with the round under way, and the model be that of the rounds so far."""
+        self._wish(Wish.FINISH)
+
+    def _wish(self, wish: Wish) -> None:
         import grpc
 
-        request = codec.encode_train_request(self._terms.canonical(), Wish.STOP)
+        request = codec.encode_train_request(self._terms.canonical(), wish)
         with contextlib.suppress(grpc.RpcError, FedboostError):
             list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
 

@@ -103,7 +103,17 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def read_terms(path: Path) -> Terms:
     """An analyst's terms."""
-    return Terms.read(read_toml(path), str(path))
+    return Terms.read(read_settings(path), str(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What stands in a terms file; in the place of the path of a model to continue, that model."""
+    settings = read_toml(path)
+    if "xgb_model" in settings:
+        from fedboost.shell.earlier import text_of  # most terms continue none
+
+        settings["xgb_model"] = text_of(settings["xgb_model"], path.parent)
+    return settings
 
 
 def read_party(path: Path) -> PartyConfig:

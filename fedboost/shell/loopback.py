@@ -34,7 +34,12 @@ POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
 """Stem of the aggregator's own files."""
 ANALYST = "analyst"
-ANYTHING = {"protections": ["masked", "plain"], "on_loss": ["wait", "stop", "shrink"], "min_parties": 1}
+ANYTHING = {
+    "protections": ["masked", "plain"],
+    "on_loss": ["wait", "stop", "shrink"],
+    "min_parties": 1,
+    "party_metrics": True,
+}
 """A policy for parties of one's own."""
 
 

@@ -33,6 +33,8 @@ from fedboost.shell.card import card_of
 from fedboost.shell.files import write_atomically
 
 _PREFIX = "fedboost."
+TERMS = _PREFIX + "terms"
+"""The attribute of a model file that has the terms."""
 _OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
@@ -103,17 +105,18 @@ class Model:
 
     def _structure(self) -> bytes:
         """Of what the parties were told: the constant, then the trees."""
-        if self.terms.columns.base_margin is None:
-            return progress.structure(self.booster.constant, self.booster.trees)
-        constant, trees = self.booster.trees[0], self.booster.trees[self.booster.roots :]
-        return progress.structure(constant.value[0], trees)
+        trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
+        if self.terms.earlier is not None:
+            return progress.structure(0.0, trees)
+        based = self.terms.columns.base_margin is not None
+        return progress.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
 
     def facts(self) -> dict[str, str]:
         """What rides in the attributes of the file."""
         terms = self.terms
         return {
             _PREFIX + "version": __version__,
-            _PREFIX + "terms": terms.canonical(),
+            TERMS: terms.canonical(),
             _PREFIX + "terms_digest": terms.digest,
             _PREFIX + "protection": terms.protection,
             _PREFIX + "parties": json.dumps(terms.parties),
@@ -155,7 +158,7 @@ class Model:
             raise ConfigError(f"{source}: not a fedboost model: not text") from None
         booster, attributes = Booster.from_xgboost(text, source)
         try:
-            terms = Terms.from_canonical(attributes[_PREFIX + "terms"])
+            terms = Terms.from_canonical(attributes[TERMS])
             history = json.loads(attributes[_PREFIX + "history"])
             rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
             changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
@@ -171,7 +174,7 @@ class Model:
         columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
         fits = columns == (booster.features, booster.categorical, booster.objective)
         based = terms.columns.base_margin is not None and terms.program == "boosting"
-        if not fits or (based and not booster.begins_with_a_leaf):
+        if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
         return cls(booster, terms, rounds, attestations, session, rosters)
 
@@ -306,6 +309,18 @@ class Model:
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""
         return self.booster.importance(kind)
+
+
+def _continues(booster: Booster, terms: Terms) -> bool:
+    """Whether a model begins with the one that the terms continue, if they do."""
+    first = terms.earlier
+    if first is None:
+        return True
+    begins = booster.trees[: len(first.trees)] == first.trees
+    return begins and (booster.base_score, booster.num_parallel_tree) == (
+        first.base_score,
+        first.num_parallel_tree,
+    )
 
 
 def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:

@@ -13,7 +13,8 @@ fixed-point unit (or, for a unit so coarse that they are not, at most half of it
 split under min_child_weight w leaves at least 4 w or w rows on each side, counted over all parties. It cannot
 stop an aggregator that lies about the sums or the splits; it says nothing of a tree that does not split, of
 how many rows *this* site has in a leaf, nor of the bins of a histogram, in each of which a single row may
-lie. Row weights or a custom program leave nothing to rely on: with them the rule refuses.
+lie. Row weights, a custom program or a model that is continued, whose trees may part single rows, leave
+nothing to rely on: with them the rule refuses.
 """
 
 import select
@@ -72,6 +73,7 @@ class Policy(Frozen):
     which rows are drawn learns single rows from sums over many draws;
     epsilon, delta: the budget of its rows' privacy over all sessions, kept by its ledger; with one, terms
     without noise are refused; None for no limit;
+    party_metrics: whether metrics of this site's rows alone may be seen where masks hide its other sums;
     columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
     """
 
@@ -84,6 +86,7 @@ class Policy(Frozen):
     subsample: float = Field(default=1.0, gt=0, le=1)
     epsilon: float | None = Field(default=None, gt=0, le=LARGEST_BUDGET)
     delta: float | None = Field(default=None, gt=0, le=LARGEST_DELTA)
+    party_metrics: bool = False
     columns: tuple[Name, ...] | None = None
 
     @field_validator("protections", "on_loss", "columns", mode="before")
@@ -151,6 +154,8 @@ class Policy(Frozen):
                 drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
             raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
         self._check_noise(terms, party)
+        if terms.protection != "plain" and terms.party_metrics and not self.party_metrics:
+            raise _refusal(party, "party_metrics = false", "the terms have party_metrics = true")
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
         self._check_approval(terms, party, ask)
@@ -194,6 +199,8 @@ class Policy(Frozen):
         if terms.sampling_method != "uniform":
             what = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
             raise _refusal(party, rule, f"{what}: no leaf is sure of it")
+        if terms.xgb_model is not None:
+            raise _refusal(party, rule, "xgb_model may begin with trees that part single rows")
         if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
             what = "program" if terms.program != "boosting" else "objective"
             raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
@@ -241,12 +248,14 @@ def summary(terms: Terms) -> str:
     lines = {
         "terms": terms.digest,
         "protection": terms.protection,
-        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}",
+        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}"
+        + (", but for its metrics" if terms.party_metrics and terms.protection != "plain" else ""),
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
         "model": shown(terms.objective)
         + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
         + f", {terms.rounds} rounds of depth {terms.max_depth}"
+        + (f" after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
         + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
         "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
         f"cut_points {terms.cut_points}"

@@ -118,6 +118,11 @@ class Running:
         self._send([(party, Bye(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
+    def finish(self) -> None:
+        """End it with the round under way."""
+        self.session.finish()
+        self._log.info("the analyst wants no more rounds", turn=self.session.turn)
+
     async def follow(self) -> AsyncIterator[TrainEvent]:
         """Everything that happened, and what happens, to the end."""
         place = 0

@@ -8,7 +8,7 @@ Refuses: what the sessions refuse, as the error they name (SessionFailed).
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from fedboost.errors import ConfigError
 from fedboost.privacy import identity
 from fedboost.protocol.aggregator_session import AggregatorSession, Outbox
-from fedboost.protocol.course import Program
+from fedboost.protocol.course import Callback, Program
 from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import FromParty
@@ -53,6 +53,7 @@ def simulate(
     seed: int = 0,
     on_round: Callable[[Row], None] | None = None,
     nthread: int = 1,
+    callbacks: Iterable[Callback] = (),
 ) -> Result:
     """Train in this process.
 
@@ -62,6 +63,8 @@ def simulate(
     seed: of the order in which messages are delivered; it does not change the model.
     on_round: called with each row of the history as it comes.
     nthread: threads of each party; parties take their turns one after the other.
+    callbacks: each is called after each round with its number, from 0, and its metrics by name; where one
+    returns True the training ends, and the model has the rounds so far.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -75,7 +78,8 @@ def simulate(
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
-    session = AggregatorSession("simulation", terms, program or program_of(terms, ()), draw=os.urandom)
+    chosen = program or program_of(terms, ())
+    session = AggregatorSession("simulation", terms, chosen, draw=os.urandom, callbacks=callbacks)
     sites = _sites(terms, readers, nthread)
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)

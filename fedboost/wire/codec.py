@@ -52,7 +52,15 @@ from fedboost.protocol.queries import (
     SumsQuery,
     VoteQuery,
 )
-from fedboost.protocol.terms import MAX_DEPTH, MAX_FEATURES, MAX_METRICS, MAX_PARTIES, MAX_ROUNDS, Terms
+from fedboost.protocol.terms import (
+    MAX_DEPTH,
+    MAX_FEATURES,
+    MAX_FIGURES,
+    MAX_METRICS,
+    MAX_PARTIES,
+    MAX_ROUNDS,
+    Terms,
+)
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
 WIRE_VERSION = 2
@@ -67,8 +75,8 @@ MAX_GREETING = 64 << 10
 """Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
-MAX_SETS = 2
 """Features that one question names, of all its nodes."""
+MAX_SETS = 2 * (1 + MAX_PARTIES)
 
 Traffic = Mapping[str, tuple[int, int]]
 """Party to bytes it sent and received."""
@@ -491,11 +499,12 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 class Wish(Enum):
     """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
-    the connection was lost, even to its failure; to stop it."""
+    the connection was lost, even to its failure; to stop it; to have its model after the round under way."""
 
     FOLLOW = 0
     RETURN = 1
     STOP = 2
+    FINISH = 3
 
 
 def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW) -> bytes:
@@ -540,7 +549,7 @@ def decode_train_event(data: bytes) -> TrainEvent:
             return Waiting(_few(event.waiting.parties, MAX_PARTIES, "parties"))
         case "round":
             done = event.round
-            metrics = {value.name: value.value for value in _few(done.metrics, MAX_METRICS, "metrics")}
+            metrics = {value.name: value.value for value in _few(done.metrics, MAX_FIGURES, "metrics")}
             return RoundDone(done.round, metrics, done.seconds, _traffic_from_pb(done.traffic))
         case "model":
             part = event.model

@@ -13,7 +13,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.loss import LOSSES
 from fedboost.gbdt.metrics import METRICS, metric_of
 
-BINARY = ("logloss", "error", "auc", "aucpr", "ks", "error@0.3")
+BINARY = ("logloss", "error", "auc", "aucpr", "ks", "ece", "error@0.3")
 NUMBERS = ("rmse", "mae", "mphe")
 RATES = ("rmse", "mae", "poisson-nloglik", "gamma-nloglik", "gamma-deviance", "tweedie-nloglik@1.3")
 NAMES = {
@@ -83,6 +83,18 @@ def of_xgboost(objective, name, margin, label, weight):
     return float(booster.eval(data).split(":")[-1])
 
 
+def calibration_error(probability, label, weight):
+    """By the definition: bins of the probability, in each the means, all weighed by what is in it."""
+    of, found = np.digitize(probability, np.linspace(0, 1, 16)[1:-1]), 0.0
+    for rows in (of == number for number in range(15)):
+        if weight[rows].any():
+            apart = np.average(probability[rows], weights=weight[rows]) - np.average(
+                label[rows], weights=weight[rows]
+            )
+            found += abs(apart) * weight[rows].sum() / weight.sum()
+    return found
+
+
 def due(objective, name, margin, label, weight):
     probability = 1 / (1 + np.exp(-margin))
     rate = np.exp(margin) if objective in ("count:poisson", "reg:gamma", "reg:tweedie") else margin
@@ -105,6 +117,8 @@ def due(objective, name, margin, label, weight):
         case "ks":
             false, true, _ = sklearn.roc_curve(label, np.floor(margin * 32), sample_weight=weight)
             return np.abs(true - false).max()
+        case "ece":
+            return calibration_error(probability, label, weight)
         case "gamma-deviance":
             return sklearn.mean_gamma_deviance(label, rate, sample_weight=weight)
         case "aucpr":
@@ -181,6 +195,15 @@ def test_auc_takes_margins_of_any_size_and_one_class():
     assert value("auc", np.array([1e9, 9.0, -9.0, -1e9]), label, ones, PLAIN) == 0.0
     assert value("auc", np.zeros(4), label, ones, PLAIN) == 0.5
     assert math.isnan(value("auc", np.zeros(4), np.zeros(4, np.float32), ones, PLAIN))
+
+
+def test_calibration_of_certain_and_of_honest_predictions():
+    label, ones = np.array([1, 0, 1, 0], np.float32), np.ones(4, np.float32)
+    assert value("ece", np.array([1e9, -1e9, 1e9, -1e9]), label, ones, PLAIN) == 0.0
+    assert value("ece", np.array([-1e9, 1e9, -1e9, 1e9]), label, ones, PLAIN) == 1.0
+    assert value("ece", np.zeros(4), label, ones, PLAIN) == 0.0  # half of them are 1
+    assert value("ece", np.zeros(4), ones, ones, PLAIN) == 0.5
+    assert not metrics.grows("ece")
 
 
 def test_error_counts_margin_zero_as_the_label_0():

@@ -13,7 +13,7 @@ from fedboost.privacy import accounting
 from fedboost.privacy.gaussian import noise_of
 from fedboost.protocol import ledger
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 import canary
 

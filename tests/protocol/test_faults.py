@@ -3,7 +3,7 @@
 import collections
 
 import pytest
-from faults import NOISY, REFRESHED, play
+from faults import CONTINUED, NOISY, REFRESHED, play
 
 SEEDS = 2000
 BATCHES = 20
@@ -23,7 +23,12 @@ def test_seeds(batch):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(40), *ONCE_FAILED, *range(REFRESHED, REFRESHED + 40), *range(NOISY, NOISY + 40)]
+    "seed",
+    [
+        *range(40),
+        *ONCE_FAILED,
+        *(first + seed for first in (REFRESHED, CONTINUED, NOISY) for seed in range(25)),
+    ],
 )
 def test_a_seed(seed):
     play(seed)

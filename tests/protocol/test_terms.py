@@ -7,6 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.loss import Logistic
+from fedboost.gbdt.model import Booster
+from fedboost.protocol import earlier
 from fedboost.protocol.terms import Schema, Terms, nearest
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
@@ -32,6 +35,7 @@ OTHER = {
     "scale_pos_weight": 2.0,
     "base_score": 0.25,
     "eval_metric": ["auc"],
+    "party_metrics": True,
     "gradient_bits": 12,
     "protection": "plain",
     "colluding": 1,
@@ -55,6 +59,7 @@ ALONE = {
     "colsample_bytree": 0.5,
     "colsample_bylevel": 0.5,
     "colsample_bynode": 0.5,
+    "xgb_model": earlier.written(Booster(Logistic(), 0.5, ("a", "b", "c"), (), 1, ("c",)), None),
 }
 """Settings that do not go together with all of the above."""
 NEEDS_PLAIN = {"cut_points": "kll"}
@@ -312,7 +317,8 @@ def test_terms_are_frozen():
         ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
         (
             {"eval_metric": "aucc"},
-            "unknown eval_metric 'aucc' (did you mean auc?); known: logloss, error, auc, aucpr, ks, error@t",
+            "unknown eval_metric 'aucc' (did you mean auc?); "
+            "known: logloss, error, auc, aucpr, ks, ece, error@t",
         ),
         # combinations that cannot be trained
         (

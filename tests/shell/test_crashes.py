@@ -25,6 +25,7 @@ from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
 from fedboost.protocol.queries import RowsQuery, digest
 from fedboost.shell.aggregator_server import TURN_SECONDS, AggregatorServer
 from fedboost.shell.config import AggregatorConfig, terms_to_toml
+from fedboost.shell.earlier import text_of
 from fedboost.shell.keys import read_bundle, write_bundle
 from fedboost.shell.loopback import ANALYST, ANYTHING, Loopback
 from fedboost.shell.model import Model
@@ -110,10 +111,12 @@ def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_
     assert "No such file or directory" in log.named("cannot begin a session")[0]["reason"]
 
 
-@pytest.mark.parametrize("protection", ["plain", "masked"])
-def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection):
+@pytest.mark.parametrize(("protection", "continued"), [("plain", False), ("masked", False), ("plain", True)])
+def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection, continued):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS, protection=protection)
+    if continued:
+        agreement = agreement.changed(xgb_model=text_of(simulate(agreement, tables).model))
     bundles = bundles_of(tmp_path / "keys", THREE)
 
     async def scenario():

@@ -66,6 +66,7 @@ Y = rows().column("y").to_numpy()
 WARDS = rows().column("ward").to_numpy(zero_copy_only=False)
 
 
+OF_FIT = {"xgb_model"}
 OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
@@ -82,7 +83,8 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("n_estimators"),
             parameters.pop("random_state"),
         )
-        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_NOISE
+        assert parameters.pop("callbacks").default is None
+        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE
         assert set(parameters) == set(fb.Terms.model_fields) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":

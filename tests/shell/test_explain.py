@@ -305,6 +305,16 @@ REFUSED = {
     "a file for nothing": (("m.json", "--out", "x.csv"), "--out is for the CSV of --shap"),
     "JSON of a tree": (("m.json", "--tree", "0", "--json"), "--json prints the importances"),
     "JSON of rows": (("m.json", "--shap", "rows.csv", "--json"), "--json prints the importances"),
+    "a feature without rows": (("m.json", "--partial-dependence", "age"), "--data DATA go together"),
+    "rows without a feature": (("m.json", "--data", "rows.csv"), "--data DATA go together"),
+    "a feature and a tree": (
+        ("m.json", "--partial-dependence", "age", "--data", "rows.csv", "--tree", "0"),
+        "give --tree or --partial-dependence, not both",
+    ),
+    "no such feature": (
+        ("m.json", "--partial-dependence", "ages", "--data", "rows.csv"),
+        "the model has no feature 'ages' (did you mean age?)",
+    ),
     "no rows": (("m.json", "--shap", "nowhere.csv"), "nowhere.csv: no such file"),
     "rows without a column": (("m.json", "--shap", "few.csv"), "column 'dose' is missing"),
     "values over the rows": (("m.json", "--shap", "rows.csv", "--out", "rows.csv"), "read by this very"),
@@ -336,3 +346,24 @@ def test_a_model_without_trees_that_split(folder, model):
     assert done("lonely.json", "--json") == ""
     assert done("lonely.json", "--tree", "0").startswith("0:leaf=")
     assert Model.load("lonely.json").shap_values(rows())[:, :3].tolist() == [[0.0] * 3] * 180
+
+
+@pytest.mark.parametrize("feature", ["age", "ward"])
+def test_partial_dependence_is_a_csv_of_the_grid(folder, model, feature):
+    due, means = model.partial_dependence(rows(), feature)
+    header, *lines = csv.reader(
+        done("m.json", "--partial-dependence", feature, "--data", "rows.csv").splitlines()
+    )
+    assert header == [feature, "prediction"]
+    assert [value for value, _ in lines] == list(map(str, due))
+    assert [float(mean) for _, mean in lines] == means.tolist()
+
+
+def test_partial_dependence_of_classes_has_a_column_for_each(folder, of_classes):
+    _, means = of_classes.partial_dependence(rows(), "dose")
+    told = "classes.json", "--partial-dependence", "dose", "--data", "rows.csv", "--out", "out.csv"
+    assert done(*told) == ""
+    text = (folder / "out.csv").read_text()
+    header, *lines = csv.reader(text.splitlines())
+    assert header == ["dose", "0", "1", "2"]
+    assert [[float(cell) for cell in line[1:]] for line in lines] == means.tolist()

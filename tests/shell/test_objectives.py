@@ -257,3 +257,16 @@ def test_the_check_for_a_packages_own_tests(install):
         with np.errstate(divide="ignore"), pytest.raises(ConfigError) as caught:
             check_objective(loss, label)
         assert says in str(caught.value)
+
+
+def test_a_model_of_an_installed_objective_is_continued(install, tmp_path):
+    install()
+    _, parties = tables()
+    whole = fb.simulate(terms(), parties).model
+    fb.simulate(terms(rounds=2), parties).model.save(tmp_path / "first.json")
+    for first in (tmp_path / "first.json", fb.Model.load(tmp_path / "first.json")):
+        model = fb.simulate(terms(rounds=3, xgb_model=first), parties).model
+        assert model.fingerprint == whole.fingerprint
+    assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.loss
+    with pytest.raises(ConfigError, match="its objective is reg:squarederror, that of the terms binary"):
+        terms(objective="binary:logistic", objective_params={}, xgb_model=tmp_path / "first.json")

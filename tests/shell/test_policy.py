@@ -13,6 +13,8 @@ from sites import terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt import kernels
+from fedboost.gbdt.model import Booster
+from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import read_model
@@ -139,6 +141,16 @@ def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
     )
 
 
+def test_party_metrics():
+    """A sum over the rows of one site is open, masks or not."""
+    open_ones = offered(party_metrics=True)
+    assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
+    assert accepted(policy(party_metrics=True), open_ones)
+    assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
+    assert "never this site's own numbers, but for its metrics\n" in summary(open_ones)
+    assert "but for" not in summary(offered())
+
+
 def test_max_rounds():
     assert accepted(policy(max_rounds=50), offered(rounds=50))
     assert refused(policy(max_rounds=50), offered(rounds=51)) == (
@@ -180,6 +192,13 @@ def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objecti
 
 def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     rules = policy(min_rows_per_leaf=2)
+    columns = offered().columns
+    first = Booster(offered().loss, 0.5, columns.features, (), 1, tuple(columns.categorical))
+    again = offered(min_child_weight=9, xgb_model=earlier.written(first, columns))
+    assert accepted(policy(), again)
+    assert refused(rules, again) == (
+        "min_rows_per_leaf = 2, and xgb_model may begin with trees that part single rows"
+    )
     assert refused(rules, weighted(min_child_weight=1e300)) == (
         "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
     )

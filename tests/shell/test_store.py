@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol import journal
-from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
+from fedboost.protocol.journal import Begun, Gathered, Grew, Opened, Stopped
 from fedboost.protocol.terms import Terms
 from fedboost.shell.store import VERSION_LINE, CannotRecord, Folder, read_journal
 
@@ -35,6 +35,7 @@ RECORDS = [
     GREW,
     Grew(9, BY_LEVEL, (Split(0, 1, 0, True, 1, 1 << 254),), (), 1),
     Gathered(2, ("a", "b")),
+    Stopped(9),
     Opened(9, b"r" * 32, np.array([2**62, -(2**62)])),
 ]
 

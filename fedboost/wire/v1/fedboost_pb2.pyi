@@ -12,9 +12,11 @@ class Wish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FOLLOW: _ClassVar[Wish]
     RETURN: _ClassVar[Wish]
     STOP: _ClassVar[Wish]
+    FINISH: _ClassVar[Wish]
 FOLLOW: Wish
 RETURN: Wish
 STOP: Wish
+FINISH: Wish
 
 class FromParty(_message.Message):
     __slots__ = ("join", "report", "leave", "assist", "attest")

@@ -1,0 +1,80 @@
+"""Trainings that are ended from Python: by callbacks in this process, by the analyst over the network."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from sites import bundles_of, consortium, in_time, shared_out, terms
+
+import fedboost as fb
+
+TABLES = shared_out(3)
+
+
+def test_simulate_calls_back_after_each_round():
+    seen, rows = [], []
+
+    def stop(number, metrics):
+        seen.append((number, metrics["logloss"]))
+        return metrics["logloss"] < 0.6
+
+    agreement = terms(rounds=40, learning_rate=0.1)
+    result = fb.simulate(agreement, TABLES, callbacks=[stop], on_round=rows.append)
+    assert 1 < len(seen) < 40
+    assert seen[-1][1] < 0.6 <= seen[-2][1]
+    assert seen == [(row["round"], row["logloss"]) for row in result.history]
+    assert rows == result.history
+    due = fb.simulate(agreement.changed(rounds=len(seen)), TABLES).model
+    assert result.model.fingerprint == due.fingerprint
+    loaded = fb.Model.from_bytes(result.model.to_bytes())
+    assert (loaded.kept, len(loaded.rounds)) == (len(seen), len(seen))
+
+
+def test_estimators_have_callbacks():
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(80, 3))
+    y = X[:, 0] + draw.normal(size=80)
+    stops = fb.FederatedRegressor(n_estimators=20, callbacks=[lambda number, metrics: number == 4]).fit(X, y)
+    assert len(stops.history_) == 5
+    assert stops.model_.fingerprint == fb.FederatedRegressor(n_estimators=5).fit(X, y).model_.fingerprint
+
+
+def test_estimators_continue_a_model(tmp_path):
+    draw = np.random.default_rng(0)
+    X = draw.normal(size=(90, 3))
+    y = np.array(["a", "b", "c"])[np.digitize(X[:, 0] + draw.normal(size=90), [-0.5, 0.5])]
+    whole = fb.FederatedClassifier(n_estimators=6).fit(X, y).model_
+    first = fb.FederatedClassifier(n_estimators=3).fit(X, y)
+    first.model_.save(tmp_path / "first.json")
+    sites = np.array(["north", "south", "east"])[np.arange(90) % 3]
+    for earlier in (first.model_, tmp_path / "first.json"):
+        again = fb.FederatedClassifier(n_estimators=3).fit(X, y, sites=sites, xgb_model=earlier)
+        assert again.model_.fingerprint == whole.fingerprint
+    with pytest.raises(fb.ConfigError, match=r"its columns\.classes is \[\"a\", \"b\", \"c\"\]"):
+        again.fit(X, np.char.upper(y), xgb_model=first.model_)
+
+
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
+    agreement = terms(TABLES, rounds=3000, protection=protection)
+    bundles = bundles_of(tmp_path / "keys", TABLES) if protection == "masked" else None
+
+    async def scenario():
+        async with consortium(tmp_path / "c", TABLES, (), bundles, state=tmp_path / "state") as one:
+
+            def follow():
+                training = one.analyst.train(agreement)
+                for row in training:
+                    if row["round"] == 2:
+                        training.finish()
+                return training
+
+            return await asyncio.to_thread(follow), one.log
+
+    training, log = in_time(scenario())
+    rounds = len(training.history)
+    assert 3 <= rounds < 3000
+    due = fb.simulate(agreement.changed(rounds=rounds), TABLES).model
+    assert training.model.fingerprint == due.fingerprint
+    assert set(training.model.attestations) == (set(TABLES) if bundles else set())
+    assert log.named("session done")
