@@ -41,6 +41,7 @@ bench: $(VENV)/dev
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))
+	$(if $(DATA),$(call measure,privacy,--data $(DATA)))
 	$(BIN)/python benchmarks/report.py $(RESULTS)
 
 bench-long: $(VENV)/dev

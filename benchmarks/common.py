@@ -49,6 +49,9 @@ PACKAGES = {
     "numba": "numba",
     "pyarrow": "pyarrow",
     "gRPC": "grpcio",
+    "interpret": "interpret-core",
+    "opendp": "opendp",
+    "dp-accounting": "dp-accounting",
 }
 """Name to distribution."""
 PATHS = {"--data": "FOLDER", "--folder": "FOLDER", "--cgroup": "FOLDER"}

@@ -6,21 +6,25 @@ party leave, come back or lose its memory, kills the aggregator, lets time pass.
 comes back and every message arrives.
 
 What must hold, whatever happens: every sum that is opened is exactly the sum over its roster of what the
-parties' rows give; no question is opened over two rosters; with the full roster the model is the fault-free
-one byte for byte; what does not end with a model ends with a sentence; nothing goes on for ever.
+parties' rows give, and the noise that each has charged; no question is opened over two rosters; with the full
+roster the model is the fault-free one byte for byte, with noise or without, and no ledger is charged more
+than was planned; what does not end with a model ends with a sentence; nothing goes on for ever.
 """
 
 import collections
+import math
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 
 import numpy as np
-from inprocess import randomly, run, shard_of, sites_of, terms_of
+from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
-from fedboost.programs import boosting
+from fedboost.privacy.protection import Tag
+from fedboost.programs import boosting, private
 from fedboost.protocol import earlier, journal, queries
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
+from fedboost.protocol.ledger import MemoryLedger, Spending
 from fedboost.protocol.messages import Leave
 from fedboost.protocol.party import Party
 from fedboost.protocol.party_session import PartySession
@@ -34,6 +38,9 @@ REFRESHED = 1_000_000
 """From this seed on leaves are refreshed: reg:absoluteerror, which asks for residuals."""
 CONTINUED = 2_000_000
 """From this seed on a model is continued."""
+NOISY = 3_000_000
+"""From this seed on answers get noise. The secrets it is drawn from are the same whenever a site is made, so
+that faults change nothing of it either."""
 
 
 @lru_cache
@@ -49,6 +56,14 @@ def rows(objective):
 SMALL = {"rounds": 3, "max_depth": 2, "max_bin": 8}
 
 
+def noise_of(protection, seed):
+    """Settings of the terms with noise, and the program."""
+    noise = {"epsilon": 4.0, "delta": 1e-5, "placement": "distributed" if protection == "masked" else "local"}
+    if seed % 2:
+        noise["method"] = "hist"
+    return {"noise": noise, "ranges": [(-3, 3)] * FEATURES}
+
+
 @lru_cache
 def earlier_model(objective):
     """The settings that continue a model of one round."""
@@ -58,12 +73,13 @@ def earlier_model(objective):
 
 
 @lru_cache
-def consortium(parties, protection, on_loss, votes, objective, continued):
+def consortium(parties, protection, on_loss, votes, objective, continued, noisy):
     """Terms, and a place for each party to run at."""
     X, y = rows(objective)
     times = {"turn_timeout": 50.0, "rejoin_timeout": 20.0}
     own = {"vote_top_k": votes, "objective": objective, **times, **SMALL}
     own |= earlier_model(objective) if continued else {}
+    own |= {} if noisy is None else noise_of(protection, noisy)
     terms = terms_of(X, parties, protection=protection, on_loss=on_loss, **own)
     parts = zip(terms.parties, randomly(ROWS, parties), strict=True)
     return terms, sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts})
@@ -77,6 +93,15 @@ def fault_free(parties, votes, objective, continued):
     settings = {"vote_top_k": votes, "objective": objective, **SMALL}
     settings |= earlier_model(objective) if continued else {}
     return run(X, y, randomly(ROWS, parties), **settings).booster.to_xgboost()
+
+
+@lru_cache
+def fault_free_with_noise(terms):
+    """The same with noise, which all of the terms decide on."""
+    X, y = rows(terms.objective)
+    parts = zip(terms.parties, randomly(ROWS, len(terms.parties)), strict=True)
+    sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, MemoryLedger(bytes))
+    return session_of(terms, sites, private.train).booster.to_xgboost()
 
 
 @dataclass
@@ -99,13 +124,19 @@ class World:
         parties = self.draw.choice([3, 3, 4, 5])
         protection = self.draw.choice(["plain", "masked"])
         on_loss = self.draw.choice(["wait", "wait", "shrink", "stop"])
-        objective = "reg:absoluteerror" if CONTINUED > seed >= REFRESHED else "binary:logistic"
+        objective = "reg:absoluteerror" if REFRESHED <= seed < CONTINUED else "binary:logistic"
         if objective == "reg:absoluteerror" and on_loss == "shrink":
             on_loss = "wait"  # signs would show the difference of two rosters
         if on_loss == "shrink" and parties == 3:
             parties = 4  # three masked ones cannot shrink
-        kind = int(seed % 4 == 3), objective, seed >= CONTINUED
-        self.terms, self.sites = consortium(parties, protection, on_loss, *kind)
+        self.noisy = seed >= NOISY
+        if self.noisy and on_loss == "shrink":
+            on_loss = "stop"
+        votes, noisy = int(seed % 4 == 3 and not self.noisy), seed % 2 if self.noisy else None
+        kind = votes, objective, CONTINUED <= seed < NOISY, noisy
+        self.terms, sites = consortium(parties, protection, on_loss, *kind)
+        self.ledgers = {name: MemoryLedger(bytes) for name in sites}
+        self.sites = {name: replace(site, ledger=self.ledgers[name]) for name, site in sites.items()}
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1
         self.eager = self.draw.choice([1.0, 10.0])
@@ -128,7 +159,8 @@ class World:
 
     def aggregator(self):
         past = [journal.decode(data) for data in self.written]
-        session = AggregatorSession("s", self.terms, boosting.train, self.record, past)
+        program = private.train if self.noisy else boosting.train
+        session = AggregatorSession("s", self.terms, program, self.record, past)
         self.check(session)
         session.tick(self.now)
         self.session = session
@@ -143,7 +175,7 @@ class World:
             query, turn = course.pending, course.turn
             for party in self.references.values():
                 party.go_to(course.so_far)
-            parts = {name: party.answer(query) for name, party in self.references.items()}
+            parts = {name: self.noised(query, name, party) for name, party in self.references.items()}
             assert (total == sum(parts[name] for name in session.roster)).all(), "a sum of something else"
             # A tree that grows again after a crash may be cut short earlier: another question in that turn.
             opened = turn, queries.digest(query)
@@ -151,6 +183,17 @@ class World:
             take(total)
 
         course.take = checked
+
+    def noised(self, query, name, party):
+        """What a party's answer has to be, and that it was charged."""
+        values = party.answer(query)
+        if not self.noisy:
+            return values
+        ledger, charged = MemoryLedger(bytes), self.ledgers[name].charged
+        tag = Tag(0, 0, -1, self.terms.parties, b"", queries.runs(query))
+        values = Spending("s", self.terms, ledger).noisy(query, tag, values)
+        assert ledger.charged.items() <= charged.items(), "a release that was not charged"
+        return values
 
     def record(self, record):
         self.written.append(journal.encode(record))
@@ -278,10 +321,16 @@ def play(seed):
     rosters = tuple(dict.fromkeys(world.rosters.values()))
     error = None if session.error is None else str(session.error)
     model = None if session.booster is None else session.booster.to_xgboost()
+    spent = [math.fsum(ledger.charged.values()) for ledger in world.ledgers.values()]
+    most = world.terms.plan.cost if world.noisy else 0.0
+    assert max(spent) <= most * (1 + 1e-12), f"seed {seed}: charged more than was planned"
     whole = all(set(roster) == set(world.terms.parties) for roster in rosters)
     if session.state == "done":
         assert error is None
-        if whole:
+        if world.noisy:
+            assert whole
+            assert model == fault_free_with_noise(world.terms), f"seed {seed}: another model"
+        elif whole:
             votes, continued = world.terms.vote_top_k, world.terms.xgb_model is not None
             due = fault_free(len(world.terms.parties), votes, world.terms.objective, continued)
             assert model == due, f"seed {seed}: another model"

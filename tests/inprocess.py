@@ -15,6 +15,7 @@ from fedboost.privacy import identity
 from fedboost.privacy.cells import Run, parts_of, signed
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
@@ -50,7 +51,18 @@ def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=N
     return Shard(columns, label, weights, keys=keys, validation=flags, base_margin=base, group=groups)
 
 
-def terms_of(X, parties, weight=None, validation=None, base_margin=None, group=None, levels=(), **settings):
+def terms_of(
+    X,
+    parties,
+    weight=None,
+    validation=None,
+    base_margin=None,
+    group=None,
+    levels=(),
+    ranges=None,
+    label_range=None,
+    **settings,
+):
     """Terms for `parties` parties over features f0, f1, ...; plain unless set otherwise. The last features
     are categorical, with so many levels each."""
     features = [f"f{i}" for i in range(X.shape[1])]
@@ -62,6 +74,8 @@ def terms_of(X, parties, weight=None, validation=None, base_margin=None, group=N
     columns |= {} if weight is None else {"weight": "w"}
     columns |= {} if validation is None else {"validation": "v"}
     columns |= {} if base_margin is None else {"base_margin": "m"}
+    columns |= {} if label_range is None else {"label_range": label_range}
+    columns |= {} if ranges is None else {"ranges": dict(zip(numeric, ranges, strict=True))}
     columns |= {} if group is None else {"group": "q"}
     names = [f"p{i}" for i in range(parties)]
     return Terms.read({"columns": columns, "parties": names, "protection": "plain", **settings})
@@ -79,15 +93,21 @@ def randomly(rows, parties, seed=0):
     return [np.flatnonzero(owner == party) for party in range(parties)]
 
 
-def sites_of(terms, shards):
-    """A place for each party; with keys if the protection needs them."""
+def sites_of(terms, shards, ledger=None):
+    """A place for each party; with keys if the protection needs them, a ledger of its own unless given."""
     credentials = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = identity.in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
-        name: Site(name, lambda _, own=own: own, os.urandom, credentials.get(name))
+        name: Site(
+            name,
+            lambda _, own=own: own,
+            os.urandom,
+            credentials.get(name),
+            ledger=ledger or MemoryLedger(os.urandom),
+        )
         for name, own in shards.items()
     }
 
@@ -103,6 +123,7 @@ def run(
     validation=None,
     base_margin=None,
     group=None,
+    ledger=None,
     callbacks=(),
     record=lambda record: None,
     past=(),
@@ -115,8 +136,14 @@ def run(
     terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
-    ends = {name: PartySession(site) for name, site in sites_of(terms, shards).items()}
-    aggregator = AggregatorSession("s", terms, program, record, past, callbacks=callbacks)
+    sites, kept = sites_of(terms, shards, ledger), {"record": record, "past": past, "callbacks": callbacks}
+    return session_of(terms, sites, program, delivery, spoil, **kept)
+
+
+def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):
+    """As `run`, of parties at these places."""
+    ends = {name: PartySession(site) for name, site in sites.items()}
+    aggregator = AggregatorSession("s", terms, program, draw=os.urandom, **kept)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)

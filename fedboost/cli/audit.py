@@ -6,6 +6,7 @@ Refuses: a log with a line that does not fit, naming the first one, and a log wi
 kept (ConfigError).
 """
 
+import math
 import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,15 +15,18 @@ from string import hexdigits
 
 from fedboost.cli.show import print_json, size
 from fedboost.errors import ConfigError, printable
+from fedboost.privacy.accounting import epsilon_of
 from fedboost.protocol.queries import (
     BY_PARTY,
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
     QuantileQuery,
+    RangeQuery,
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    SumsQuery,
     VoteQuery,
 )
 from fedboost.shell.audit import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, read_log
@@ -34,10 +38,12 @@ WIDTH, INDENT, WHAT = 79, 13, 43
 IN_WORDS = {
     RowsQuery.__name__: "number of rows; magnitudes of labels, weights",
     QuantileQuery.__name__: "how many rows lie in each column interval",
+    RangeQuery.__name__: "how many rows lie in each part of a range",
     KllQuery.__name__: "samples of the columns: values of single rows",
     StartQuery.__name__: "sum over all rows (for the mean label)",
     HistogramQuery.__name__: "sums over groups of rows, by column interval",
     VoteQuery.__name__: "which columns part groups of rows best: votes",
+    SumsQuery.__name__: "sums over the rows in each leaf of a tree",
     ResidualQuery.__name__: "how far off labels are, by groups of rows",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
     BY_PARTY: "error of the model: of all rows, of this site's",
@@ -70,6 +76,19 @@ class Session:
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
         return kinds
+
+    @property
+    def cost(self) -> float | None:
+        """Mu squared of all that left with noise, what left again counted once; None where nothing did."""
+        charges = {one.charge: one.cost for one in self.releases if one.cost is not None}
+        return math.fsum(charges.values()) if charges else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """What that is at the delta of the terms."""
+        if self.cost is None or self.admitted is None or self.admitted.delta is None:
+            return None
+        return epsilon_of(math.sqrt(self.cost), self.admitted.delta)
 
     @property
     def state(self) -> str:
@@ -167,12 +186,16 @@ def _print_session(session: Session) -> None:
         _line("refused", printable(reason) or "before it began")
         _line("left", "nothing")
         return
+    if terms is not None and terms.epsilon is not None:
+        _line("with noise", f"of epsilon {terms.epsilon:g} at delta {terms.delta:g}, as agreed")
     for protection in session.protections:
         seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
         if protection != "plain" and BY_PARTY in session.answers:
             seen += ", but for its metrics"
         _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
     _print_answers(session)
+    if session.epsilon is not None and session.cost is not None:
+        _line("privacy", f"epsilon {session.epsilon:.4g} was spent, mu squared {session.cost:.6g}")
     smallest = min((release.roster for release in session.releases), key=len, default=())
     if terms is not None and session.releases and len(smallest) < len(terms.parties):
         _line("smallest sum", f"over {len(smallest)} of {len(terms.parties)} parties: {_names(smallest)}")
@@ -236,6 +259,8 @@ def _as_json(session: Session) -> Mapping[str, object]:
         "columns": session.admitted.columns if session.admitted else None,
         "protections": session.protections,
         "released": answers,
+        "cost": session.cost,
+        "epsilon": session.epsilon,
         "smallest_roster": min((len(release.roster) for release in session.releases), default=None),
         "ended": session.ended.reason if session.ended else None,
     }

@@ -16,6 +16,7 @@ import typer
 
 from fedboost import __version__
 from fedboost.cli.keys import keys_app
+from fedboost.cli.privacy import privacy_app
 from fedboost.errors import FedboostError
 
 app = typer.Typer(
@@ -328,6 +329,7 @@ def _interrupted() -> None:
 
 
 app.add_typer(keys_app)
+app.add_typer(privacy_app)
 
 
 def _refused(text: str) -> None:

@@ -119,6 +119,39 @@ def count_cells(column: Column, grid: Grid) -> Int64:
     return out
 
 
+RANGE_PARTS = 128
+"""Of a declared range, in each of which rows are counted."""
+_HALVINGS = 16
+"""The parts next to 0 are so often half as far from it as the end of the range."""
+
+
+def range_edges(declared: tuple[float, float]) -> Float32:
+    """Where the parts of a declared range begin, but for the first: float32 [RANGE_PARTS - 1], increasing.
+
+    Half of them are as far from each other, the other half ever nearer to 0 (to the lower end, if 0 is not in
+    the range), by equal ratios, on both sides of it: most amounts are far smaller than the largest.
+    """
+    low, high = declared
+    even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
+    middle = 0.0 if low < 0.0 < high else low
+    sides = [end for end in (low, high) if end != middle]
+    each = RANGE_PARTS // 2 // len(sides)
+    ratios = 2.0 ** (-_HALVINGS * np.arange(1, each + 1) / each)
+    near = np.concatenate([middle + (end - middle) * ratios for end in sides])
+    return np.sort(np.concatenate([even, near])).astype(np.float32)
+
+
+def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
+    """Rows of a column in each part of a range, int64 [RANGE_PARTS]; values beyond it count in its first or
+    last part, missing ones not at all."""
+    edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
+    for start in range(0, column.size, _STRETCH):
+        values = column[start : start + _STRETCH]
+        places = np.searchsorted(edges, values[~np.isnan(values)], side="right")
+        out += np.bincount(places, minlength=RANGE_PARTS)
+    return out
+
+
 class Quantiles:
     """What is known of one feature's distribution: the rows in each cell of an ever finer partition."""
 

@@ -648,6 +648,16 @@ def quantise(gradient, hessian, gradient_factor, hessian_factor, limit, out):
 
 
 @_loop
+def quantise_bounded(gradient, hessian, gradient_factor, hessian_factor, weight, units, out):
+    """As `quantise`: gradient and hessian times their factors, clipped to 1; times the weight the hessian,
+    then in units. Rounded toward zero."""
+    for i in range(gradient.size):
+        g = min(max(gradient[i] * gradient_factor, -1.0), 1.0)
+        h = min(max(hessian[i] * hessian_factor, 0.0), 1.0)
+        out[i] = (np.int64(g * units) << 32) + np.int64(h * weight * units)
+
+
+@_loop
 def sum_units(values, factor, limit):
     """The sum of `Scale.encode(values)`: float64 [N] in, one integer out."""
     total = 0

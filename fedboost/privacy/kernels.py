@@ -145,3 +145,91 @@ def add_chosen(total, bitmap, chosen):
         there = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
         total[i] += chosen[found] * there
         found += np.int64(there)
+
+
+# ---- discrete Gaussians -----------------------------------------------------------------------------
+#
+# Every choice is one of a whole number below another, so the distribution is exact (Canonne, Kamath and
+# Steinke 2020, with t = sigma; their fractions are parted so that no number is beyond 64 bits). `at` is int64
+# [1], the next of `words`; beyond their end it says that they ran out, and what is drawn then is thrown away.
+
+
+@_loop
+def _below(words, at, bound):
+    """A whole number below `bound`, each as likely."""
+    mask = np.uint64(bound - 1)
+    for shift in (1, 2, 4, 8, 16, 32):
+        mask |= mask >> np.uint64(shift)
+    while at[0] < words.size:
+        value = np.int64(words[at[0]] & mask)
+        at[0] += 1
+        if value < bound:
+            return value
+    at[0] = words.size + 1
+    return np.int64(0)
+
+
+@_loop
+def _falls(words, at, part, whole):
+    """True with probability exp(-part / whole), 0 <= part <= whole."""
+    k = 1
+    while at[0] <= words.size and _below(words, at, whole) < part and _below(words, at, k) == 0:
+        k += 1
+    return k % 2 == 1
+
+
+@_loop
+def _falls_squared(words, at, part, whole):
+    """True with probability exp(-(part / whole)**2 / 2), 0 <= part <= whole."""
+    k = 1
+    while (
+        at[0] <= words.size
+        and _below(words, at, whole) < part
+        and _below(words, at, whole) < part
+        and _below(words, at, 2 * k) == 0
+    ):
+        k += 1
+    return k % 2 == 1
+
+
+@_loop
+def _stays(words, at, off, sigma):
+    """True with probability exp(-(off / sigma)**2 / 2): of off = q sigma + r, factor by factor."""
+    times, rest = off // sigma, off % sigma
+    for _ in range(times * times):
+        if not _falls(words, at, 1, 2):
+            return False
+    for _ in range(times):
+        if not _falls(words, at, rest, sigma):
+            return False
+    return _falls_squared(words, at, rest, sigma)
+
+
+@_loop
+def _gaussian(words, at, sigma):
+    while at[0] <= words.size:
+        near = _below(words, at, sigma)
+        if not _falls(words, at, near, sigma):
+            continue
+        far = 0
+        while at[0] <= words.size and _falls(words, at, 1, 1):
+            far += 1
+        size = near + sigma * far
+        negative = _below(words, at, 2) == 1
+        if not (negative and size == 0) and _stays(words, at, abs(size - sigma), sigma):
+            return -size if negative else size
+    return 0
+
+
+@_loop
+def gaussians(words, sigma, out):
+    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words, as far as they suffice: how many were
+    filled, and how many words they took. sigma: a whole number, at most 2**61."""
+    at = np.zeros(1, np.int64)
+    for place in range(out.size):
+        begin = at[0]
+        value = _gaussian(words, at, sigma)
+        if at[0] > words.size:
+            return place, begin
+        out[place] = value
+    return out.size, at[0]

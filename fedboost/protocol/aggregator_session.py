@@ -43,9 +43,11 @@ from fedboost.gbdt.model import Booster
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
+from fedboost.privacy.shamir import Draw
 from fedboost.protocol import meeting, queries
 from fedboost.protocol.course import Callback, Course, Program, Round
 from fedboost.protocol.journal import Record
+from fedboost.protocol.ledger import with_central_noise
 from fedboost.protocol.meeting import Trust, session_digest
 from fedboost.protocol.messages import (
     Admit,
@@ -92,7 +94,8 @@ class Gone:
 class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign; `callbacks` may end the training."""
+    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here;
+    `callbacks` may end the training."""
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class AggregatorSession:
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
+        draw: Draw | None = None,
         callbacks: Iterable[Callback] = (),
     ) -> None:
         self.name = name
@@ -114,6 +118,7 @@ class AggregatorSession:
         self.course = Course(terms, program, record, past, callbacks)
         """What of the session outlives the process."""
         self._trust = trust
+        self._draw = draw
         self._helped = bool(self.course.attempt)
         """Whether parties may have helped to open the sum of this turn, in any attempt or process."""
         self._here: set[str] = set()
@@ -144,6 +149,10 @@ class AggregatorSession:
         """Run the program up to where it waits for a sum, and gather the parties that are at hand (all unless
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
+        if self.terms.noise is not None and self.terms.noise.placement == "central" and self._draw is None:
+            return self._fail(
+                "the terms say that the aggregator draws noise, and it has nothing to draw from"
+            )
         try:
             self.course.start()
         except FedboostError as error:
@@ -424,6 +433,8 @@ class AggregatorSession:
     def _open(self) -> Outbox:
         assert self._opener is not None
         total, self._opener = queries.from_cells(self.course.pending, self._opener.open()), None
+        if self._draw is not None:
+            total = with_central_noise(self.course.pending, self.terms, total, self._draw)
         if self.course.last is not None:
             if not np.array_equal(total, self.course.last):
                 if self.attestations:  # given before, to the model that there is

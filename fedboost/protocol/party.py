@@ -30,9 +30,11 @@ from fedboost.protocol.queries import (
     KllQuery,
     QuantileQuery,
     Query,
+    RangeQuery,
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    SumsQuery,
     TreeQuery,
     VoteQuery,
 )
@@ -162,6 +164,10 @@ class Party:
                 self._check_grids(grids)
                 columns = list(zip(self.columns[: len(self._terms.columns.numeric)], grids, strict=True))
                 return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
+            case RangeQuery():
+                return self._ranges()
+            case SumsQuery():
+                return self._sums(query)
             case KllQuery():
                 raise PeerError("a sketch is not a vector of integers")
             case StartQuery():
@@ -185,6 +191,15 @@ class Party:
         if self.so_far.grids == 0 and any(grid.shape != coarse for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
 
+    def _ranges(self) -> Int64:
+        """Rows in each part of the declared ranges."""
+        if self._binned is not None or self.so_far.grids:
+            raise PeerError("counts over ranges are given once, before the cut points")
+        names = self._terms.columns.numeric
+        ranges = [self._terms.columns.ranges[name] for name in names]
+        of_columns = zip(self.columns[: len(names)], ranges, strict=True)
+        return np.concatenate(self._threads.each(lambda one: bins.count_parts(*one), [*of_columns]))
+
     def _sum(self, of_block: Callable[[Block], Int64]) -> Int64:
         """The sum of what each block of rows comes to."""
         total: Int64 = np.sum(self._threads.each(of_block, self._blocks), axis=0)
@@ -197,8 +212,12 @@ class Party:
             np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
         )
 
-    def _gradients(self, loss: Slopes, block: Block, weight: Float32) -> tuple[Float64, Float64]:
-        of_rows = self._margins(block), self._shard.label[..., block.rows], weight
+    def _gradients(
+        self, loss: Slopes, block: Block, weight: Float32, start: float = 0.0
+    ) -> tuple[Float64, Float64]:
+        """Of some rows with these weights, at their margins and so much more."""
+        margins = self._margins(block)
+        of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
         name = self._terms.objective
         if name not in LOSSES:
             return installed.gradients(loss, name, *of_rows)
@@ -209,7 +228,9 @@ class Party:
         gradient, hessian = self._gradients(loss, block, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
-    def _quantise(self, loss: Slopes, query: StartQuery | TreeQuery, drawn: Sequence[Mask] = ()) -> None:
+    def _quantise(
+        self, loss: Slopes, query: StartQuery | TreeQuery | SumsQuery, drawn: Sequence[Mask] = ()
+    ) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`.
 
         drawn: for each parallel tree, where its rows are drawn by the sizes of gradients: set here, and the
@@ -217,10 +238,14 @@ class Party:
         """
         factors = query.gradient.factor, query.hessian.factor
         limit = float(query.gradient.limit)
+        bound = None if self._terms.noise is None else self._terms.bound
+        start = 0.0
+        if bound is not None and isinstance(query, StartQuery):
+            start = self._loss.margin(bound.start)
 
         def quantise(block: Block) -> None:
             rows = block.rows
-            gradients = self._gradients(loss, block, self._shard.weight[rows])
+            gradients = self._gradients(loss, block, self._shard.weight[rows], start)
             if drawn:
                 assert isinstance(query, HistogramQuery)
                 chances = self._draw_by_size(query, gradients, block, drawn)
@@ -228,7 +253,10 @@ class Party:
             of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
             for gradient, hessian, pairs in of_outputs:
                 of_rows = pairs[rows]
-                kernels.quantise(gradient, hessian, *factors, limit, of_rows)
+                if bound is None:
+                    kernels.quantise(gradient, hessian, *factors, limit, of_rows)
+                else:
+                    bound.quantise(gradient, hessian, of_rows)
                 if not isinstance(rows, slice):  # of which they were a copy
                     pairs[rows] = of_rows
 
@@ -290,6 +318,17 @@ class Party:
         pairs = [self._pairs_of(node) for node in query.nodes]
         histogram.build(binned, nodes, pairs, layout, query.gradient.limit, out, self._threads)
         return out.reshape(-1)
+
+    def _sums(self, query: SumsQuery) -> Int64:
+        """Sums over the rows of each leaf."""
+        self._started()
+        tree = self.so_far.tree
+        if query.tree != tree or self.so_far.levels:
+            raise PeerError(f"sums in the leaves of tree {query.tree} while tree {tree} grows, or again")
+        self._quantise(self._loss, query)
+        self._split(query.splits)
+        pairs = (self._pairs_of(node)[self._nodes.of(node)] for node in query.nodes)
+        return np.array([kernels.sum_pairs(of_node) for of_node in pairs], np.int64).reshape(-1)
 
     def _grow(self, query: TreeQuery) -> None:
         """Apply the splits of a question about the tree that grows."""
@@ -448,7 +487,7 @@ class Party:
             sets.append(own[of] if not of_party or party == self._name else nothing)
         exponents = partial(self._exponents, self._loss)
         counted = [exponents] * query.exponents + [self._sizes] * query.sizes
-        return np.concatenate([*sets, *map(self._sum, counted)])
+        return np.concatenate([np.zeros(0, np.int64), *sets, *map(self._sum, counted)])
 
     def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""

@@ -21,6 +21,7 @@ from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import meeting, queries
+from fedboost.protocol.ledger import Charge, Ledger, Spending
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import (
     Admit,
@@ -46,7 +47,8 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Release:
-    """What is about to leave this site, for its audit log."""
+    """What is about to leave this site, for its audit log. charge: where it got noise, what the ledger was
+    charged."""
 
     session: str
     turn: int
@@ -56,6 +58,7 @@ class Release:
     size: int
     protection: str
     roster: tuple[str, ...]
+    charge: Charge | None = None
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class Site:
     permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
     rows as the terms want them, or Refused; record: called with each release before its bytes are handed
     out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness;
-    nthread: how many threads compute.
+    nthread: how many threads compute; ledger: what was spent of the rows' privacy, None where nobody keeps
+    count, so that noise is refused.
     """
 
     name: str
@@ -75,6 +79,7 @@ class Site:
     permit: Callable[[Terms], None] = lambda terms: None
     record: Callable[[Release], None] = lambda release: None
     nthread: int = 1
+    ledger: Ledger | None = None
 
 
 class PartySession:
@@ -88,6 +93,8 @@ class PartySession:
         self._session = ""
         self._terms: Terms | None = None
         self._party: Party | None = None
+        self._spending: Spending | None = None
+        """Where the terms say that answers get noise."""
         self._attempt = 0
         self._handshake: Handshake | None = None
         self._join: Join | None = None
@@ -162,6 +169,13 @@ class PartySession:
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
+        if terms.noise is not None:
+            if self._site.ledger is None:
+                raise Refused(
+                    f"party {self._site.name} keeps no ledger of what its rows' privacy was spent on"
+                )
+            self._site.ledger.admit(session, terms)
+            self._spending = Spending(session, terms, self._site.ledger)
         self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, self._site.name)
         self._terms = terms
 
@@ -213,9 +227,9 @@ class PartySession:
         self._said, self._help = [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
-        parts, size, note = self._sealed(ask.query, tag)
+        parts, size, note, charge = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note))
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge)
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
@@ -284,12 +298,12 @@ class PartySession:
         self._questions[ask.turn] = ask.query, so_far
         self._asked = ask
 
-    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes]:
-        """The parts of the sealed answer, their bytes, and the note that goes with the last."""
+    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes, Charge | None]:
+        """The parts of the sealed answer, their bytes, the note that goes with the last, and what it cost."""
         assert self._party is not None
         assert self._sealer is not None
         if isinstance(query, KllQuery):
-            return sketch(self._party.columns[: query.features], query), tag.size, b""
+            return sketch(self._party.columns[: query.features], query), tag.size, b"", None
         plain = self._terms is not None and self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
@@ -298,11 +312,15 @@ class PartySession:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
         if plain and not queries.fits(query, values):
             raise PeerError("cells too narrow for the sums of this site alone")
+        charge: Charge | None = None
+        if self._spending is not None:
+            charge = self._spending.charge_of(query, tag, values)
+            values = self._spending.noisy(query, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain:  # may be shorter than its cells
             sealed = list(parts)
-            return sealed, sum(map(len, sealed)), b""
-        return parts, tag.size, self._sealer.note()
+            return sealed, sum(map(len, sealed)), b"", charge
+        return parts, tag.size, self._sealer.note(), charge
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked
@@ -339,11 +357,11 @@ class PartySession:
         statement = meeting.attestation(terms, self._digest, self._site.name, *told)
         return Attest(attempt, *told, signer.certificate, signer.sign(statement))
 
-    def _record(self, ask: Ask, what: str, cells: int, size: int) -> None:
+    def _record(self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None) -> None:
         assert self._terms is not None
         protection = self._terms.protection
         self._site.record(
-            Release(self._session, ask.turn, ask.attempt, what, cells, size, protection, ask.roster)
+            Release(self._session, ask.turn, ask.attempt, what, cells, size, protection, ask.roster, charge)
         )
 
 

@@ -24,8 +24,10 @@ from fedboost.protocol.queries import (
     HistogramQuery,
     QuantileQuery,
     Query,
+    RangeQuery,
     ResidualQuery,
     StartQuery,
+    SumsQuery,
     VoteQuery,
 )
 from fedboost.protocol.terms import Terms
@@ -66,11 +68,11 @@ class ModelSoFar:
     def after(self, query: Query) -> "ModelSoFar":
         """Where the session stands once a question was answered."""
         match query:
-            case QuantileQuery():
+            case QuantileQuery() | RangeQuery():
                 return dataclasses.replace(self, grids=self.grids + 1)
             case StartQuery():
                 return dataclasses.replace(self, start=query)
-            case HistogramQuery() | VoteQuery() | ResidualQuery():
+            case HistogramQuery() | VoteQuery() | ResidualQuery() | SumsQuery():
                 return dataclasses.replace(self, splits=self.splits + query.splits, levels=self.levels + 1)
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)

@@ -18,7 +18,8 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram, metrics
-from fedboost.gbdt.bins import KEY_BITS, SUBCELLS_PER_BIN, CutPoints, Grid
+from fedboost.gbdt.bins import KEY_BITS, RANGE_PARTS, SUBCELLS_PER_BIN, CutPoints, Grid
+from fedboost.gbdt.bounded import NOISE_BITS, SCALE
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.metrics import TRAIN
@@ -64,6 +65,26 @@ class QuantileQuery:
     @property
     def cells(self) -> int:
         return sum(grid.cells for grid in self.grids)
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)
+
+
+@dataclass(frozen=True)
+class RangeQuery:
+    """How many rows lie in each part of the range that the terms declare of each numeric feature
+    (`bins.range_edges`)? Values beyond a range count in its first or last part, missing ones not at all.
+
+    Asked where the answer gets noise, once.
+    """
+
+    rows: int
+    features: int
+
+    @property
+    def cells(self) -> int:
+        return self.features * RANGE_PARTS
 
     @property
     def cell_bits(self) -> int:
@@ -244,6 +265,35 @@ class ResidualQuery:
 
 
 @dataclass(frozen=True)
+class SumsQuery:
+    """These splits are the tree, its structure drawn without a look at rows. What are the sums of gradients
+    and hessians in its leaves?
+
+    Asked where the answer gets noise, once a tree. Answer: [leaf, (gradient, hessian)], in units of
+    `bounded.SCALE`.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def gradient(self) -> Scale:
+        return SCALE
+
+    hessian = gradient
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * STATS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(SCALE.limit, self.rows)
+
+
+@dataclass(frozen=True)
 class EndRoundQuery:
     """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
 
@@ -276,9 +326,9 @@ class EndRoundQuery:
 
 TreeQuery = HistogramQuery | VoteQuery
 """What is asked while a tree grows."""
-OfTree = TreeQuery | ResidualQuery
+OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
-Query = RowsQuery | QuantileQuery | KllQuery | StartQuery | OfTree | EndRoundQuery
+Query = RowsQuery | QuantileQuery | RangeQuery | KllQuery | StartQuery | OfTree | EndRoundQuery
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
@@ -376,7 +426,18 @@ def check(query: Query, terms: Terms) -> None:
     features, numeric = len(terms.columns.features), len(terms.columns.numeric)
     if query.cells > MAX_CELLS:
         raise Refused(f"an answer of {query.cells} integers, at most {MAX_CELLS} are given; lower max_depth")
+    if terms.noise is None and isinstance(query, RangeQuery | SumsQuery):
+        raise Refused("sums that would need noise, and the terms have none")
+    if terms.noise is not None:
+        about_trees = HistogramQuery if terms.noise.method == "hist" else SumsQuery
+        if not isinstance(query, RangeQuery | StartQuery | EndRoundQuery | about_trees):
+            raise Refused("sums without noise, or about trees of another method, and the terms say otherwise")
     match query:
+        case RangeQuery(_, of):
+            if terms.cut_points != "grid" or of != numeric:
+                raise Refused(f"counts over {of} ranges; the terms allow {numeric}, once")
+        case SumsQuery(_, tree, splits, nodes):
+            _check_nodes(terms, tree, splits, nodes)
         case QuantileQuery(_, grids):
             most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
             if not numeric or len(grids) != numeric or any(grid.cells > most for grid in grids):
@@ -389,7 +450,7 @@ def check(query: Query, terms: Terms) -> None:
             if not numeric or query.features != numeric or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")
         case StartQuery(_, cut_points, gradient, hessian):
-            _check_bits(START_BITS, gradient, hessian)
+            _check_bits(START_BITS if terms.noise is None else NOISE_BITS, gradient, hessian)
             if len(cut_points.cuts) != features:
                 raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
             codes = zip(cut_points.cuts, cut_points.missing, strict=True)
@@ -403,6 +464,8 @@ def check(query: Query, terms: Terms) -> None:
             _check_nodes(terms, tree, splits, nodes)
             if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
                 raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
+            if terms.noise is not None and widths:
+                raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
             if widths and len(widths) != len(nodes):
                 raise Refused(f"cells of {len(widths)} nodes for the sums of {len(nodes)}")
             if any(

@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
@@ -28,7 +28,7 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import installed
+from fedboost.gbdt import bounded, installed
 from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
@@ -40,6 +40,7 @@ from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
 from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
 from fedboost.protocol import earlier
+from fedboost.protocol.noise import Noise, Plan, plan_of
 
 _LONGEST = 100
 """Characters of a key or a value that stand in an error."""
@@ -64,6 +65,21 @@ MAX_FIGURES = 1 << 14
 """Of a round: each metric of each set of rows."""
 MOST_REFRESHING = 3
 """Questions about the residuals in the leaves of a tree."""
+TREES_A_FEATURE, HIST_TREES = 4, 10
+"""Rounds of a session with noise, unless the terms say otherwise."""
+_WITH_NOISE = {
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
+    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
+}
+"""Settings that mean something with noise."""
+_WHY_NOT = {
+    "eval_metric": "metrics of private rows would be one more release each round",
+    "early_stopping_rounds": "metrics of private rows would be one more release each round",
+    "validation_fraction": "metrics of private rows would be one more release each round",
+    "subsample": "noise that hides a row in all rows is never worse than noise that hides it in some",
+    "vote_top_k": "votes have no noise",
+}
 MAX_STEP = 1e6
 """What parameters of objectives, and their inverses, stay below."""
 _OTHER_NAMES = {
@@ -134,6 +150,14 @@ class Schema(Frozen):
         default=None, description="a column that says which rows are ranked against each other"
     )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
+    ranges: Mapping[Name, tuple[float, float]] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description="from where to where the values of a numeric column go; with noise nobody may look",
+    )
+    label_range: tuple[float, float] | None = Field(
+        default=None, description="from where to where labels go; with noise nobody may look"
+    )
     categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
     @property
@@ -163,6 +187,18 @@ class Schema(Frozen):
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
             raise ValueError("no features: name at least one column in numeric or categorical")
+        for name, (low, high) in self.ranges.items():
+            if name not in self.numeric:
+                raise ValueError(
+                    f"ranges names {name!r}, which is no numeric column{nearest(name, self.numeric)}"
+                )
+            if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
+                raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
+        if (
+            self.label_range is not None
+            and not -LARGEST_LABEL <= self.label_range[0] < self.label_range[1] <= LARGEST_LABEL
+        ):
+            raise ValueError("label_range must be two numbers, the lower first")
         for name, levels in self.categorical.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
@@ -254,7 +290,7 @@ class Terms(Frozen):
     validation_fraction: float = Field(default=0.0, ge=0, le=0.9)
     early_stopping_rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     xgb_model: str | None = Field(default=None, repr=False)
-    cut_points: Literal["grid", "kll"] = "grid"
+    cut_points: Literal["grid", "kll", "even"] = "grid"
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
     protection: Literal["masked", "plain"] = "masked"
     colluding: int | None = Field(default=None, ge=0, le=98)
@@ -264,6 +300,7 @@ class Terms(Frozen):
     rejoin_timeout: float = Field(default=600.0, ge=0)
     quorum: int | None = Field(default=None, ge=1)
     vote_top_k: int = Field(default=0, ge=0, le=MAX_FEATURES)
+    noise: Noise | None = None
     program: Name = "boosting"
 
     @field_validator("objective")
@@ -299,6 +336,8 @@ class Terms(Frozen):
     @model_validator(mode="after")
     def _holds_together(self) -> "Terms":
         self._check_installed()
+        if self.noise is not None:
+            self._check_noise()
         self._check_classes()
         self._check_parameters()
         self._check_groups()
@@ -336,6 +375,10 @@ class Terms(Frozen):
                 raise ValueError(str(error)) from None
         if self.protection == "masked" and self.parties:
             self._check_group(len(self.parties))
+        if self.cut_points == "even" and self.noise is None:
+            raise ValueError(
+                "cut_points even lays them evenly over declared ranges, which only noise asks for"
+            )
         if self.cut_points == "kll" and self.protection != "plain":
             raise ValueError(
                 'cut_points kll shows raw values to the aggregator: it needs protection = "plain"'
@@ -373,6 +416,78 @@ class Terms(Frozen):
         if self.xgb_model is not None:
             self._check_earlier(self.xgb_model)
         return self
+
+    def _check_noise(self) -> None:
+        """What noise needs, and what it leaves no room for. Sets what has another default with it."""
+        assert self.noise is not None
+        trees = HIST_TREES if self.noise.method == "hist" else TREES_A_FEATURE * len(self.columns.features)
+        own = {"rounds": trees, "max_depth": 3}
+        for name, value in own.items():
+            if name not in self.model_fields_set:
+                self.__dict__[name] = value
+        for name, field in type(self).model_fields.items():
+            if name not in _WITH_NOISE and getattr(self, name) != field.get_default(
+                call_default_factory=True
+            ):
+                why = _WHY_NOT.get(name, "trees of random structure have no use for it")
+                raise ValueError(f"{name} with noise: {why}; leave it out")
+        for name in ("weight", "base_margin", "validation"):
+            if getattr(self.columns, name) is not None:
+                raise ValueError(
+                    f"columns.{name} with noise: what a row can do has no bound then; leave it out"
+                )
+        if self.objective not in bounded.OBJECTIVES:
+            known = ", ".join(bounded.OBJECTIVES)
+            raise ValueError(f"{self.objective} has no bound for what a row can do; with noise use {known}")
+        if bounded.OBJECTIVES[self.objective] and self.columns.label_range is None:
+            raise ValueError(
+                f"{self.objective} with noise needs the range of the labels, by what is known and not by the "
+                f"rows: columns.label_range = [0, 100]"
+            )
+        missing = [name for name in self.columns.numeric if name not in self.columns.ranges]
+        if missing:
+            raise ValueError(
+                f"noise needs the range of every numeric column, by what is known and not by the rows; "
+                f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:_LONGEST]!r} = [0, 100] }}"
+            )
+        if self.noise.placement == "distributed" and self.protection == "plain":
+            raise ValueError(
+                "distributed noise under protection plain: the aggregator would see every party's sums with "
+                'a share of the noise; set protection = "masked", or placement = "local"'
+            )
+        if self.cut_points == "kll":
+            raise ValueError("cut_points kll shows values of rows, with or without noise")
+        if self.on_loss == "shrink":
+            raise ValueError(
+                'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
+                "more release; set wait or stop"
+            )
+        if self.noise.placement == "distributed" and self.parties and self.honest < 1:
+            raise ValueError(
+                "distributed noise needs two parties, one of which draws some that others do not know"
+            )
+
+    @property
+    def honest(self) -> int:
+        """Parties, at least, whose shares of the noise nobody else knows, in every sum that is opened. One
+        party can always subtract its own."""
+        return self.fewest - max(1, Group.of(self.parties, self.colluding).colluding)
+
+    @property
+    def bound(self) -> bounded.Bound:
+        """What of a row enters sums that get noise."""
+        return bounded.bound_of(self.objective, self.columns.label_range)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What a session with noise releases."""
+        assert self.noise is not None
+        counted = len(self.columns.numeric) if self.cut_points == "grid" else 0
+        honest, parties = max(self.honest, 1), max(len(self.parties), 1)
+        about_trees = self.rounds * self.levels, 1.0
+        if self.noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
+            about_trees = self.rounds * self.levels, math.sqrt(len(self.columns.features) + 1)
+        return plan_of(self.noise, counted, about_trees, self.bound.sensitivity, honest, parties)
 
     def _check_earlier(self, text: str) -> None:
         if self.program != "boosting":
@@ -536,6 +651,8 @@ class Terms(Frozen):
         and those about the residuals in its leaves."""
         deepest = self.max_depth if self.grow_policy == "depthwise" else self.most_leaves
         refreshing = 0 if self.loss.quantile is None else MOST_REFRESHING
+        if self.noise is not None:
+            return self.max_depth if self.noise.method == "hist" else 1
         return (2 * deepest - 1 if self.vote_top_k else deepest) + refreshing
 
     @cached_property
@@ -610,12 +727,14 @@ class Terms(Frozen):
     @property
     def bits(self) -> int:
         """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        if self.noise is not None:
+            return bounded.NOISE_BITS
         return self.gradient_bits or self.loss.gradient_bits
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
-        return self.eval_metric or (self.loss.metric,)
+        return () if self.noise is not None else self.eval_metric or (self.loss.metric,)
 
     @property
     def _monotone(self) -> tuple[int, ...]:
@@ -626,6 +745,8 @@ class Terms(Frozen):
     @property
     def sets(self) -> tuple[str, ...]:
         """The sets of rows that metrics are of: first those of all parties."""
+        if self.noise is not None:
+            return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
         owners = self.parties if self.party_metrics else ()
         return (*sets, *(f"{party}{OF_PARTY}{rows}" for party in owners for rows in sets))
@@ -663,7 +784,7 @@ class Terms(Frozen):
     @property
     def asks_for_exponents(self) -> bool:
         """Whether gradients have no public bound, so that the parties must count their exponents."""
-        return self.loss.bounds is None or self.columns.weight is not None
+        return self.noise is None and (self.loss.bounds is None or self.columns.weight is not None)
 
     @property
     def known_weight_scale(self) -> Scale | None:
@@ -677,7 +798,7 @@ class Terms(Frozen):
         """
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
@@ -693,8 +814,8 @@ class Terms(Frozen):
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """The same terms with other settings, checked anew."""
-        return type(self).read({**self.model_dump(mode="json"), **settings})
+        """The same terms with other settings, checked anew; what nobody has set gets its default there."""
+        return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
@@ -756,7 +877,8 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
     owner = model
     for part in place[:-1]:
         inner = owner.model_fields[part].annotation if part in owner.model_fields else None
-        owner = inner if isinstance(inner, type) and issubclass(inner, BaseModel) else owner
+        tables = [one for one in (inner, *get_args(inner)) if isinstance(one, type)]  # `X | None` has X in it
+        owner = next((one for one in tables if issubclass(one, BaseModel)), owner)
     key = ".".join(place)[:_LONGEST]
     if fault["type"] == "extra_forbidden":
         message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"

@@ -32,7 +32,7 @@ from fedboost.shell.gate import Gate, refuse
 from fedboost.shell.health import Health
 from fedboost.shell.keys import Bundle, peer_of, server_credentials
 from fedboost.shell.limits import Outgoing, Peer
-from fedboost.shell.programs import load_program
+from fedboost.shell.programs import load_program, program_of
 from fedboost.shell.sessions import Running
 from fedboost.shell.store import CannotRecord, Folder, Journal
 from fedboost.wire import codec
@@ -366,12 +366,12 @@ class AggregatorServer:
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)
 
     def _program(self, terms: Terms) -> Program:
-        return memory.within(load_program(terms.program, self._config.programs), self._memory)
+        return memory.within(program_of(terms, self._config.programs), self._memory)
 
     def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
         name = f"session-{secrets.token_hex(4)}"
         if self._folder is None:
-            session = AggregatorSession(name, terms, program, trust=self._trust())
+            session = AggregatorSession(name, terms, program, trust=self._trust(), draw=secrets.token_bytes)
             return Running(session, analyst, None, self._send, self._log)
         try:
             journal = self._folder.begin(name)
@@ -379,7 +379,9 @@ class AggregatorServer:
         except (CannotRecord, ConfigError) as error:
             self._log.error("cannot begin a session", reason=str(error))
             raise Refused("the aggregator cannot write to its state folder: tell whoever runs it") from None
-        session = AggregatorSession(name, terms, program, journal.append, trust=self._trust())
+        session = AggregatorSession(
+            name, terms, program, journal.append, trust=self._trust(), draw=secrets.token_bytes
+        )
         return Running(session, analyst, journal, self._send, self._log)
 
     def _trust(self) -> Trust | None:
@@ -397,7 +399,7 @@ class AggregatorServer:
             if not begun.terms.parties:
                 raise ConfigError("its terms name no parties")
             session = AggregatorSession(
-                begun.session, begun.terms, program, journal.append, past, self._trust()
+                begun.session, begun.terms, program, journal.append, past, self._trust(), secrets.token_bytes
             )
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None

@@ -1,6 +1,7 @@
 """The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
 
-A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII). Its hash is
+A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
+missing is left out). Its hash is
 the SHA-256 of that JSON without the hash, and each entry holds the hash of the one before.
 
 Promises: an entry is with the operating system before its bytes leave, and on the disk when the session has
@@ -39,7 +40,8 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Admitted(Frozen):
-    """This site agreed to take part. `terms` is their digest, `columns` what they name, label first."""
+    """This site agreed to take part. `terms` is their digest, `columns` what they name, label first; epsilon
+    and delta are those of the noise, where there is some."""
 
     kind: Literal["admitted"] = "admitted"
     session: str
@@ -49,10 +51,14 @@ class Admitted(Frozen):
     objective: str
     rounds: Count
     columns: tuple[str, ...]
+    epsilon: float | None = None
+    delta: float | None = None
 
 
 class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes, added to those of the roster."""
+    """Something leaves this site: so many integers in so many bytes, added to those of the roster. Where it
+    got noise, `charge` is its name in the site's ledger and `cost` the mu squared it was charged there, once
+    however often the name is here."""
 
     kind: Literal["released"] = "released"
     session: str
@@ -63,6 +69,8 @@ class Released(Frozen):
     bytes: Count
     protection: str
     roster: tuple[str, ...]
+    charge: str | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
 
 
 class Ended(Frozen):
@@ -89,12 +97,16 @@ class Entry(Frozen):
     @property
     def due_hash(self) -> str:
         """The hash of all but the hash, 64 hex digits."""
-        return hashlib.sha256(_canonical(self.model_dump(mode="json", exclude={"hash"}))).hexdigest()
+        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
 
     @property
     def line(self) -> bytes:
         """Canonical JSON and a line feed."""
-        return _canonical(self.model_dump(mode="json")) + b"\n"
+        return _canonical(self._values()) + b"\n"
+
+    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """What stands in the line: of what may be missing only what is there."""
+        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
 class AuditLog:
@@ -124,6 +136,14 @@ class AuditLog:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def has_charges(self) -> bool:
+        """Whether anything in the log was charged to a ledger."""
+        if not self._size:
+            return False
+        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
+            return whole.find(b'"charge":') >= 0  # a name cannot hold a quote that is not escaped
+
     def close(self) -> None:
         """Let another process write the log. One in which nothing was written is taken away."""
         if os.fstat(self._file).st_size == 0:
@@ -141,6 +161,8 @@ class AuditLog:
                 objective=terms.objective,
                 rounds=terms.rounds,
                 columns=columns_of(terms),
+                epsilon=None if terms.noise is None else terms.noise.epsilon,
+                delta=None if terms.noise is None else terms.noise.delta,
             )
         )
 
@@ -157,6 +179,8 @@ class AuditLog:
                 bytes=release.size,
                 protection=release.protection,
                 roster=release.roster,
+                charge=None if release.charge is None else release.charge.name,
+                cost=None if release.charge is None else release.charge.cost,
             )
         )
 

@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.shell.ledger import SiteLedger
 from fedboost.shell.policy import Policy
 
 if TYPE_CHECKING:
@@ -53,15 +54,19 @@ def cores() -> int:
 
 
 class PartyConfig(Frozen):
-    """A site's file. `keys` is the folder of its bundle, `audit` its log of what left, beside the file unless
-    named, `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many
-    threads compute (one a core), `policy` what it agrees to."""
+    """A site's file. `keys` is the folder of its bundle, `audit` its log of what left and `ledger` what the
+    privacy of its rows was spent on, both beside the file unless named, `dataset` the name of these rows in
+    the ledger (the party's, so that a table that is moved, copied or longer is still the same rows),
+    `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
+    compute (one a core), `policy` what it agrees to."""
 
     party: Name
     aggregator: str
     data: Path
     keys: Path | None = None
     audit: Path | None = None
+    ledger: Path | None = None
+    dataset: Name | None = None
     scratch: Path | None = None
     nthread: int = Field(default_factory=cores, ge=1, le=1024)
     policy: Policy = Policy()
@@ -119,8 +124,16 @@ def read_party(path: Path) -> PartyConfig:
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit or Path(f"{path.stem}.audit.jsonl"),
+        "ledger": config.ledger or Path(f"{path.stem}.ledger.sqlite"),
     }
     return config.model_copy(update=_from_folder(path, paths))
+
+
+def ledger_of(config: PartyConfig) -> SiteLedger | None:
+    """The ledger of a site's rows; None where the config names no file for one. Raises as SiteLedger does."""
+    if config.ledger is None:
+        return None
+    return SiteLedger(config.ledger, config.party, config.dataset or config.party, config.policy.budget)
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:

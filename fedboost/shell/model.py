@@ -29,6 +29,7 @@ from fedboost.privacy import identity
 from fedboost.protocol import meeting, progress
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms, nearest
+from fedboost.shell.card import card_of
 from fedboost.shell.files import write_atomically
 
 _PREFIX = "fedboost."
@@ -121,6 +122,7 @@ class Model:
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
+            **({_PREFIX + "privacy": json.dumps(card_of(terms))} if terms.noise is not None else {}),
             **self._signatures(),
         }
 

@@ -25,9 +25,10 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.audit import AuditLog
-from fedboost.shell.config import PartyConfig
+from fedboost.shell.config import PartyConfig, ledger_of
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, read_again, tls_fault
+from fedboost.shell.ledger import SiteLedger
 from fedboost.shell.policy import shown, terminal_ask
 from fedboost.shell.store import CannotRecord
 from fedboost.shell.telemetry import AT_HAND
@@ -56,7 +57,7 @@ Replies = asyncio.Queue[FromParty | None]
 class PartyNode:
     """One site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
-    What leaves is recorded first, in the audit log of the config.
+    What leaves is charged and recorded first, in the ledger and the audit log of the config.
     """
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
@@ -65,6 +66,12 @@ class PartyNode:
         self._log = log.bind(party=config.party)
         self._table = read_table(config.data, config.scratch)
         self._audit = AuditLog(config.audit) if config.audit else None
+        self._ledger: SiteLedger | None = None
+        try:
+            self._ledger = self._open_ledger()
+        except ConfigError:
+            self._close()
+            raise
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
@@ -75,11 +82,20 @@ class PartyNode:
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
+    def _open_ledger(self) -> SiteLedger | None:
+        ledger = ledger_of(self._config)
+        if ledger is not None and not ledger.begun and self._audit is not None and self._audit.has_charges:
+            raise ConfigError(
+                f"{self._config.ledger}: there is no ledger, and {self._config.audit} has releases that were "
+                f"charged to one; put it back, or give its place as `ledger` in this site's file"
+            )
+        return ledger
+
     async def run(self, wait: float, once: bool) -> None:
         """Attend the aggregator until cancelled; with `once` until one session has ended.
 
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
-        the audit log cannot be written.
+        the audit log or the ledger cannot be written.
         """
         try:
             await self._run(wait, once)
@@ -92,8 +108,13 @@ class PartyNode:
             self._hung_up.set()
             with contextlib.suppress(CannotRecord):
                 self._close_session("this site stopped")
-            if self._audit:
-                self._audit.close()
+            self._close()
+
+    def _close(self) -> None:
+        if self._audit:
+            self._audit.close()
+        if self._ledger:
+            self._ledger.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -258,8 +279,8 @@ class PartyNode:
         if self._bundle is not None:
             bundle = self._bundle
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
-        config = self._config
-        return Site(config.party, self._read_shard, urandom, credentials, permit, record, config.nthread)
+        name, nthread = self._config.party, self._config.nthread
+        return Site(name, self._read_shard, urandom, credentials, permit, record, nthread, self._ledger)
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)

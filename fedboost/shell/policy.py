@@ -23,11 +23,13 @@ import termios
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import Refused, quoted
 from fedboost.privacy.masked import SMALLEST_GROUP
+from fedboost.protocol.noise import LARGEST_DELTA
 from fedboost.protocol.terms import Frozen, Name, Terms
+from fedboost.shell.ledger import Budget
 
 Protection = Literal["masked", "plain"]
 OnLoss = Literal["wait", "shrink", "stop"]
@@ -52,6 +54,9 @@ DIGEST_DIGITS = 64
 ANSWER_POLL = 0.2
 """Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
 
+LARGEST_BUDGET = 100.0
+"""Beyond this epsilon promises nothing."""
+
 SHOWN_NAMES, SHOWN_LETTERS = 8, 40
 """How many names a person is shown, and how much of each."""
 
@@ -66,6 +71,8 @@ class Policy(Frozen):
     decides too) or the digests of the terms that were approved;
     subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
     which rows are drawn learns single rows from sums over many draws;
+    epsilon, delta: the budget of its rows' privacy over all sessions, kept by its ledger; with one, terms
+    without noise are refused; None for no limit;
     party_metrics: whether metrics of this site's rows alone may be seen where masks hide its other sums;
     columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
     """
@@ -77,6 +84,8 @@ class Policy(Frozen):
     max_rounds: int = Field(default=100_000, ge=1)
     approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
     subsample: float = Field(default=1.0, gt=0, le=1)
+    epsilon: float | None = Field(default=None, gt=0, le=LARGEST_BUDGET)
+    delta: float | None = Field(default=None, gt=0, le=LARGEST_DELTA)
     party_metrics: bool = False
     columns: tuple[Name, ...] | None = None
 
@@ -84,6 +93,18 @@ class Policy(Frozen):
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _whole_budget(self) -> "Policy":
+        if (self.epsilon is None) != (self.delta is None):
+            given, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
+            raise ValueError(f"{given} is half a budget: add {other}")
+        return self
+
+    @property
+    def budget(self) -> Budget | None:
+        """What its rows' privacy may be spent over all sessions; None where nothing limits it."""
+        return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
 
     @field_validator("approval", mode="before")
     @classmethod
@@ -132,11 +153,23 @@ class Policy(Frozen):
             if terms.sampling_method == "bootstrap":
                 drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
             raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
+        self._check_noise(terms, party)
         if terms.protection != "plain" and terms.party_metrics and not self.party_metrics:
             raise _refusal(party, "party_metrics = false", "the terms have party_metrics = true")
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
         self._check_approval(terms, party, ask)
+
+    def _check_noise(self, terms: Terms, party: str) -> None:
+        if self.epsilon is None or self.delta is None:
+            return
+        rule = f"epsilon = {self.epsilon:g}"
+        if terms.noise is None:
+            raise _refusal(party, rule, "the terms have no noise, which costs more than any budget")
+        if terms.noise.delta > self.delta:
+            raise _refusal(
+                party, f"delta = {self.delta:g}", f"the noise of the terms has delta = {terms.noise.delta:g}"
+            )
 
     def _check_columns(self, terms: Terms, party: str) -> None:
         if self.columns is None:
@@ -230,6 +263,7 @@ def summary(terms: Terms) -> str:
         + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
         "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
         + (", two parties allowed" if terms.allow_two_parties else ""),
+        **_noise_of(terms),
         "label": shown(terms.columns.label)
         + (f" to {shown(upper)}" if upper else "")
         + (f", {terms.num_class} classes" if terms.num_class else "")
@@ -239,6 +273,15 @@ def summary(terms: Terms) -> str:
         "features": f"{len(features)}: {_listed(map(shown, features))}",
     }
     return "\n".join(f"{key:<12}{value}" for key, value in lines.items())
+
+
+def _noise_of(terms: Terms) -> dict[str, str]:
+    """What a summary says of noise."""
+    if terms.noise is None:
+        return {}
+    noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
+    of = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row"
+    return {"noise": f"{of}, {releases} sums, {noise.placement}"}
 
 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:

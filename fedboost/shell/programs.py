@@ -7,10 +7,18 @@ from importlib import import_module
 from typing import cast
 
 from fedboost.errors import ConfigError
-from fedboost.programs import boosting
+from fedboost.programs import boosting, private
 from fedboost.protocol.course import Program
+from fedboost.protocol.terms import Terms
 
 BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
+
+
+def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
+    """The program of these terms; with noise `boosting` is another one than without."""
+    if terms.noise is not None and terms.program == "boosting":
+        return private.train
+    return load_program(terms.program, allowed)
 
 
 def load_program(name: str, allowed: Iterable[str]) -> Program:

@@ -15,9 +15,9 @@ from typing import Any
 
 from fedboost.errors import ConfigError
 from fedboost.privacy import identity
-from fedboost.programs import boosting
 from fedboost.protocol.aggregator_session import AggregatorSession, Outbox
 from fedboost.protocol.course import Callback, Program
+from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import Shard
@@ -26,6 +26,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell.allocator import keep_freed_memory
 from fedboost.shell.data import as_table, give_back, to_shard
 from fedboost.shell.model import Model
+from fedboost.shell.programs import program_of
 from fedboost.shell.telemetry import Meter, Row
 from fedboost.wire import codec
 
@@ -77,7 +78,8 @@ def simulate(
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
-    session = AggregatorSession("simulation", terms, program or boosting.train, callbacks=callbacks)
+    chosen = program or program_of(terms, ())
+    session = AggregatorSession("simulation", terms, chosen, draw=os.urandom, callbacks=callbacks)
     sites = _sites(terms, readers, nthread)
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
@@ -145,7 +147,9 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
         signers, roots = identity.in_memory(readers, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
-        name: Site(name, read, os.urandom, credentials.get(name), nthread=nthread)
+        name: Site(
+            name, read, os.urandom, credentials.get(name), nthread=nthread, ledger=MemoryLedger(os.urandom)
+        )
         for name, read in readers.items()
     }
 

@@ -45,9 +45,11 @@ from fedboost.protocol.queries import (
     KllQuery,
     QuantileQuery,
     Query,
+    RangeQuery,
     ResidualQuery,
     RowsQuery,
     StartQuery,
+    SumsQuery,
     VoteQuery,
 )
 from fedboost.protocol.terms import (
@@ -217,6 +219,11 @@ def _query_to_pb(query: Query) -> dict[str, Any]:
             return {"rows": pb.RowsQuery()}
         case QuantileQuery(rows, grids):
             return {"quantiles": pb.QuantileQuery(rows=rows, grids=map(_grid_to_pb, grids))}
+        case RangeQuery(rows, features):
+            return {"ranges": pb.RangeQuery(rows=rows, features=features)}
+        case SumsQuery(rows, tree, splits, nodes):
+            sums = pb.SumsQuery(rows=rows, tree=tree, splits=map(_split_to_pb, splits), nodes=nodes)
+            return {"sums": sums}
         case KllQuery(rows, features, max_bin):
             return {"kll": pb.KllQuery(rows=rows, features=features, max_bin=max_bin)}
         case StartQuery(rows, cut_points, gradient, hessian):
@@ -295,6 +302,13 @@ def _query_from_pb(ask: Any) -> Query:
             return KllQuery(_rows(q), q.features, q.max_bin)
         case "start":
             return _start_from_pb(ask.start)
+        case "ranges":
+            q = ask.ranges
+            return RangeQuery(_rows(q), q.features)
+        case "sums":
+            q = ask.sums
+            nodes = _few(q.nodes, MAX_NODES, "nodes")
+            return SumsQuery(_rows(q), q.tree, _splits_from_pb(q.splits), nodes)
         case "histograms":
             q = ask.histograms
             return HistogramQuery(

@@ -66,6 +66,8 @@ NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
 NEEDS_VALIDATION = {"early_stopping_rounds": 3}
+NEEDS_RANGES = {"noise": {"epsilon": 1.0, "delta": 1e-6}}
+RANGES = {"a": [0, 1], "b": [0, 1]}
 NEEDS_OBJECTIVE = {
     "tweedie_variance_power": ("reg:tweedie", 1.2),
     "huber_slope": ("reg:pseudohubererror", 2.0),
@@ -95,6 +97,9 @@ OTHER_COLUMNS = [
     {"categorical": {"c": ["green", "red"]}},
     {"categorical": {"c": ["red"]}},
     {"categorical": {"d": ["red", "green"]}},
+    {"ranges": {"a": [0, 1]}},
+    {"ranges": {"a": [0, 2]}},
+    {"label_range": [0, 1]},
 ]
 
 
@@ -119,9 +124,14 @@ def test_the_digest_is_stable():
 
 
 def test_every_setting_changes_the_digest():
+    ranged = with_columns(ranges=RANGES)
+    assert (
+        ranged.changed(**NEEDS_RANGES, rounds=20, max_depth=3).digest
+        != ranged.changed(rounds=20, max_depth=3).digest
+    )
     installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
     needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
-    needs |= {*NEEDS_GROUPS}
+    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
@@ -300,7 +310,7 @@ def test_terms_are_frozen():
         ({"cut_points": "kll"}, 'it needs protection = "plain"'),
         ({"max_bin": 1}, "max_bin: "),
         ({"gradient_bits": 25}, "gradient_bits: "),
-        ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'kll', got 'exact'"),
+        ({"cut_points": "exact"}, "cut_points: input should be 'grid', 'kll' or 'even', got 'exact'"),
         ({"parties": ["a", ""]}, "parties: '' cannot be"),
         ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
         # names that are not known
@@ -562,3 +572,66 @@ def test_votes_are_questions_of_a_tree_as_well():
     assert terms(max_depth=4).levels == 4
     assert terms(max_depth=4, vote_top_k=1).levels == 7
     assert terms(max_depth=1, vote_top_k=1).levels == 1
+
+
+# ---- noise ------------------------------------------------------------------------------------------
+
+
+def noisy(columns=None, **settings):
+    noise = settings.pop("noise", {"epsilon": 1.0, "delta": 1e-6})
+    return terms(columns={**COLUMNS, "ranges": RANGES, **(columns or {})}, noise=noise, **settings)
+
+
+def test_noise_has_its_own_defaults():
+    one = noisy()
+    assert (one.rounds, one.max_depth) == (4 * 3, 3)
+    assert (one.metrics, one.sets, one.asks_for_exponents) == ((), (), False)
+    assert noisy(rounds=7, max_depth=5).rounds == 7
+    assert noisy(rounds=12, max_depth=3).digest == one.digest
+    assert Terms.from_canonical(one.canonical()).digest == one.digest
+    without = with_columns(ranges=RANGES)
+    assert without.changed(noise={"epsilon": 1.0, "delta": 1e-6}).digest == one.digest
+    assert one.changed(noise=None).digest == without.digest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"noise": {"epsilon": 1.0}}, "'noise.delta' is missing"),
+        ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
+        ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),
+        ({"noise": {"epsilon": 1.0, "delta": 0.01}}, "noise.delta"),
+        ({"noise": {"epsilon": 1.0, "delta": 1e-6, "placment": "local"}}, "did you mean placement"),
+        ({"columns": {"ranges": {"a": [0, 1]}}}, "'b' has none: columns.ranges ="),
+        ({"columns": {"ranges": {"a": [0, 1], "b": [1, 1]}}}, "the lower first"),
+        ({"columns": {"ranges": {"a": [0, 1], "bb": [0, 1]}}}, r"'bb', which is no numeric column"),
+        ({"columns": {"weight": "w"}}, "columns.weight with noise"),
+        ({"columns": {"base_margin": "m"}}, "columns.base_margin with noise"),
+        ({"objective": "reg:gamma"}, "reg:gamma has no bound"),
+        ({"objective": "reg:squarederror"}, "columns.label_range = "),
+        ({"eval_metric": "auc"}, "eval_metric with noise: metrics of private rows"),
+        ({"validation_fraction": 0.2}, "validation_fraction with noise"),
+        ({"subsample": 0.5}, "subsample with noise"),
+        ({"vote_top_k": 1}, "vote_top_k with noise"),
+        ({"max_leaves": 5}, "max_leaves with noise"),
+        ({"cut_points": "kll"}, "kll shows values"),
+        ({"on_loss": "shrink"}, "one more release"),
+        ({"protection": "plain"}, "share of the noise"),
+    ],
+)
+def test_what_noise_cannot_go_with_says_why(settings, said):
+    with pytest.raises(ConfigError, match=said) as raised:
+        noisy(**settings)
+    assert "\n" not in str(raised.value)
+
+
+def test_even_cut_points_are_for_noise():
+    with pytest.raises(ConfigError, match="which only noise asks for"):
+        terms(cut_points="even")
+    assert noisy(cut_points="even").cut_points == "even"
+
+
+@pytest.mark.parametrize(("parties", "colluding", "honest"), [(3, None, 2), (4, None, 3), (6, 3, 3)])
+def test_one_party_always_may_subtract_its_own_noise(parties, colluding, honest):
+    names = [f"p{number}" for number in range(parties)]
+    assert noisy(parties=names, colluding=colluding).honest == honest

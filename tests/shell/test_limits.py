@@ -285,7 +285,7 @@ def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     def refusing(name, offered):
         raise Refused("ü" * 20_000)
 
-    monkeypatch.setattr(aggregator_server, "load_program", refusing)
+    monkeypatch.setattr(aggregator_server, "program_of", refusing)
 
     async def scenario():
         async with consortium(folder, {}) as one:

@@ -119,7 +119,7 @@ class Admit(_message.Message):
     def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes", "residuals")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +131,8 @@ class Ask(_message.Message):
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
     VOTES_FIELD_NUMBER: _ClassVar[int]
     RESIDUALS_FIELD_NUMBER: _ClassVar[int]
+    RANGES_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     turn: int
     attempt: int
     roster: _containers.RepeatedScalarFieldContainer[str]
@@ -142,7 +144,9 @@ class Ask(_message.Message):
     end_round: EndRoundQuery
     votes: VoteQuery
     residuals: ResidualQuery
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
+    ranges: RangeQuery
+    sums: SumsQuery
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels")
@@ -339,6 +343,26 @@ class ResidualQuery(_message.Message):
     width: int
     weight: Scale
     def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+
+class RangeQuery(_message.Message):
+    __slots__ = ("rows", "features")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    features: int
+    def __init__(self, rows: _Optional[int] = ..., features: _Optional[int] = ...) -> None: ...
+
+class SumsQuery(_message.Message):
+    __slots__ = ("rows", "tree", "splits", "nodes")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    TREE_FIELD_NUMBER: _ClassVar[int]
+    SPLITS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    tree: int
+    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    nodes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets", "sizes")

@@ -1,0 +1,169 @@
+"""The canary audit: how well can anyone tell from all releases of a session whether one row was in it?
+
+A session is played many times over the same few rows, in half of the runs with one row more. The attacker
+knows every other row, the seed and each question, so it knows what each sum would be with the row and
+without; its statistic is the logarithm of the ratio of the likelihoods of all noisy sums, which no attack
+beats. A threshold is chosen on the first half of the runs; the other half says how often the statistic is
+above it with the row and without, of which the 97.5 % bounds of Clopper and Pearson are taken, both at once
+95 %. They give a lower bound on epsilon, of which nothing is assumed, and a sharper one that takes the pair
+for one that Gaussian privacy allows.
+
+Promises: noise, ledger, bounds, program and the sums of a party are those of real sessions; the same seed
+gives the same runs. Where a share of the noise is the attacker's own, it is left out.
+Refuses: nothing.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+import fedboost as fb
+from fedboost.privacy import accounting
+from fedboost.privacy.protection import Tag
+from fedboost.programs import private
+from fedboost.protocol.ledger import MemoryLedger, Spending, release_of
+from fedboost.protocol.noise import Release
+from fedboost.protocol.party import Party, Shard
+
+Float64 = npt.NDArray[np.float64]
+ROWS = 12
+PARTIES = ("north", "south", "west")
+CONFIDENCE = 0.95
+DELTA = 1e-5
+
+
+@dataclass(frozen=True)
+class Found:
+    """Lower bounds of an audit, beside what was stated, all at the same delta."""
+
+    stated: float
+    epsilon: float
+    """Of which nothing is assumed."""
+    gaussian: float
+    """For releases that are Gaussian private."""
+    above: tuple[float, float]
+    """How often the statistic was above the threshold without the row, and with it."""
+    runs: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether neither bound is above the stated epsilon."""
+        return max(self.epsilon, self.gaussian) <= self.stated
+
+
+def terms_of(epsilon: float, placement: str = "local", rounds: int = 2) -> fb.Terms:
+    """One numeric feature, few trees."""
+    columns = {"label": "y", "numeric": ["x"], "ranges": {"x": [0.0, 1.0]}}
+    alone = placement == "local"
+    return fb.Terms.read(
+        {
+            "columns": columns,
+            "noise": {"epsilon": epsilon, "delta": DELTA, "placement": placement},
+            "parties": PARTIES[: 1 if alone else 3],
+            "protection": "plain" if alone else "masked",
+            "rounds": rounds,
+            "max_depth": 2,
+        }
+    )
+
+
+def shards() -> tuple[Shard, Shard]:
+    """Rows without the canary, half of each label, so that margins stay near 0; and with it."""
+    values = np.linspace(0.0, 1.0, ROWS, dtype=np.float32)
+    labels = (np.arange(ROWS) % 2).astype(np.float32)
+    with_row = np.append(values, np.float32(0.3)), np.append(labels, np.float32(1.0))
+    return of_rows(values, labels), of_rows(*with_row)
+
+
+def of_rows(values: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) -> Shard:
+    """Rows of weight 1."""
+    return Shard((values,), labels, np.ones_like(labels))
+
+
+def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], bytes]) -> float:
+    """A session; the attacker's statistic: the larger, the likelier was the row in it."""
+    without, with_row = (Party(lambda shard=shard: shard, terms) for shard in shards())
+    secret = [Spending(session, terms, MemoryLedger(draw)) for _ in range(shares_of(terms))]
+    program = private.train(terms, [])
+    tag = Tag(0, 0, 0, terms.parties, b"", ())
+    ratio, query = 0.0, next(program)
+    while True:
+        known, other = without.answer(query), with_row.answer(query)
+        answer = other if present else known
+        for spending in secret:
+            answer = spending.noisy(query, tag, answer)
+        if (release := release_of(query, terms)) is not None:
+            moved = (other - known).astype(np.float64)
+            ratio += float(moved @ (answer - known) - moved @ moved / 2.0) / variance(release)
+        try:
+            query = program.send(answer)
+        except StopIteration:
+            return ratio
+
+
+def shares_of(terms: fb.Terms) -> int:
+    """Of the noise in a sum, those that the attacker does not know."""
+    return next(iter(terms.plan.releases.values())).honest
+
+
+def variance(release: Release) -> float:
+    """Of the noise that the attacker does not know."""
+    return float(release.share) ** 2 * release.honest
+
+
+def audit(terms: fb.Terms, runs: int, seed: int = 0) -> Found:
+    """Play so many sessions with the row, and as many without."""
+    draw = random.Random(seed).randbytes
+    statistics = {
+        present: np.array([play(terms, f"{present} {run}", present, draw) for run in range(runs)])
+        for present in (False, True)
+    }
+    return judge(terms, statistics[False], statistics[True])
+
+
+def judge(terms: fb.Terms, without: Float64, with_row: Float64) -> Found:
+    """What the statistics of the runs say."""
+    assert terms.noise is not None
+    epsilon, delta, half = terms.noise.epsilon, terms.noise.delta, without.size // 2
+    thresholds = np.sort(without[:half])[:: max(half // 200, 1)]
+    bounds, at = [], 0.0
+    for of in (of_anything, of_gaussian):
+        at = max(thresholds, key=lambda at, of=of: of(*pair(without[:half], with_row[:half], at), delta))
+        bounds.append(of(*pair(without[half:], with_row[half:], at), delta))
+    plain, gaussian = bounds
+    above = share(without[half:], at), share(with_row[half:], at)
+    return Found(epsilon, plain, gaussian, above, 2 * without.size)
+
+
+def share(values: Float64, threshold: float) -> float:
+    """How many are above it."""
+    return float(np.mean(values > threshold))
+
+
+def pair(without: Float64, with_row: Float64, threshold: float) -> tuple[float, float]:
+    """The greatest share without the row and the least with it that fit what was counted."""
+    tail = (1.0 - CONFIDENCE) / 2.0
+    hits, false = (int(np.count_nonzero(values > threshold)) for values in (with_row, without))
+    lowest = float(stats.beta.ppf(tail, hits, with_row.size - hits + 1)) if hits else 0.0
+    rest = without.size - false
+    highest = float(stats.beta.ppf(1.0 - tail, false + 1, rest)) if rest else 1.0
+    return highest, lowest
+
+
+def of_anything(false: float, hits: float, delta: float) -> float:
+    """The least epsilon that allows these shares: hits <= exp(epsilon) false + delta, and the rest, too."""
+    both = [(hits, false), (1.0 - false, 1.0 - hits)]
+    return max(0.0, *(math.log((more - delta) / less) for more, less in both if more > delta and less > 0.0))
+
+
+def of_gaussian(false: float, hits: float, delta: float) -> float:
+    """Epsilon of the least mu that allows these shares."""
+    if not (0.0 < false < 1.0 and 0.0 < hits < 1.0):
+        return 0.0
+    mu = float(stats.norm.ppf(hits) - stats.norm.ppf(false))
+    return accounting.epsilon_of(mu, delta) if mu > 0.0 else 0.0

@@ -1,0 +1,205 @@
+"""`fedboost privacy`: what was spent of the rows' privacy here, what terms would spend, what a model did.
+
+Promises: `--help` imports nothing heavy; nothing here writes to a ledger.
+Refuses: terms and models without noise, a ledger that is damaged (ConfigError).
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+privacy_app = typer.Typer(
+    name="privacy",
+    help="Differential privacy: a site's budget, what terms would cost, a model's card.",
+    epilog="Example: fedboost privacy budget --config party.toml\n\n"
+    "Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
+EXAMPLES = (1_000, 10_000, 100_000)
+"""Numbers of rows to tell of where nobody says how many there are."""
+
+
+@privacy_app.command(epilog="Example: fedboost privacy budget --config party.toml")
+def budget(
+    config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
+    from fedboost.cli.show import print_json, printable
+    from fedboost.shell.config import read_party
+    from fedboost.shell.ledger import USUAL_DELTA, Spent, read_ledger
+
+    site = read_party(config)
+    assert site.ledger is not None
+    own, limit = site.dataset or site.party, site.policy.budget
+    found = read_ledger(site.ledger)
+    if own not in [spent.dataset for spent in found]:
+        found = [Spent(own, 0, 0, 0.0, USUAL_DELTA), *found]
+    lines = []
+    for spent in found:
+        of_own = limit if spent.dataset == own else None
+        delta = of_own.delta if of_own else spent.delta
+        left = None if of_own is None else of_own.left(spent.cost)
+        lines.append((spent, of_own, delta, spent.epsilon(delta), left))
+    if json:
+        for spent, of_own, delta, epsilon, left in lines:
+            print_json(
+                dataset=spent.dataset,
+                own=spent.dataset == own,
+                sessions=spent.sessions,
+                releases=spent.releases,
+                cost=spent.cost,
+                delta=delta,
+                spent=epsilon,
+                budget=None if of_own is None else of_own.epsilon,
+                left=left,
+            )
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("dataset", "sessions", "releases", "spent", "at delta", "left", box=None, pad_edge=False)
+    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.justify, column.no_wrap = "right", True
+    for spent, _, delta, epsilon, left in lines:
+        rest = "-" if left is None else f"{left:.4g}"
+        counts = str(spent.sessions), str(spent.releases)
+        table.add_row(Text(printable(spent.dataset)), *counts, f"{epsilon:.4g}", f"{delta:g}", rest)
+    Console().print(table)
+    if limit is None:
+        print("No budget: sessions are counted and none is refused. Set epsilon and delta under [policy].")
+    else:
+        print(
+            f"The budget of {printable(own)} is epsilon {limit.epsilon:g} at delta {limit.delta:g}. Epsilons "
+            f"do not add, their costs do:\nwhat is left is what one more session may have."
+        )
+
+
+@privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")
+def plan(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    epsilon: Annotated[
+        float | None, typer.Option(help="In place of the terms' own.", show_default=False)
+    ] = None,
+    rows: Annotated[
+        int | None,
+        typer.Option(help="Rows of all parties together.", min=1, max=10**12, show_default="a few examples"),
+    ] = None,
+    parties: Annotated[
+        int | None,
+        typer.Option(help="So many, in place of those named.", min=1, max=4096, show_default=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
+    from fedboost.cli.show import print_json
+    from fedboost.errors import ConfigError
+    from fedboost.shell.card import UNITS_OF, card_of, in_words, noise_of_sum, outlook, strength
+    from fedboost.shell.config import read_terms
+
+    asked = read_terms(terms)
+    noise = asked.noise
+    if noise is None:
+        raise ConfigError(f"{terms}: has no noise to plan; add noise = {{ epsilon = 1.0, delta = 1e-5 }}")
+    if parties is not None:
+        asked = asked.with_parties(f"party-{number + 1}" for number in range(parties))
+    if not asked.parties:
+        raise ConfigError(f"{terms}: names no parties, by whose number noise goes; give --parties 3")
+    if epsilon is not None:
+        asked = asked.changed(noise={**noise.model_dump(), "epsilon": epsilon})
+    card = card_of(asked)
+    outlooks = [outlook(asked, count) for count in ((rows,) if rows else EXAMPLES)]
+    releases = [(one, noise_of_sum(asked, one)) for one in asked.plan.releases.values()]
+    if json:
+        for one, sigma in releases:
+            print_json(
+                event="release",
+                what=one.what,
+                times=one.times,
+                cost=one.cost,
+                noise=sigma,
+                unit=UNITS_OF[one.what],
+            )
+        for of in outlooks:
+            print_json(
+                event="outlook",
+                rows=of.rows,
+                leaf_rows=of.leaf_rows,
+                by_noise=of.by_noise,
+                by_chance=of.by_chance,
+                worth=of.worth,
+            )
+        print_json(
+            event="total",
+            epsilon=card["epsilon"],
+            delta=card["delta"],
+            cost=card["cost"],
+            epsilon_spent=card["epsilon_spent"],
+            zcdp_epsilon=card["zcdp_epsilon"],
+            honest=card["honest"],
+        )
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    print(
+        f"epsilon {card['epsilon']:g} at delta {card['delta']:g}: {strength(card['epsilon'])}; "
+        f"{len(asked.parties)} {'party' if len(asked.parties) == 1 else 'parties'}, noise "
+        f"{card['placement']}, that of {card['honest']} is enough"
+    )
+    print(f"holds against {card['against']}\n")
+    table = Table("what is released", "times", "noise", "in", "share of cost", box=None, pad_edge=False)
+    for column in (table.columns[1], table.columns[2], table.columns[4]):
+        column.justify, column.no_wrap = "right", True
+    for one, sigma in releases:
+        share = f"{one.cost * one.times / card['cost']:.1%}"
+        table.add_row(one.what, str(one.times), f"{sigma:,.1f}", UNITS_OF[one.what], share)
+    Console().print(table)
+    expected = Table("rows", "in a leaf", "noise moves it by", "chance by", box=None, pad_edge=False)
+    for column in expected.columns:
+        column.justify, column.no_wrap = "right", True
+    for of in outlooks:
+        moved = f"{of.by_noise:.3g}", f"{of.by_chance:.3g}"
+        expected.add_row(f"{of.rows:,}", f"{of.leaf_rows:,.0f}", *moved)
+    print()
+    Console().print(expected)
+    print(
+        "\nNoise is a standard deviation, in every cell of a sum. A leaf's value is moved in margins\n"
+        "(log-odds, logarithms of counts, or amounts), before the learning rate and before it is\n"
+        "shrunk for its noise; chance is that of which rows the sites happen to have.\n"
+    )
+    for sentence in in_words(outlooks):
+        print(sentence)
+    if noise.method == "hist":
+        print("With method hist several noisy cells tell of a leaf: expect it to be less sure than this.")
+
+
+@privacy_app.command(epilog="Example: fedboost privacy explain model.json > card.md")
+def explain(
+    model: Annotated[Path, typer.Argument(help="A model file.", show_default=False)],
+    json: Json = False,
+) -> None:
+    """Print a model's privacy card: what it promises, every release, and what is not covered."""
+    from fedboost.cli.show import print_json
+    from fedboost.cli.tables import write
+    from fedboost.errors import ConfigError
+    from fedboost.shell.card import as_markdown, card_of
+    from fedboost.shell.model import Model
+
+    terms = Model.load(model).terms
+    if terms.noise is None:
+        raise ConfigError(
+            f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
+        )
+    card = card_of(terms)
+    if json:
+        print_json(**card)
+    else:
+        write(as_markdown(card), None)

@@ -1,0 +1,126 @@
+"""What a site keeps of the privacy it has spent, as a session needs it.
+
+Promises: `Spending.noisy` charges the ledger before it adds the noise of a release, and adds the same noise
+for what is said again: the same question to the same roster, answered with the same integers. For anything
+else it is independent, and charged again; so no two answers differ by less than noise.
+Refuses: what does not fit what is left (Refused, by the ledger).
+"""
+
+import hmac
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields
+from fedboost.privacy.gaussian import noise_of
+from fedboost.privacy.protection import Tag
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol import queries
+from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
+from fedboost.protocol.queries import HistogramQuery, Query, RangeQuery, StartQuery, SumsQuery
+from fedboost.protocol.terms import Terms
+
+KEY_BYTES = 32
+
+
+class Ledger(Protocol):
+    """Costs (mu squared, which add) that were charged to one set of rows, over all sessions."""
+
+    def admit(self, session: str, terms: Terms) -> bytes:
+        """A secret of this session, 32 bytes, the same whenever it is asked for. Refused if what the terms
+        plan to release does not fit what is left."""
+        ...
+
+    def charge(self, session: str, release: str, cost: float) -> None:
+        """Charge a release once, however often it is named. Refused if it does not fit what is left."""
+        ...
+
+
+class MemoryLedger:
+    """One without a limit that nobody keeps: for simulations."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw = draw
+        self._secrets: dict[tuple[str, str], bytes] = {}
+        self.charged: dict[tuple[str, str], float] = {}
+        """Session and release to cost."""
+
+    def admit(self, session: str, terms: Terms) -> bytes:
+        """A secret of this session."""
+        return self._secrets.setdefault((session, terms.digest), self._draw(KEY_BYTES))
+
+    def charge(self, session: str, release: str, cost: float) -> None:
+        """Note it."""
+        self.charged[session, release] = cost
+
+
+def release_of(query: Query, terms: Terms) -> Release | None:
+    """What kind of release an answer is; None if nothing of rows is in it."""
+    kinds = {RangeQuery: CUT_POINTS, StartQuery: START, SumsQuery: TREES, HistogramQuery: TREES}
+    kind = kinds.get(type(query))
+    return None if kind is None else terms.plan.releases[kind]
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one answer was charged as: a name, the same for the same answer, and a cost."""
+
+    name: str
+    cost: float
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The noise of one session at one party."""
+
+    session: str
+    terms: Terms
+    ledger: Ledger
+
+    def noisy(self, query: Query, tag: Tag, values: Int64) -> Int64:
+        """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it, or
+        if the aggregator draws the noise: it may do so again each time it asks, so each time is charged."""
+        release = release_of(query, self.terms)
+        if release is None:
+            if values.size:
+                raise PeerError("an answer without noise, where the terms say that all get some")
+            return values
+        key = self._key(query, tag, values)
+        self.ledger.charge(self.session, _name(key), release.cost)
+        if not self._draws:
+            return values
+        return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+
+    def charge_of(self, query: Query, tag: Tag, values: Int64) -> Charge | None:
+        """What `noisy` charges this answer as; None if it charges nothing."""
+        release = release_of(query, self.terms)
+        return None if release is None else Charge(_name(self._key(query, tag, values)), release.cost)
+
+    def _key(self, query: Query, tag: Tag, values: Int64) -> bytes:
+        """A secret of this very answer."""
+        said = fields.pack(
+            self.terms.digest.encode(),
+            queries.digest(query),
+            fields.pack(*(party.encode() for party in sorted(tag.roster))),
+            values.tobytes(),
+            *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),
+        )
+        return hmac.digest(self.ledger.admit(self.session, self.terms), said, "sha256")
+
+    @property
+    def _draws(self) -> bool:
+        """Whether this party draws noise."""
+        return self.terms.noise is not None and self.terms.noise.placement != "central"
+
+
+def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> Int64:
+    """An opened sum with the noise that the aggregator draws, if it is the one to draw it."""
+    if terms.noise is None or terms.noise.placement != "central":
+        return total
+    release = release_of(query, terms)
+    return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)
+
+
+def _name(key: bytes) -> str:
+    return hmac.digest(key, b"name", "sha256").hex()[:32]

@@ -1,0 +1,79 @@
+"""The bound of what a row adds to a sum that gets noise: it holds whatever the row and the margins say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.bounded import UNITS, bound_of
+from fedboost.gbdt.loss import loss_of
+
+margins = st.floats(-1e6, 1e6)
+labels = st.floats(-1e9, 1e9, width=32)
+RANGE = (-20.0, 60.0)
+
+
+def norm(objective, margin, label, label_range=None, **parameters):
+    """Of the integers of one row, over all outputs."""
+    loss, bound = loss_of(objective, parameters), bound_of(objective, label_range)
+    margin = np.asarray(margin, np.float64).reshape(-1, 1) if loss.outputs > 1 else np.array([margin])
+    found = loss.gradients(margin, np.array([label], np.float32), np.ones(1, np.float32))
+    total = 0
+    for gradient, hessian in zip(*map(np.atleast_2d, found), strict=True):
+        out = np.empty(1, np.int64)
+        bound.quantise(gradient, hessian, out)
+        total += (int(out[0]) >> 32) ** 2 + (int(out[0]) & 0xFFFFFFFF) ** 2
+    return total, bound
+
+
+@given(margins, st.sampled_from([0.0, 1.0]))
+def test_logistic(margin, label):
+    total, bound = norm("binary:logistic", margin, label)
+    assert bound.sensitivity == 1.0
+    assert total <= UNITS**2
+
+
+def test_logistic_comes_near_its_bound():
+    largest = max(norm("binary:logistic", margin, 0.0)[0] for margin in np.linspace(-8, 8, 2001))
+    assert largest > 0.999 * UNITS**2
+
+
+@given(st.lists(st.floats(-50, 50), min_size=2, max_size=12), st.data())
+def test_softmax(several, data):
+    label = data.draw(st.integers(0, len(several) - 1))
+    total, bound = norm("multi:softprob", several, label, num_class=len(several))
+    assert bound.sensitivity**2 == pytest.approx(2)
+    assert total <= 2 * UNITS**2
+
+
+@given(margins, labels)
+def test_numbers(margin, label):
+    total, bound = norm("reg:squarederror", margin, label, RANGE)
+    assert total <= bound.sensitivity**2 * UNITS**2 * (1 + 1e-12)
+
+
+@given(st.floats(-80, 80), st.floats(0, 1e9, width=32))
+def test_counts(margin, label):
+    total, bound = norm("count:poisson", margin, label, (0.0, 10.0))
+    assert total <= bound.sensitivity**2 * UNITS**2 * (1 + 1e-12)
+
+
+@given(margins, st.sampled_from([0.0, 1.0]))
+def test_rounding_is_toward_zero(margin, label):
+    loss, bound = loss_of("binary:logistic", {}), bound_of("binary:logistic", None)
+    out = np.empty(1, np.int64)
+    (gradient,), (hessian,) = loss.gradients(
+        np.array([margin]), np.array([label], np.float32), np.ones(1, np.float32)
+    )
+    bound.quantise(np.array([gradient]), np.array([hessian]), out)
+    assert abs(int(out[0]) >> 32) <= abs(gradient) * UNITS
+    assert int(out[0]) & 0xFFFFFFFF <= hessian * bound.weight * UNITS
+    assert bound.gradient(int(out[0]) >> 32) == pytest.approx(gradient, abs=2 / UNITS)
+    assert bound.hessian(int(out[0]) & 0xFFFFFFFF) == pytest.approx(hessian, abs=2 / UNITS)
+
+
+@pytest.mark.parametrize("objective", ["reg:squarederror", "count:poisson", "reg:gamma"])
+def test_what_has_no_bound_is_refused(objective):
+    with pytest.raises(ConfigError, match="no bound"):
+        bound_of(objective, None)
