@@ -32,14 +32,14 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
     constant = tuple((root, terms.loss.margin(score)) for root in terms.roots)
-    exponents, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
+    exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
     trees = []
     for number in range(terms.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         slower = terms.changed(learning_rate=terms.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents, _ = yield from end_round(terms, rows, number, splits, values, scales)
+        exponents, *_ = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))  # one an output
     return model_of(terms, score, trees)
 
