@@ -10,6 +10,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +30,7 @@ CELLS = {"plain": 1 << 17, "masked": 1 << 17, "bfv": 1 << 14, "paillier": 1 << 1
 """So many cells are sealed and opened to see what one takes."""
 SAMPLE_ROWS, SAMPLE_FEATURES, SAMPLE_ROUNDS, SAMPLE_DEPTH = 20_000, 10, 3, 6
 SESSION = bytes(32)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,8 @@ def speed_of(protection: str, parties: int, key_bits: int, bits: int) -> Speed:
     tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
-    seal = _seconds(lambda: [*sealers[names[0]].seal(values, tag)])
-    parts = {name: [*sealers[name].seal(values, tag)] for name in names[1:]}
-    parts[names[0]] = seal.result
+    first, sealing = _timed(lambda: [*sealers[names[0]].seal(values, tag)])
+    parts = {names[0]: first} | {name: [*sealers[name].seal(values, tag)] for name in names[1:]}
     begin = time.perf_counter()
     for name in names:
         for number, part in enumerate(parts[name]):
@@ -77,27 +79,22 @@ def speed_of(protection: str, parties: int, key_bits: int, bits: int) -> Speed:
     helped = 0.0
     while requests := opener.requests():
         for name, request in requests.items():
-            answer = _seconds(lambda name=name, request=request: sealers[name].assist(request))
-            helped += answer.seconds
-            opener.assist(name, answer.result)
+            answer, took = _timed(partial(sealers[name].assist, request))
+            helped += took
+            opener.assist(name, answer)
     total = opener.open()
     whole = time.perf_counter() - begin
     if not np.array_equal(total, parties * values):
         raise AssertionError("the sum that was opened is another one")
     size = sum(map(len, parts[names[0]])) / cells
-    return Speed(seal.seconds / cells, helped / cells, (whole - helped) / cells / parties, size)
+    return Speed(sealing / cells, helped / cells, (whole - helped) / cells / parties, size)
 
 
-@dataclass(frozen=True)
-class _Timed:
-    result: object
-    seconds: float
-
-
-def _seconds(work: Callable[[], object]) -> "_Timed":
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it makes, and how many seconds that took."""
     begin = time.perf_counter()
-    result = work()
-    return _Timed(result, time.perf_counter() - begin)
+    made = work()
+    return made, time.perf_counter() - begin
 
 
 def _ends(
