@@ -502,12 +502,12 @@ class AggregatorSession:
         return self._gather() if missing else self._finish()
 
     def _finish(self) -> Outbox:
-        self.state = "done"
+        self.state, self._public = "done", None
         return self._to_here(Bye())
 
     def _fail(self, reason: str) -> Outbox:
         self.state, self.error = "failed", SessionFailed(reason)
-        self._opener = None
+        self._opener = self._public = None
         self.course.close()
         return self._to_here(Bye(reason))
 

@@ -214,7 +214,8 @@ class PartySession:
             self._sealer = PlainSealer()
             return
         if self._terms.encrypts:
-            public = meeting.public_of(self._terms, greetings)
+            own = None if self._secret is None else self._secret.public
+            public = own or meeting.public_of(self._terms, greetings)
             counts = len(self._roster), self._terms.most_turns
             self._sealer = EncryptedSealer(self._site.name, public, self._secret, *counts)
             return
