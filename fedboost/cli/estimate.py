@@ -38,8 +38,8 @@ def run_estimate(
     console = Console(markup=False, highlight=False)
     console.print(table)
     console.print(
-        f"Of full trees, {rows:,} rows at {sites} parties with machines and one core like this one, and no network "
-        f"between them: it adds its round trips, and the bytes."
+        f"Of full trees, {rows:,} rows at {sites} parties with machines and one core like this one, and no "
+        f"network between them: it adds its round trips, and the bytes."
     )
     missing = [name for name in PROTECTIONS if name not in [one.protection for one in found]]
     for name in missing:
@@ -52,5 +52,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
-
-

@@ -1,5 +1,5 @@
-"""`fedboost aggregator`, `fedboost party` and `fedboost keyholder`: run until told to stop (SIGTERM or Ctrl-C). `fedboost health`:
-ask whether the first is up."""
+"""`fedboost aggregator`, `fedboost party` and `fedboost keyholder`: run until told to stop (SIGTERM or
+Ctrl-C). `fedboost health`: ask whether the first is up."""
 
 import asyncio
 import contextlib

@@ -17,8 +17,8 @@ from datetime import datetime
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
-from fedboost.privacy.identity import Signer
 from fedboost.privacy.encrypted import Public, scheme_of
+from fedboost.privacy.identity import Signer
 from fedboost.privacy.masked import Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest
@@ -57,8 +57,8 @@ class Meeting:
 
 
 def greet(credentials: Credentials | None, me: str, terms: Terms, public: bytes, draw: Draw) -> bytes:
-    """This party's greeting, with its fresh public key, if the protection has it make one. Without credentials
-    there is nothing to sign with: an empty one."""
+    """This party's greeting, with its fresh public key, if the protection has it make one. Without
+    credentials there is nothing to sign with: an empty one."""
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)

@@ -67,10 +67,10 @@ class Site:
     """What a session needs of the place it runs at.
 
     permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
-    rows as the terms want them, or Refused, and None at a key holder without rows; record: called with each release before its bytes are handed
-    out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness;
-    nthread: how many threads compute; ledger: what was spent of the rows' privacy, None where nobody keeps
-    count, so that noise is refused.
+    rows as the terms want them, or Refused, and None at a key holder without rows; record: called with each
+    release before its bytes are handed out; credentials: who this party is, None where nothing is signed;
+    draw: cryptographic randomness; nthread: how many threads compute; ledger: what was spent of the rows'
+    privacy, None where nobody keeps count, so that noise is refused.
     """
 
     name: str

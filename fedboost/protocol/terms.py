@@ -616,13 +616,12 @@ class Terms(Frozen):
                 f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
             )
         if self.parties and self.keyholder not in self.parties:
-            raise ValueError(
-                f"keyholder {str(self.keyholder)[:_LONGEST]!r} is none of the parties{nearest(str(self.keyholder), self.parties)}"
-            )
+            name = str(self.keyholder)[:_LONGEST]
+            raise ValueError(f"keyholder {name!r} is none of the parties{nearest(name, self.parties)}")
         if self.on_loss == "shrink":
             raise ValueError(
-                f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one turn '
-                f"apart; set wait or stop"
+                f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '
+                f"turn apart; set wait or stop"
             )
 
     @property

@@ -5,10 +5,10 @@ import os
 
 import numpy as np
 import pytest
-from fedboost.privacy.encrypted import scheme_of
 from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
 
 from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy.encrypted import scheme_of
 from fedboost.programs import boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
 from fedboost.protocol.messages import Assist, Open, Report
