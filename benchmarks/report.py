@@ -47,6 +47,7 @@ SECTIONS = {
     "startup": Section("Start-up"),
     "masked": Section("Masks"),
     "network": Section("Network"),
+    "protections": Section("Protections"),
     "wire": Section("Bytes"),
     "wide": Section("Many columns"),
     "votes": Section(
