@@ -17,7 +17,7 @@ request gets the same answer, another one of the same turn gets none.
 Refuses: ciphertexts of another key, out of range or of another number than the cells have (PeerError), keys
 that are too short or cannot be keys (PeerError), more openings than the terms have sums (PeerError).
 
-What differs between the schemes is behind `Public`, `Secret` and `Cipher`: privacy/paillier.py, privacy/bfv.py
+What differs between the schemes is behind `Public`, `Secret` and `Cipher`: paillier.py and bfv.py.
 """
 
 import hashlib

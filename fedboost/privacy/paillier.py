@@ -6,10 +6,10 @@ Refuses: keys of fewer than LEAST_BITS bits, and numbers that are no products of
 that shows (PeerError, or ConfigError for a key that is to be made here).
 
 A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an exponent of |n| bits, a
-random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so that
-a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
-generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes are
-3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does.
+random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so
+that a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
+generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes
+are 3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does.
 """
 
 import math
