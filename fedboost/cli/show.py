@@ -100,7 +100,7 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
             figures, total = told(row)
             done = int(row["round"]) + 1
             if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-                print(f"round {done}/{terms.rounds} {figures} {total}", flush=True)
+                print(" ".join(filter(None, (f"round {done}/{terms.rounds}", figures, total))), flush=True)
 
         yield tell
         return

@@ -121,8 +121,9 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
         )
         return
     metrics = printable(", ".join(f"{name} {value:.5f}" for name, value in last.items()))
+    figures = f"training {metrics}, " if last else ""
     total = size(sum(map(sum, traffic.values())))
-    print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
+    print(f"{len(model.booster.trees)} trees, {figures}{total} in all")
     if model.kept < len(model.rounds):
         print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
     print_party_metrics(end)
