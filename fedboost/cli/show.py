@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,18 @@ def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
     for column, level, count in undeclared(table, schema):
         notice(
             f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
+        )
+
+
+def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
+    """A line if groups have rows at several sites: they are ranked as a group of each."""
+    pairs = table.select([group, site]).group_by([group, site]).aggregate([])
+    counts = Counter(pairs.column(group).to_pylist())
+    shared = [name for name, sites in counts.items() if sites > 1]
+    if shared:
+        notice(
+            f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
+            f"not cross sites, so each site's rows of them are a group of their own"
         )
 
 

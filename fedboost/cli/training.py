@@ -14,6 +14,7 @@ from fedboost.cli.show import (
     absences,
     metrics_of,
     notice,
+    notice_shared_groups,
     notice_undeclared,
     print_json,
     print_party_metrics,
@@ -59,6 +60,8 @@ def run_simulation(
     with progress(terms, as_json) as draw:
         result = simulate(terms, shards, seed=seed, on_round=draw)
     notice_undeclared(table, terms.columns)
+    if site is not None and terms.columns.group is not None:
+        notice_shared_groups(table, terms.columns.group, site)
     _conclude(result.model, result.traffic, out, as_json)
 
 
