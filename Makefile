@@ -38,6 +38,7 @@ bench: $(VENV)/dev
 	$(call measure,network)
 	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
 	$(if $(DATA),$(call measure,parity,--data $(DATA)))
+	$(if $(DATA),$(call measure,protections,--data $(DATA)))
 	$(if $(DATA),$(call measure,wire,--data $(DATA)))
 	$(if $(DATA),$(call measure,votes,--data $(DATA)))
 	$(if $(DATA),$(call measure,wide,--data $(DATA)))

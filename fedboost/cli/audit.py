@@ -50,6 +50,8 @@ IN_WORDS = {
     "help to open the sum": "help to open a sum: keys, no data",
 }
 """What a release says, by its `what`."""
+NO_METRICS = "that a round is over: no metrics, no numbers"
+"""The same of the end of a round where the terms want no metrics, as those with noise do."""
 
 
 @dataclass
@@ -209,6 +211,8 @@ def _print_answers(session: Session) -> None:
     print(f"  what left {'':{WHAT}}{'times':>6}{'integers':>9}{'bytes':>9}")
     for what, releases in session.answers.items():
         words = IN_WORDS.get(what, shown(what))
+        if what == EndRoundQuery.__name__ and not any(release.cells for release in releases):
+            words = NO_METRICS
         print(f"    {words:<{WHAT + 8}}{_sums(releases)}")
     print(f"    {'in all':<{WHAT + 8}}{_sums(session.releases)}")
 

@@ -71,6 +71,12 @@ def _importances(model: Model, as_json: bool) -> None:
         f"{booster.objective}, {len(booster.trees)} trees; "
         f"{len(table)} of {len(booster.features)} features split"
     )
+    noise = model.terms.noise
+    if noise is not None and noise.method != "hist":
+        print(
+            "trained with noise: splits are drawn, not chosen by gain, so these figures do not say what "
+            "counts; --shap and --partial-dependence do"
+        )
     shown = Table("feature", *IMPORTANCES, box=None, pad_edge=False)
     shown.columns[0].overflow = "fold"
     for column in shown.columns[1:]:

@@ -36,7 +36,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What ends the writing to standard output, be it a file or a device."""
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
-Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv or .parquet.", show_default=False)]
+Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .parquet or .libsvm.", show_default=False)]
 InsecureLoopback = Annotated[
     bool,
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),

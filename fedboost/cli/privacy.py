@@ -31,13 +31,18 @@ def budget(
 ) -> None:
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
     from fedboost.cli.show import print_json, printable
-    from fedboost.shell.config import read_party
+    from fedboost.shell.audit import Released, read_log
+    from fedboost.shell.config import lost_ledger, read_party
     from fedboost.shell.ledger import USUAL_DELTA, Spent, read_ledger
 
     site = read_party(config)
     assert site.ledger is not None
     own, limit = site.dataset or site.party, site.policy.budget
     found = read_ledger(site.ledger)
+    if not site.ledger.exists() and site.audit is not None and site.audit.exists():
+        events = (entry.event for entry in read_log(site.audit))
+        if any(isinstance(event, Released) and event.charge is not None for event in events):
+            raise lost_ledger(site)
     if own not in [spent.dataset for spent in found]:
         found = [Spent(own, 0, 0, 0.0, USUAL_DELTA), *found]
     lines = []

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -60,6 +61,18 @@ def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
         )
 
 
+def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
+    """A line if groups have rows at several sites: they are ranked as a group of each."""
+    pairs = table.select([group, site]).group_by([group, site]).aggregate([])
+    counts = Counter(pairs.column(group).to_pylist())
+    shared = [name for name, sites in counts.items() if sites > 1]
+    if shared:
+        notice(
+            f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
+            f"not cross sites, so each site's rows of them are a group of their own"
+        )
+
+
 def printable(text: str) -> str:
     """The text on one line of about 2,000 characters at most: names and peers' words may hold anything."""
     return quoted(text, MAX_LINE)
@@ -100,7 +113,7 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
             figures, total = told(row)
             done = int(row["round"]) + 1
             if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-                print(f"round {done}/{terms.rounds} {figures} {total}", flush=True)
+                print(" ".join(filter(None, (f"round {done}/{terms.rounds}", figures, total))), flush=True)
 
         yield tell
         return

@@ -86,6 +86,8 @@ def run_terms(
             f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
             "--objective multi:softprob"
         )
+    for name, value in draft.of_objective.items():
+        notice(f"{name} = {value} is drafted; set the one you want")
     terms = Terms.read({**draft.settings(), "parties": parties})
     write(terms_to_toml(terms), out)
     if not parties:

@@ -14,6 +14,7 @@ from fedboost.cli.show import (
     absences,
     metrics_of,
     notice,
+    notice_shared_groups,
     notice_undeclared,
     print_json,
     print_party_metrics,
@@ -59,6 +60,8 @@ def run_simulation(
     with progress(terms, as_json) as draw:
         result = simulate(terms, shards, seed=seed, on_round=draw)
     notice_undeclared(table, terms.columns)
+    if site is not None and terms.columns.group is not None:
+        notice_shared_groups(table, terms.columns.group, site)
     _conclude(result.model, result.traffic, out, as_json)
 
 
@@ -121,8 +124,9 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
         )
         return
     metrics = printable(", ".join(f"{name} {value:.5f}" for name, value in last.items()))
+    figures = f"training {metrics}, " if last else ""
     total = size(sum(map(sum, traffic.values())))
-    print(f"{len(model.booster.trees)} trees, training {metrics}, {total} in all")
+    print(f"{len(model.booster.trees)} trees, {figures}{total} in all")
     if model.kept < len(model.rounds):
         print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
     print_party_metrics(end)

@@ -433,7 +433,10 @@ class Terms(Frozen):
             if name not in _WITH_NOISE and getattr(self, name) != field.get_default(
                 call_default_factory=True
             ):
-                why = _WHY_NOT.get(name, "trees of random structure have no use for it")
+                of_method = (
+                    "it is not built for" if self.noise.method == "hist" else "there is no use for it in"
+                )
+                why = _WHY_NOT.get(name, f"{of_method} trees of noise.method {self.noise.method}")
                 raise ValueError(f"{name} with noise: {why}; leave it out")
         for name in ("weight", "base_margin", "validation"):
             if getattr(self.columns, name) is not None:
@@ -460,7 +463,9 @@ class Terms(Frozen):
                 'a share of the noise; set protection = "masked", or placement = "local"'
             )
         if self.cut_points == "kll":
-            raise ValueError("cut_points kll shows values of rows, with or without noise")
+            raise ValueError(
+                'cut_points kll shows values of rows, with or without noise; set "grid" or "even"'
+            )
         if self.on_loss == "shrink":
             raise ValueError(
                 'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
@@ -658,9 +663,14 @@ class Terms(Frozen):
         smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
         if parties < smallest:
             hint = "" if parties < 2 else " (a party can subtract itself from the sum of two)"
+            shared = self.noise is not None and self.noise.placement == "distributed"
+            plain = 'protection = "plain"' + (' with noise.placement = "local"' if shared else "")
+            two = (
+                "allow_two_parties = true, which hides from the aggregator alone, or " if parties == 2 else ""
+            )
             raise ValueError(
                 f"protection {self.protection} needs {smallest} parties, the terms name {parties}{hint}; "
-                f'add parties, or set protection = "plain"'
+                f"add parties, or set {two}{plain}"
             )
         threshold = Group.of(self.parties, self.colluding).threshold
         if parties > LARGEST_GROUP or threshold > parties:
@@ -900,12 +910,45 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+_SHOULD_BE = {
+    "tuple_type": "should be a list, in brackets",
+    "dict_type": "should be a table, { key = value }",
+    "mapping_type": "should be a table, { key = value }",
+    "model_type": "should be a table, { key = value }",
+    "path_type": "should be a path, in quotes",
+}
+"""What TOML calls things, by the type of a fault."""
+
+
+def _has(table: Any, key: str) -> bool:
+    """Whether this type of a field is a table that has the key."""
+    return isinstance(table, type) and issubclass(table, BaseModel) and key in table.model_fields
+
+
 def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
     """Validate values from a user; the first fault becomes a ConfigError of one line."""
     try:
-        return model.model_validate(values)
+        read = model.model_validate(values)
     except ValidationError as error:
         raise first_fault(model, error, source) from None
+    if no_number := _no_number(model, values):
+        raise ConfigError(f"{source}: {quoted(no_number)}")
+    return read
+
+
+def _no_number(model: type[BaseModel], values: Mapping[str, Any]) -> str | None:
+    """What is wrong with the first value of a key for numbers that is true, false or text, which pydantic
+    would take for a number."""
+    for key, value in values.items():
+        wanted = model.model_fields[key].annotation
+        kinds = [one for one in get_args(wanted) or (wanted,) if one is not type(None)]
+        if isinstance(value, (bool, str)) and all(one in (int, float) for one in kinds):
+            return f"{key}: should be a number, got {value!r}"[:_LONGEST]
+        tables = (one for one in kinds if isinstance(one, type) and issubclass(one, BaseModel))
+        table = next(tables, None) if isinstance(value, Mapping) else None
+        if table is not None and (found := _no_number(table, value)):
+            return f"{key}.{found}"
+    return None
 
 
 def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> ConfigError:
@@ -921,7 +964,10 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
         owner = next((one for one in tables if issubclass(one, BaseModel)), owner)
     key = ".".join(place)[:_LONGEST]
     if fault["type"] == "extra_forbidden":
-        message = f"unknown key {key!r}{nearest(place[-1], owner.model_fields)}"
+        homes = (name for name, field in model.model_fields.items() if _has(field.annotation, key))
+        table = next(homes, None) if len(place) == 1 else None
+        hint = f": it belongs under [{table}]" if table else nearest(place[-1], owner.model_fields)
+        message = f"unknown key {key!r}{hint}"
     elif fault["type"] == "missing":
         message = f"key {key!r} is missing"
     elif fault["type"] == "value_error":
@@ -929,5 +975,6 @@ def first_fault(model: type[BaseModel], error: ValidationError, source: str) -> 
     else:
         got = fault["input"]
         shown = f", got {got!r}"[:_LONGEST] if isinstance(got, (str, int, float, bool)) else ""
-        message = f"{key}: {fault['msg'][0].lower()}{fault['msg'][1:]}{shown}"
+        said = _SHOULD_BE.get(fault["type"], fault["msg"])
+        message = f"{key}: {said[0].lower()}{said[1:]}{shown}"
     return ConfigError(f"{source}: {quoted(message)}")

@@ -133,6 +133,14 @@ def read_party(path: Path, holds_rows: bool = True) -> PartyConfig:
     return config.model_copy(update=_from_folder(path, paths))
 
 
+def lost_ledger(config: PartyConfig) -> ConfigError:
+    """What is wrong where the audit log has charges and there is no ledger: nobody knows what is left."""
+    return ConfigError(
+        f"{config.ledger}: there is no ledger, and {config.audit} has releases that were charged to one; "
+        f"put it back, or give its place as `ledger` in this site's file"
+    )
+
+
 def ledger_of(config: PartyConfig) -> SiteLedger | None:
     """The ledger of a site's rows; None where the config names no file for one. Raises as SiteLedger does."""
     if config.ledger is None:

@@ -28,6 +28,8 @@ MAX_CLASSES = 100
 """A label of words with more distinct values than this is a name or a note rather than a class."""
 FEW_NUMBERS = 20
 """A label of no more distinct whole numbers than this may stand for classes: whoever drafts is told."""
+MEDIAN = 0.5
+"""The quantile that is drafted."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
 _MAX_NAME = 256
 _OF_CLASSES = ("binary:logistic", "multi:softprob")
@@ -46,10 +48,20 @@ class Draft:
     left_out: dict[str, str] = field(default_factory=dict)
     """Name of each column that can be no feature -> the reason."""
 
+    @property
+    def of_objective(self) -> dict[str, Any]:
+        """Parameters that this objective has no default for, to be edited."""
+        return {"quantile_alpha": MEDIAN} if self.objective == "reg:quantileerror" else {}
+
     def settings(self) -> dict[str, Any]:
         """What is drafted, as `Terms.read` takes it."""
         of_classes = {} if self.num_class is None else {"num_class": self.num_class}
-        return {"objective": self.objective, **of_classes, "columns": self.columns.model_dump(mode="json")}
+        return {
+            "objective": self.objective,
+            **of_classes,
+            **self.of_objective,
+            "columns": self.columns.model_dump(mode="json"),
+        }
 
 
 def draft_schema(

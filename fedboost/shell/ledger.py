@@ -110,6 +110,10 @@ class SiteLedger:
         self._place: tuple[int, int] | None = None
         if os.path.lexists(path):
             self._open()
+        elif not path.parent.is_dir():
+            raise ConfigError(f"{path}: no ledger can be made there: no folder {path.parent}")
+        elif budget is not None and not os.access(path.parent, os.W_OK):
+            raise ConfigError(f"{path}: no ledger can be made there: {path.parent} cannot be written")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -162,15 +166,23 @@ class SiteLedger:
             charged = _sum(file, f"{_COSTS} AND session = ?", self._dataset, session)
             cost = max(asked.plan.cost - charged, 0.0)
             what = f"the terms ask for epsilon {asked.noise.epsilon:g} at delta {asked.noise.delta:g}"
+            charged_again, delta = charged, asked.noise.delta
         else:
             cost, what = asked, f"session {quoted(session)} asks for one more release"
+            charged_again, delta = 0.0, self._budget.delta
         if spent + cost <= self._budget.cost * (1.0 + ROUNDING):
             return
         left = self._budget.left(spent)
-        do = "lower the epsilon of the noise" if left >= SMALLEST_EPSILON else "no session with noise fits"
+        room = math.sqrt(max(self._budget.cost - spent + charged_again, 0.0))
+        fits = _rounded_down(accounting.epsilon_of(room, delta))
+        do = (
+            f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
+            if fits >= SMALLEST_EPSILON
+            else "no session with noise fits"
+        )
         raise Refused(
             f"party {self._party}: {what}, and its budget for these rows, epsilon {self._budget.epsilon:g} "
-            f"at delta {self._budget.delta:g}, has {math.floor(left * 1e4) / 1e4:g} left; {do}, unless the "
+            f"at delta {self._budget.delta:g}, has {_rounded_down(left):g} left; {do}, unless the "
             f"site raises `epsilon` in its policy"
         )
 
@@ -285,6 +297,10 @@ def read_ledger(path: Path) -> list[Spent]:
     return [
         Spent(name, count, len(costs[name]), math.fsum(costs[name]), delta) for name, count, delta in sessions
     ]
+
+
+def _rounded_down(epsilon: float) -> float:
+    return math.floor(epsilon * 1e4) / 1e4
 
 
 def _sum(file: sqlite3.Connection, query: str, *values: str) -> float:

@@ -25,7 +25,7 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.audit import AuditLog
-from fedboost.shell.config import PartyConfig, ledger_of
+from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, read_again, tls_fault
 from fedboost.shell.ledger import SiteLedger
@@ -85,10 +85,7 @@ class PartyNode:
     def _open_ledger(self) -> SiteLedger | None:
         ledger = ledger_of(self._config)
         if ledger is not None and not ledger.begun and self._audit is not None and self._audit.has_charges:
-            raise ConfigError(
-                f"{self._config.ledger}: there is no ledger, and {self._config.audit} has releases that were "
-                f"charged to one; put it back, or give its place as `ledger` in this site's file"
-            )
+            raise lost_ledger(self._config)
         return ledger
 
     async def run(self, wait: float, once: bool) -> None:

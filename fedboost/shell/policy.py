@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import Refused, quoted
-from fedboost.privacy.masked import SMALLEST_GROUP
+from fedboost.privacy.masked import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA
 from fedboost.protocol.terms import Frozen, Name, Terms
 from fedboost.shell.ledger import Budget
@@ -263,7 +263,11 @@ def summary(terms: Terms) -> str:
         f"cut_points {terms.cut_points}"
         + (f", vote_top_k {terms.vote_top_k}" if terms.vote_top_k else "")
         + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
-        "colluders": ("default" if terms.colluding is None else f"{terms.colluding}")
+        "colluders": (
+            f"{Group.of(terms.parties, terms.colluding).colluding} tolerated"
+            if terms.protection == "masked"
+            else "the aggregator needs none"
+        )
         + (", two parties allowed" if terms.allow_two_parties else ""),
         **_noise_of(terms),
         "label": shown(terms.columns.label)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
@@ -69,6 +70,10 @@ def simulate(
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
     keep_freed_memory()
+    if isinstance(shards, str | Path):
+        raise ConfigError(
+            f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
+        )
     if not isinstance(shards, Mapping):
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:

@@ -521,6 +521,20 @@ def test_a_level_that_nobody_declared_is_no_error(folder):
     assert (folder / "same.json").read_bytes() == (folder / "new.json").read_bytes()
 
 
+def test_groups_with_rows_at_several_sites_are_told(folder):
+    named = {"label": "y", "group": "ward", "numeric": ["dose"]}
+    ranking = terms(objective="rank:ndcg", columns=named)
+    (folder / "terms.toml").write_text(terms_to_toml(ranking))
+    end = fedboost(*SIMULATE, "--site", "site")
+    assert end.code == 0
+    assert end.err.startswith("groups of ward with rows at several sites: 3 (")
+    own = pa.array(
+        [f"{w} {s}" for w, s in zip(*(rows()[c].to_pylist() for c in ("ward", "site")), strict=True)]
+    )
+    csv.write_csv(rows().set_column(rows().column_names.index("ward"), "ward", own), "rows.csv")
+    assert fedboost(*SIMULATE, "--site", "site").err == ""
+
+
 def test_a_feature_without_any_value_is_no_error(folder):
     csv.write_csv(constant(DOSE, None, pa.float64()), "rows.csv")
     end = fedboost(*SIMULATE)

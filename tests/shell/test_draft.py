@@ -19,6 +19,7 @@ from fedboost.shell.draft import (
     FEW_NUMBERS,
     MAX_CLASSES,
     MAX_LEVELS,
+    MEDIAN,
     draft_schema,
     split_by_site,
     split_by_weights,
@@ -193,6 +194,11 @@ def test_numbers_are_classes_where_that_is_said() -> None:
     assert drafted(pa.array([7, 5, 3]).dictionary_encode()).columns.classes == ("3", "5", "7")
     assert drafted(["no", "yes"], **given).columns.classes == ("no", "yes")
     assert drafted([0, 1, 2], objective="reg:squarederror").columns.classes == ()
+
+
+def test_a_quantile_is_drafted_to_be_edited() -> None:
+    assert drafted([0.5, 1.5, 2.5], objective="reg:quantileerror").quantile_alpha == MEDIAN
+    assert drafted([0.5, 1.5, 2.5], objective="reg:absoluteerror").quantile_alpha is None
 
 
 def test_few_whole_numbers_may_be_meant_as_classes() -> None:

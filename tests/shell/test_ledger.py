@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import resource
 import signal
 import sqlite3
@@ -141,10 +142,25 @@ def test_what_does_not_fit_is_refused_when_it_is_offered_with_what_is_left(path)
     left = BUDGET.left(cost_of(path))
     assert str(error.value) == (
         "party north: the terms ask for epsilon 1 at delta 1e-05, and its budget for these rows, epsilon 1.2 "
-        f"at delta 1e-05, has {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise, unless "
-        "the site raises `epsilon` in its policy"
+        f"at delta 1e-05, has {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
+        f"{math.floor(left * 1e4) / 1e4:g} at most at delta 1e-05, unless the site "
+        "raises `epsilon` in its policy"
     )
     assert 0.2 < left < 1.0
+
+
+def test_a_refusal_says_which_epsilon_fits_at_the_delta_of_the_terms(path):
+    with opened(path, budget=BUDGET) as ledger:
+        spend_all(ledger, "s", noisy())
+        asked = noisy(noise={"epsilon": 1.0, "delta": 1e-7})
+        with pytest.raises(Refused) as error:
+            ledger.admit("t", asked)
+        fits = float(re.search(r"to (\S+) at most at delta 1e-07", str(error.value))[1])
+        assert fits > BUDGET.left(cost_of(path))
+        with pytest.raises(Refused):
+            ledger.admit("u", noisy(noise={"epsilon": fits + 0.002, "delta": 1e-7}))
+        spend_all(ledger, "v", noisy(noise={"epsilon": fits, "delta": 1e-7}))
+    assert cost_of(path) <= BUDGET.cost
 
 
 def test_what_is_left_can_be_spent_to_the_last_and_then_nothing(path):
@@ -357,8 +373,13 @@ def test_a_disk_that_is_full_is_one_line_and_charges_nothing(path):
 
 
 def test_a_ledger_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch):
-    with opened(path.parent / "no folder" / "ledger") as ledger, pytest.raises(CannotRecord, match="begin"):
-        ledger.admit("s", noisy())
+    with pytest.raises(ConfigError, match="no ledger can be made there: no folder"):
+        SiteLedger(path.parent / "no folder" / "ledger", "north", "patients")
+    (folder := path.parent / "folder").mkdir()
+    with opened(folder / "ledger") as ledger:
+        folder.rmdir()
+        with pytest.raises(CannotRecord, match="begin"):
+            ledger.admit("s", noisy())
     monkeypatch.setattr(ledgers, "PATIENCE", 0.05)
     with opened(path) as ledger:
         ledger.admit("s", noisy())

@@ -2,14 +2,18 @@
 
 import json
 import math
+import re
 
 import pytest
-from sites import fedboost, shared_out, terms, written
+from pyarrow import parquet
+from sites import fedboost, rows, shared_out, terms, written
 from test_ledger import THREE, cost_of, noisy, opened, spend_all
 
 from fedboost.privacy.gaussian import noise_of
+from fedboost.protocol.ledger import Charge
 from fedboost.protocol.noise import TREES
-from fedboost.shell.audit import Released, read_log
+from fedboost.protocol.party_session import Release
+from fedboost.shell.audit import AuditLog, Released, read_log
 from fedboost.shell.card import as_markdown, card_of, outlook
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.ledger import Budget, read_ledger
@@ -81,6 +85,24 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
     assert "half a budget" in refused("privacy", "budget", "--config", site)
+
+
+def test_a_ledger_that_is_gone_is_no_budget_that_is_whole(site):
+    with AuditLog(site.parent / "north.audit.jsonl") as log:
+        log.record(Release("s", 1, 0, "RangeQuery", 256, 100, "masked", THREE, None))
+        assert lines("privacy", "budget", "--config", site)[0]["spent"] == 0.0
+        log.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
+    assert "there is no ledger, and" in refused("privacy", "budget", "--config", site)
+
+
+def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):
+    parquet.write_table(rows(), tmp_path / "all.parquet")
+    model = tmp_path / "model.json"
+    end = fedboost("simulate", agreed, "--data", tmp_path / "all.parquet", "--out", model)
+    assert (end.code, end.err) == (0, "")
+    assert re.search(r"^2 trees, [0-9.]+ kB in all$", end.out, re.MULTILINE)
+    assert re.search(r"^round 2/2 [0-9.]+ kB$", end.out, re.MULTILINE)
+    assert "do not say what counts" in fedboost("explain", model).out
 
 
 def test_a_plan_says_what_the_terms_release(agreed):

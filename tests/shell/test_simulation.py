@@ -166,6 +166,11 @@ def test_a_program_may_end_without_trees():
 # ---- refusals ---------------------------------------------------------------------------------------
 
 
+def test_one_table_is_not_taken_for_several():
+    with pytest.raises(ConfigError, match=r"all\.csv: is one table; give one for each party"):
+        simulate(terms(), "all.csv")
+
+
 @pytest.mark.parametrize("shards", [{}, []])
 def test_no_parties_are_refused(shards):
     with pytest.raises(ConfigError, match="no parties"):
