@@ -197,7 +197,7 @@ class PartySession:
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
         self._roster = tuple(sorted(met.publics))
         if self._terms.protection == "plain":
-            self._sealer = PlainSealer()
+            self._sealer = PlainSealer(sparsely=self._terms.noise is None)
             return
         group = Group.of(self._terms.parties, self._terms.colluding)
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)
@@ -280,11 +280,14 @@ class PartySession:
             return so_far.same(place) and _repeats(ask.query, query, terms)
         if self._signed_once:
             raise PeerError("asked after the model was signed")
-        if ask.attempt == before.attempt or ask.turn < min(self._questions):
-            return True  # beyond what was asked, or before this process was there
-        if ask.turn < max(self._questions):  # the same, but for what it was asked again since
+        later = [turn for turn in self._questions if turn > ask.turn]
+        if later:  # asked before this process was there: it led to where the session stood then
+            if not self._questions[min(later)][1].continues(so_far.after(ask.query)):
+                return False
             earlier = self._questions.get(ask.turn - 1)
             return earlier is None or so_far.same(earlier[1].after(earlier[0]))
+        if ask.attempt == before.attempt:
+            return True  # beyond what was asked
         if terms.on_loss == "shrink":
             return ask.turn > max(self._questions) and so_far.continues(self._reached)
         return ask.turn == max(self._questions) + 1 and so_far.same(self._reached)
