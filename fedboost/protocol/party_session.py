@@ -310,6 +310,7 @@ class PartySession:
         plain = self._terms is not None and self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+        so_far = self._party.so_far
         values = self._party.answer(query)
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
@@ -317,8 +318,8 @@ class PartySession:
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
-            charge = self._spending.charge_of(query, tag, values)
-            values = self._spending.noisy(query, tag, values)
+            charge = self._spending.charge_of(query, so_far, tag, values)
+            values = self._spending.noisy(query, so_far, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain:  # may be shorter than its cells
             sealed = list(parts)

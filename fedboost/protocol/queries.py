@@ -130,6 +130,11 @@ class StartQuery:
     def cell_bits(self) -> int:
         return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
 
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return digest(self)
+
 
 @dataclass(frozen=True)
 class Elected:

@@ -4,9 +4,11 @@ A file is an SQLite database. It holds for each session and dataset a secret, fr
 the cost (mu squared, which adds) of each release. A dataset is a name that the site gives: rows that were
 copied, moved or added to are the same dataset under the same name.
 
-Promises: a charge is on the disk when `charge` returns, and is there once however often a release is named;
-a process that dies at any moment leaves the charges that were made, whole; of several processes with one file
-no two spend the same rest. A session's secret is the same after a restart.
+Promises: no session is charged more than its terms plan, so what they state of privacy is true whatever the
+aggregator asks (where that draws the noise, a question asked again is charged again); a charge is on the disk
+when `charge` returns, and is there once however often a release is named; a process that dies at any moment
+leaves the charges that were made, whole; of several processes with one file no two spend the same rest. A
+session's secret is the same after a restart.
 Refuses: what does not fit what is left (Refused); a file that is no ledger, is cut short or was changed by
 accident (ConfigError, when it is opened); a disk that is full, a file that is taken away or held by somebody
 else (CannotRecord: nothing leaves, and the process must end). A file that exists is never begun anew.
@@ -62,6 +64,7 @@ PRAGMA user_version = {VERSION};
 _SESSION = "dataset, session, terms, delta, planned, begun, secret"
 _CHARGE = "dataset, session, release, cost, at"
 _COSTS = "SELECT cost FROM charges WHERE dataset = ?"
+_PLANS = "SELECT planned FROM sessions WHERE dataset = ?"
 
 
 @dataclass(frozen=True)
@@ -141,18 +144,27 @@ class SiteLedger:
             if known is not None:
                 return bytes(known[0])
             secret = os.urandom(KEY_BYTES)
-            of = self._dataset, session, terms.digest, terms.noise.delta, terms.plan.cost, _now(), secret
+            planned = math.inf if terms.noise.placement == "central" else terms.plan.cost
+            of = self._dataset, session, terms.digest, terms.noise.delta, planned, _now(), secret
             _insert(file, "sessions", _SESSION, of)
             return secret
 
     def charge(self, session: str, release: str, cost: float) -> None:
-        """Charge a release of an admitted session, unless it was charged before. Raises as `admit` does."""
+        """Charge a release of an admitted session, unless it was charged before. Refused if it is more than
+        the session's terms plan; raises as `admit` does."""
         with self._alone() as file:
             known = file.execute(
                 "SELECT 1 FROM charges WHERE (dataset, session, release) = (?, ?, ?)",
                 (self._dataset, session, release),
             ).fetchone()
             if known is None:
+                planned = _sum(file, f"{_PLANS} AND session = ?", self._dataset, session)
+                charged = _sum(file, f"{_COSTS} AND session = ?", self._dataset, session)
+                if charged + cost > planned * (1.0 + ROUNDING):
+                    raise Refused(
+                        f"party {self._party}: session {quoted(session)} asks for more releases than its "
+                        f"terms plan, by which it would be less private than they say"
+                    )
                 self._check(file, session, cost)
                 _insert(file, "charges", _CHARGE, (self._dataset, session, release, float(cost), _now()))
 
