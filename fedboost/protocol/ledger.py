@@ -34,6 +34,11 @@ class Ledger(Protocol):
         plan to release does not fit what is left."""
         ...
 
+    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
+        """These are the rows of the session, by a hash. Refused if it began with others: what is said again
+        would get other noise, and only where rows changed."""
+        ...
+
     def charge(self, session: str, release: str, cost: float) -> None:
         """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
         more than the terms of the session plan, unless the aggregator draws the noise."""
@@ -52,6 +57,9 @@ class MemoryLedger:
     def admit(self, session: str, terms: Terms) -> bytes:
         """A secret of this session."""
         return self._secrets.setdefault((session, terms.digest), self._draw(KEY_BYTES))
+
+    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
+        """Nothing: rows stay as they are while a process lives."""
 
     def charge(self, session: str, release: str, cost: float) -> None:
         """Note it."""
@@ -80,6 +88,11 @@ class Spending:
     session: str
     terms: Terms
     ledger: Ledger
+
+    def begin(self, rows: bytes) -> None:
+        """Hold the session to the rows of this hash. Refused if it began with others."""
+        key = self.ledger.admit(self.session, self.terms)
+        self.ledger.bind(self.session, self.terms, hmac.digest(key, rows, "sha256"))
 
     def noisy(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> Int64:
         """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it, or

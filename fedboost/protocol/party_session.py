@@ -177,6 +177,8 @@ class PartySession:
             self._site.ledger.admit(session, terms)
             self._spending = Spending(session, terms, self._site.ledger)
         self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, self._site.name)
+        if self._spending is not None:
+            self._spending.begin(self._party.rows_hashed())
         self._terms = terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:

@@ -21,6 +21,7 @@ from fedboost.privacy import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Charge, Spending
 from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Release, Site
 from fedboost.protocol.progress import NOTHING_YET
 from fedboost.protocol.queries import RangeQuery
@@ -62,9 +63,9 @@ def path(tmp_path):
 
 
 @contextmanager
-def opened(path, dataset="patients", budget=None):
+def opened(path, dataset="patients", budget=None, party="north"):
     """A ledger, closed at the end."""
-    one = SiteLedger(path, "north", dataset, budget)
+    one = SiteLedger(path, party, dataset, budget)
     try:
         yield one
     finally:
@@ -210,6 +211,16 @@ def test_no_session_is_charged_more_than_its_terms_plan_whether_there_is_a_budge
         ledger.charge("never admitted", "one", 0.1)
 
 
+def test_parties_of_one_dataset_draw_noise_of_their_own_in_one_session(path):
+    """By the same secret two that hold the same rows would draw the same noise, and be charged for one."""
+    agreement = noisy()
+    with opened(path) as north, opened(path, party="south") as south:
+        assert north.admit("s", agreement) != south.admit("s", agreement)
+        for one in (north, south):
+            spend_all(one, "s", agreement)
+    assert cost_of(path) == pytest.approx(2 * agreement.plan.cost, rel=1e-12, abs=0)
+
+
 def test_releases_beyond_the_budget_are_refused_one_by_one(path):
     with opened(path, budget=BUDGET) as ledger:
         ledger.admit("s", WITHOUT_END)
@@ -260,6 +271,28 @@ def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
         (said,) = PartySession(site).handle(Admit("s", noisy()))
     assert isinstance(said, Leave)
     assert "has 0.5 left" in said.reason
+
+
+def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path):
+    """Of two answers to one question, about rows before and after a change, both the bytes and what the other
+    parties' noise has in common would show that there was one."""
+    noise = {"epsilon": 1.0, "delta": 1e-5, "placement": "local"}
+    agreement = noisy(protection="plain", noise=noise)
+    columns = tuple(np.arange(8, dtype=np.float32) for _ in range(3))
+
+    def begun(session, rows=slice(None), label=0.0):
+        labels, weights = np.full(8, label, np.float32)[rows], np.ones(8, np.float32)[rows]
+        shard = Shard(tuple(column[rows] for column in columns), labels, weights)
+        with opened(path) as ledger:
+            site = Site("north", lambda _: shard, os.urandom, ledger=ledger)
+            (said,) = PartySession(site).handle(Admit(session, agreement))
+        return said.reason if isinstance(said, Leave) else "joined"
+
+    fewer = slice(1, None)
+    said = [begun("s"), begun("s"), begun("s", fewer), begun("s", label=1.0), begun("t", fewer)]
+    refused = "its rows are not those that session s began with"
+    assert [refused in one for one in said] == [False, False, True, True, False]
+    assert begun("s") == said[0] == "joined"
 
 
 def test_a_ledger_that_cannot_be_written_lets_nothing_leave(path):
