@@ -93,10 +93,11 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     tag = Tag(0, 0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:
+        so_far = without.so_far
         known, other = without.answer(query), with_row.answer(query)
         answer = other if present else known
         for spending in secret:
-            answer = spending.noisy(query, tag, answer)
+            answer = spending.noisy(query, so_far, tag, answer)
         if (release := release_of(query, terms)) is not None:
             moved = (other - known).astype(np.float64)
             ratio += float(moved @ (answer - known) - moved @ moved / 2.0) / variance(release)

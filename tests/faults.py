@@ -186,12 +186,13 @@ class World:
 
     def noised(self, query, name, party):
         """What a party's answer has to be, and that it was charged."""
+        so_far = party.so_far
         values = party.answer(query)
         if not self.noisy:
             return values
         ledger, charged = MemoryLedger(bytes), self.ledgers[name].charged
         tag = Tag(0, 0, -1, self.terms.parties, b"", queries.runs(query))
-        values = Spending("s", self.terms, ledger).noisy(query, tag, values)
+        values = Spending("s", self.terms, ledger).noisy(query, so_far, tag, values)
         assert ledger.charged.items() <= charged.items(), "a release that was not charged"
         return values
 

@@ -365,6 +365,8 @@ def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str
     )
     if not sound:
         raise ConfigError(f"{source}: tree {number} is not a tree over {features} features")
+    if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
+        raise ConfigError(f"{source}: tree {number} has a leaf whose value is no finite number")
     nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
     if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
         raise ConfigError(f"{source}: tree {number} splits a numeric feature by level, or levels as numbers")

@@ -1,7 +1,7 @@
 """Protection `plain`: no hiding. The aggregator sees every party's vector before it adds it.
 
 For benchmarks, tests and parties that trust the aggregator; an ordinary data-parallel allreduce. Where few
-bins of a node have rows, only their cells travel.
+bins of a node have rows, only their cells travel; then lengths, which are told on, speak of rows.
 Refuses: notes and help, which `plain` has no use for (PeerError).
 """
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.cells import signed
+from fedboost.privacy.cells import Part, signed
 from fedboost.privacy.protection import Tag
 
 
 class PlainSealer:
-    """Packs the integers into cells, and that is all."""
+    """Packs the integers into cells, and that is all. sparsely: those that are 0 may be left out."""
 
-    def __init__(self) -> None:
+    def __init__(self, sparsely: bool = True) -> None:
+        self._sparsely = sparsely
         self._last = (-1, -1)
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
@@ -27,7 +28,8 @@ class PlainSealer:
             raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
         self._last = tag.turn, tag.attempt
         words = np.ascontiguousarray(values).view(np.uint64)
-        return (part.packed_sparsely(part.of(words)) for part in tag.parts)
+        packed = Part.packed_sparsely if self._sparsely else Part.packed
+        return (packed(part, part.of(words)) for part in tag.parts)
 
     def note(self) -> bytes:
         """Nothing."""

@@ -1,8 +1,9 @@
 """What a site keeps of the privacy it has spent, as a session needs it.
 
 Promises: `Spending.noisy` charges the ledger before it adds the noise of a release, and adds the same noise
-for what is said again: the same question to the same roster, answered with the same integers. For anything
-else it is independent, and charged again; so no two answers differ by less than noise.
+for what is said again: the same question to the same roster where the session stands at the same place,
+answered with the same integers. For anything else it is independent, and charged again; so no two answers
+differ by less than noise, and whether two have the same noise says nothing of rows.
 Refuses: what does not fit what is left (Refused, by the ledger).
 """
 
@@ -18,6 +19,7 @@ from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import queries
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
+from fedboost.protocol.progress import ModelSoFar
 from fedboost.protocol.queries import HistogramQuery, Query, RangeQuery, StartQuery, SumsQuery
 from fedboost.protocol.terms import Terms
 
@@ -32,8 +34,14 @@ class Ledger(Protocol):
         plan to release does not fit what is left."""
         ...
 
+    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
+        """These are the rows of the session, by a hash. Refused if it began with others: what is said again
+        would get other noise, and only where rows changed."""
+        ...
+
     def charge(self, session: str, release: str, cost: float) -> None:
-        """Charge a release once, however often it is named. Refused if it does not fit what is left."""
+        """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
+        more than the terms of the session plan, unless the aggregator draws the noise."""
         ...
 
 
@@ -49,6 +57,9 @@ class MemoryLedger:
     def admit(self, session: str, terms: Terms) -> bytes:
         """A secret of this session."""
         return self._secrets.setdefault((session, terms.digest), self._draw(KEY_BYTES))
+
+    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
+        """Nothing: rows stay as they are while a process lives."""
 
     def charge(self, session: str, release: str, cost: float) -> None:
         """Note it."""
@@ -78,30 +89,42 @@ class Spending:
     terms: Terms
     ledger: Ledger
 
-    def noisy(self, query: Query, tag: Tag, values: Int64) -> Int64:
+    def begin(self, rows: bytes) -> None:
+        """Hold the session to the rows of this hash. Refused if it began with others."""
+        key = self.ledger.admit(self.session, self.terms)
+        self.ledger.bind(self.session, self.terms, hmac.digest(key, rows, "sha256"))
+
+    def noisy(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> Int64:
         """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it, or
-        if the aggregator draws the noise: it may do so again each time it asks, so each time is charged."""
+        if the aggregator draws the noise: it may do so again each time it asks, so each time is charged.
+
+        so_far: where the session stood when it was asked; sums over the same nodes after other trees are
+        another question.
+        """
         release = release_of(query, self.terms)
         if release is None:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
             return values
-        key = self._key(query, tag, values)
+        key = self._key(query, so_far, tag, values)
         self.ledger.charge(self.session, _name(key), release.cost)
         if not self._draws:
             return values
         return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
 
-    def charge_of(self, query: Query, tag: Tag, values: Int64) -> Charge | None:
+    def charge_of(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> Charge | None:
         """What `noisy` charges this answer as; None if it charges nothing."""
         release = release_of(query, self.terms)
-        return None if release is None else Charge(_name(self._key(query, tag, values)), release.cost)
+        if release is None:
+            return None
+        return Charge(_name(self._key(query, so_far, tag, values)), release.cost)
 
-    def _key(self, query: Query, tag: Tag, values: Int64) -> bytes:
+    def _key(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
         said = fields.pack(
             self.terms.digest.encode(),
             queries.digest(query),
+            so_far.digest(),
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
             *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),

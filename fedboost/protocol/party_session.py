@@ -191,6 +191,8 @@ class PartySession:
         else:
             read = partial(self._site.read_shard, terms)
             self._party = Party(read, terms, self._site.nthread, self._site.name)
+        if self._spending is not None:
+            self._spending.begin(self._party.rows_hashed())
         self._terms = terms
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
@@ -211,7 +213,7 @@ class PartySession:
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
         self._roster = tuple(sorted(met.publics))
         if self._terms.protection == "plain":
-            self._sealer = PlainSealer()
+            self._sealer = PlainSealer(sparsely=self._terms.noise is None)
             return
         if self._terms.encrypts:
             own = None if self._secret is None else self._secret.public
@@ -300,11 +302,14 @@ class PartySession:
             return so_far.same(place) and _repeats(ask.query, query, terms)
         if self._signed_once:
             raise PeerError("asked after the model was signed")
-        if ask.attempt == before.attempt or ask.turn < min(self._questions):
-            return True  # beyond what was asked, or before this process was there
-        if ask.turn < max(self._questions):  # the same, but for what it was asked again since
+        later = [turn for turn in self._questions if turn > ask.turn]
+        if later:  # asked before this process was there: it led to where the session stood then
+            if not self._questions[min(later)][1].continues(so_far.after(ask.query)):
+                return False
             earlier = self._questions.get(ask.turn - 1)
             return earlier is None or so_far.same(earlier[1].after(earlier[0]))
+        if ask.attempt == before.attempt:
+            return True  # beyond what was asked
         if terms.on_loss == "shrink":
             return ask.turn > max(self._questions) and so_far.continues(self._reached)
         return ask.turn == max(self._questions) + 1 and so_far.same(self._reached)
@@ -328,6 +333,7 @@ class PartySession:
         plain = self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+        so_far = self._party.so_far
         values = self._party.answer(query)
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
@@ -335,8 +341,8 @@ class PartySession:
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
-            charge = self._spending.charge_of(query, tag, values)
-            values = self._spending.noisy(query, tag, values)
+            charge = self._spending.charge_of(query, so_far, tag, values)
+            values = self._spending.noisy(query, so_far, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain or self._terms.encrypts:  # not as long as its cells
             sealed = list(parts)

@@ -9,6 +9,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -44,6 +45,11 @@ class Round:
 
     splits: tuple[Split, ...]
     values: Values
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return queries.digest(self)
 
 
 @dataclass(frozen=True)
@@ -101,8 +107,11 @@ class ModelSoFar:
         return _begins(self.rounds[finished].splits, earlier.splits)
 
     def digest(self) -> bytes:
-        """A hash of all of it: 32 bytes."""
-        return queries.digest(self)
+        """A hash of all of it: 32 bytes. Asked for often, so that of what stays is computed once."""
+        of_rounds = (done.digest for done in self.rounds)
+        start = b"" if self.start is None else self.start.digest
+        rest = queries.digest((self.grids, self.splits, self.levels))
+        return hashlib.sha256(fields.pack(rest, start, *of_rounds)).digest()
 
     def may_change(self, query: Query) -> bool:
         """Whether the roster may be another one from this question on.

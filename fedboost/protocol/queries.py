@@ -26,6 +26,7 @@ from fedboost.gbdt.metrics import TRAIN
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.cells import Run
+from fedboost.protocol.noise import ROWS
 from fedboost.protocol.terms import MOST_REFRESHING, Terms
 
 START_BITS = 31
@@ -128,6 +129,11 @@ class StartQuery:
     @property
     def cell_bits(self) -> int:
         return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return digest(self)
 
 
 @dataclass(frozen=True)
@@ -432,6 +438,8 @@ def check(query: Query, terms: Terms) -> None:
         about_trees = HistogramQuery if terms.noise.method == "hist" else SumsQuery
         if not isinstance(query, RangeQuery | StartQuery | EndRoundQuery | about_trees):
             raise Refused("sums without noise, or about trees of another method, and the terms say otherwise")
+        if query.rows != ROWS:  # else a refusal would tell whether there are so many
+            raise Refused("sums over a number of rows, which nobody may know where they get noise")
     match query:
         case RangeQuery(_, of):
             if terms.cut_points != "grid" or of != numeric:

@@ -451,6 +451,7 @@ class Terms(Frozen):
                 f"{self.objective} with noise needs the range of the labels, by what is known and not by the "
                 f"rows: columns.label_range = [0, 100]"
             )
+        self._check_label_range()
         missing = [name for name in self.columns.numeric if name not in self.columns.ranges]
         if missing:
             raise ValueError(
@@ -475,6 +476,17 @@ class Terms(Frozen):
             raise ValueError(
                 "distributed noise needs two parties, one of which draws some that others do not know"
             )
+
+    def _check_label_range(self) -> None:
+        """Gradients are clipped to it, and boosting starts from its middle."""
+        if not bounded.OBJECTIVES[self.objective]:
+            return
+        assert self.columns.label_range is not None
+        low, high = self.columns.label_range
+        if high - low < 1.0 / LARGEST_LABEL:
+            raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
+        if self.objective == "count:poisson" and low < 0.0:
+            raise ValueError(f"label_range begins at {low:g}, and no label of count:poisson is below 0")
 
     @property
     def honest(self) -> int:

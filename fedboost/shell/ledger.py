@@ -1,12 +1,14 @@
 """The ledger of a site: what the privacy of its rows was spent on, over all sessions, in a file.
 
-A file is an SQLite database. It holds for each session and dataset a secret, from which noise is drawn, and
-the cost (mu squared, which adds) of each release. A dataset is a name that the site gives: rows that were
-copied, moved or added to are the same dataset under the same name.
+A file is an SQLite database. It holds for each session of a party and dataset a secret, from which noise is
+drawn, and the cost (mu squared, which adds) of each release. A dataset is a name that the site gives: rows
+that were copied, moved or added to are the same dataset under the same name.
 
-Promises: a charge is on the disk when `charge` returns, and is there once however often a release is named;
-a process that dies at any moment leaves the charges that were made, whole; of several processes with one file
-no two spend the same rest. A session's secret is the same after a restart.
+Promises: no session is charged more than its terms plan, so what they state of privacy is true whatever the
+aggregator asks (where that draws the noise, a question asked again is charged again); a charge is on the disk
+when `charge` returns, and is there once however often a release is named; a process that dies at any moment
+leaves the charges that were made, whole; of several processes with one file no two spend the same rest. A
+session's secret is the same after a restart.
 Refuses: what does not fit what is left (Refused); a file that is no ledger, is cut short or was changed by
 accident (ConfigError, when it is opened); a disk that is full, a file that is taken away or held by somebody
 else (CannotRecord: nothing leaves, and the process must end). A file that exists is never begun anew.
@@ -35,7 +37,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell.store import CannotRecord
 
 OWNER_ALONE = 0o600
-VERSION = 1
+VERSION = 2
 APPLICATION = 0x46424C31
 """What SQLite's header says of whose file it is."""
 PATIENCE = 20.0
@@ -47,21 +49,30 @@ USUAL_DELTA = 1e-5
 
 _TABLES = f"""
 CREATE TABLE sessions (
-    dataset TEXT NOT NULL, session TEXT NOT NULL, terms TEXT NOT NULL, delta REAL NOT NULL,
-    planned REAL NOT NULL, begun TEXT NOT NULL, secret BLOB NOT NULL, seal BLOB NOT NULL,
-    PRIMARY KEY (dataset, session, terms)
+    dataset TEXT NOT NULL, party TEXT NOT NULL, session TEXT NOT NULL,
+    terms TEXT NOT NULL, delta REAL NOT NULL, planned REAL NOT NULL, begun TEXT NOT NULL,
+    secret BLOB NOT NULL, seal BLOB NOT NULL,
+    PRIMARY KEY (dataset, party, session, terms)
+);
+CREATE TABLE rows (
+    dataset TEXT NOT NULL, party TEXT NOT NULL, session TEXT NOT NULL,
+    terms TEXT NOT NULL, hash BLOB NOT NULL, seal BLOB NOT NULL,
+    PRIMARY KEY (dataset, party, session, terms)
 );
 CREATE TABLE charges (
-    dataset TEXT NOT NULL, session TEXT NOT NULL, release TEXT NOT NULL, cost REAL NOT NULL,
-    at TEXT NOT NULL, seal BLOB NOT NULL,
-    PRIMARY KEY (dataset, session, release)
+    dataset TEXT NOT NULL, party TEXT NOT NULL, session TEXT NOT NULL,
+    release TEXT NOT NULL, cost REAL NOT NULL, at TEXT NOT NULL, seal BLOB NOT NULL,
+    PRIMARY KEY (dataset, party, session, release)
 );
 PRAGMA application_id = {APPLICATION};
 PRAGMA user_version = {VERSION};
 """
-_SESSION = "dataset, session, terms, delta, planned, begun, secret"
-_CHARGE = "dataset, session, release, cost, at"
+_SESSION = "dataset, party, session, terms, delta, planned, begun, secret"
+_ROWS = "dataset, party, session, terms, hash"
+_CHARGE = "dataset, party, session, release, cost, at"
 _COSTS = "SELECT cost FROM charges WHERE dataset = ?"
+_OF_ONE = "AND (party, session) = (?, ?)"
+_PLANS = "SELECT planned FROM sessions WHERE dataset = ?"
 
 
 @dataclass(frozen=True)
@@ -135,26 +146,51 @@ class SiteLedger:
         with self._alone() as file:
             self._check(file, session, terms)
             known = file.execute(
-                "SELECT secret FROM sessions WHERE (dataset, session, terms) = (?, ?, ?)",
-                (self._dataset, session, terms.digest),
+                "SELECT secret FROM sessions WHERE (dataset, party, session, terms) = (?, ?, ?, ?)",
+                (self._dataset, self._party, session, terms.digest),
             ).fetchone()
             if known is not None:
                 return bytes(known[0])
             secret = os.urandom(KEY_BYTES)
-            of = self._dataset, session, terms.digest, terms.noise.delta, terms.plan.cost, _now(), secret
+            planned = math.inf if terms.noise.placement == "central" else terms.plan.cost
+            of = self._dataset, self._party, session, terms.digest, terms.noise.delta, planned, _now(), secret
             _insert(file, "sessions", _SESSION, of)
             return secret
 
-    def charge(self, session: str, release: str, cost: float) -> None:
-        """Charge a release of an admitted session, unless it was charged before. Raises as `admit` does."""
+    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
+        """Hold an admitted session to rows of this hash. Refused if it began with others; raises as `admit`
+        does."""
+        of = self._dataset, self._party, session, terms.digest
         with self._alone() as file:
             known = file.execute(
-                "SELECT 1 FROM charges WHERE (dataset, session, release) = (?, ?, ?)",
-                (self._dataset, session, release),
+                "SELECT hash FROM rows WHERE (dataset, party, session, terms) = (?, ?, ?, ?)", of
             ).fetchone()
             if known is None:
+                _insert(file, "rows", _ROWS, (*of, rows))
+            elif known[0] != rows:
+                raise Refused(
+                    f"party {self._party}: its rows are not those that session {quoted(session)} began with, "
+                    f"and noise does not hide what changed; put them back, or train anew"
+                )
+
+    def charge(self, session: str, release: str, cost: float) -> None:
+        """Charge a release of an admitted session, unless it was charged before. Refused if it is more than
+        the session's terms plan; raises as `admit` does."""
+        with self._alone() as file:
+            known = file.execute(
+                "SELECT 1 FROM charges WHERE (dataset, party, session, release) = (?, ?, ?, ?)",
+                (self._dataset, self._party, session, release),
+            ).fetchone()
+            if known is None:
+                of = self._dataset, self._party, session
+                planned, charged = (_sum(file, f"{costs} {_OF_ONE}", *of) for costs in (_PLANS, _COSTS))
+                if charged + cost > planned * (1.0 + ROUNDING):
+                    raise Refused(
+                        f"party {self._party}: session {quoted(session)} asks for more releases than its "
+                        f"terms plan, by which it would be less private than they say"
+                    )
                 self._check(file, session, cost)
-                _insert(file, "charges", _CHARGE, (self._dataset, session, release, float(cost), _now()))
+                _insert(file, "charges", _CHARGE, (*of, release, float(cost), _now()))
 
     def _check(self, file: sqlite3.Connection, session: str, asked: Terms | float) -> None:
         """Raise Refused if a release of this cost, or what is to come under the terms, does not fit."""
@@ -163,7 +199,7 @@ class SiteLedger:
         spent = _sum(file, _COSTS, self._dataset)
         if isinstance(asked, Terms):
             assert asked.noise is not None
-            charged = _sum(file, f"{_COSTS} AND session = ?", self._dataset, session)
+            charged = _sum(file, f"{_COSTS} {_OF_ONE}", self._dataset, self._party, session)
             cost = max(asked.plan.cost - charged, 0.0)
             what = f"the terms ask for epsilon {asked.noise.epsilon:g} at delta {asked.noise.delta:g}"
             charged_again, delta = charged, asked.noise.delta
@@ -259,6 +295,7 @@ def open_ledger(path: Path) -> sqlite3.Connection:
             raise ConfigError(f"{path}: not a ledger of this version of fedboost; {_PUT_BACK}")
         found = [row for (row,) in file.execute("PRAGMA integrity_check")]
         rows = [*file.execute(f"SELECT {_SESSION}, seal FROM sessions")]
+        rows += file.execute(f"SELECT {_ROWS}, seal FROM rows")
         rows += file.execute(f"SELECT {_CHARGE}, seal FROM charges")
         if found != ["ok"] or any(_seal(row[:-1]) != row[-1] for row in rows):
             raise ConfigError(f"{path}: this ledger was changed after it was written; {_PUT_BACK}")

@@ -278,6 +278,14 @@ def test_sets_of_levels_that_are_none(changes):
         Booster.from_xgboost(json.dumps(document), "m.json")
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_leaves_whose_value_is_no_number(value):
+    document = json.loads(level_model().to_xgboost())
+    document["learner"]["gradient_booster"]["model"]["trees"][0]["split_conditions"][2] = value
+    with pytest.raises(ConfigError, match=r"^m\.json: tree 0 has a leaf whose value is no finite number"):
+        Booster.from_xgboost(json.dumps(document), "m.json")
+
+
 @pytest.mark.parametrize("kinds", [["float", "float"], ["c", "c"], ["float", "q"], ["float"], [], None])
 def test_kinds_of_features_that_do_not_fit_the_splits(kinds):
     document = json.loads(level_model().to_xgboost())

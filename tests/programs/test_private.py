@@ -10,6 +10,8 @@ from inprocess import one_party, randomly, run, shard_of, terms_of
 from sklearn.metrics import roc_auc_score
 
 from fedboost.errors import PeerError, Refused
+from fedboost.gbdt.bins import CutPoints
+from fedboost.gbdt.bounded import SCALE
 from fedboost.privacy import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.programs import private
@@ -17,7 +19,9 @@ from fedboost.protocol import noise as noise_of_terms
 from fedboost.protocol import queries
 from fedboost.protocol.aggregator_session import AggregatorSession
 from fedboost.protocol.ledger import MemoryLedger, Spending, release_of
+from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
 from fedboost.protocol.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
 
 ROWS = 6000
@@ -260,20 +264,21 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     ledger, query = MemoryLedger(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
     spending, values = Spending("s", terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
-    one, again = (spending.noisy(query, tagged(query, roster, turn), values) for turn in (1, 2))
+    one, again = (spending.noisy(query, NOTHING_YET, tagged(query, roster, turn), values) for turn in (1, 2))
     assert (one == again).all()
     assert len(ledger.charged) == 1
     others = [
-        spending.noisy(query, tagged(query, roster[:2]), values),
-        spending.noisy(query, tagged(query, roster), values + 1),
-        spending.noisy(RangeQuery(1 << 39, 3), tagged(query, roster), values),
+        spending.noisy(query, NOTHING_YET, tagged(query, roster[:2]), values),
+        spending.noisy(query, NOTHING_YET, tagged(query, roster), values + 1),
+        spending.noisy(query, ModelSoFar(grids=1), tagged(query, roster), values),
+        spending.noisy(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values),
         Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).noisy(
-            query, tagged(query, roster), values
+            query, NOTHING_YET, tagged(query, roster), values
         ),
     ]
     for first, second in itertools.combinations([one - values, *(other - values for other in others)], 2):
         assert np.mean(first == second) < 0.5
-    assert len(ledger.charged) == 4
+    assert len(ledger.charged) == 5
 
 
 def test_noise_that_the_aggregator_draws_is_charged_each_time_it_may_draw():
@@ -283,7 +288,7 @@ def test_noise_that_the_aggregator_draws_is_charged_each_time_it_may_draw():
     ledger, query = MemoryLedger(bytes), RangeQuery(1 << 40, 3)
     spending, values = Spending("s", terms, ledger), np.arange(query.cells)
     for turn in (1, 2):
-        said = spending.noisy(query, tagged(query, ("p0", "p1", "p2"), turn), values)
+        said = spending.noisy(query, NOTHING_YET, tagged(query, ("p0", "p1", "p2"), turn), values)
         assert (said == values).all()
     assert len(ledger.charged) == 2
 
@@ -316,3 +321,68 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     session = AggregatorSession("s", terms, private.train)
     assert session.start() or session.error
     assert "nothing to draw from" in str(session.error)
+
+
+def told(party, terms, ledger, so_far, query):
+    """What a party that has forgotten the session says, if it is told that it stands there."""
+    party = Party(party, terms)
+    party.go_to(so_far)
+    values = party.answer(query)
+    return Spending("s", terms, ledger).noisy(query, so_far, tagged(query, ("p0",)), values)
+
+
+def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
+    """An aggregator that lies asks for the same sums after trees that move a single row, if it is there: the
+    same bytes would say that it is not."""
+    X, y = data(rows=50)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
+    ledger = MemoryLedger(bytes)
+    cuts = CutPoints(tuple(private.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_levels((3, 8))
+    start = StartQuery(1 << 40, cuts, SCALE, SCALE)
+    query = SumsQuery(1 << 40, 0, (), (0,))
+    places = [ModelSoFar(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
+    nobody = lambda: shard_of(X, y, rows=slice(0, 0))  # noqa: E731 - so that no sum depends on margins
+    one, again, other = (told(nobody, terms, ledger, place, query) for place in (places[0], *places))
+    assert (one == again).all()
+    assert (one != other).any()
+    assert len(ledger.charged) == 2
+
+
+def test_a_number_of_rows_cannot_be_found_out_by_what_is_refused():
+    X, _ = data(rows=10)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
+    queries.check(RangeQuery(noise_of_terms.ROWS, 3), terms)
+    for query in (RangeQuery(5, 3), SumsQuery(1 << 39, 0, (), (0,))):
+        with pytest.raises(Refused, match="which nobody may know"):
+            queries.check(query, terms)
+
+
+@pytest.mark.parametrize("placement", ["central", "local"])
+def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
+    """The analyst is told how many bytes each party sent."""
+    X, y = data(rows=40)
+    noise, lengths = {**LOCAL["noise"], "placement": placement}, set()
+
+    for rows in (slice(0, 3), slice(None)):
+        seen = []
+
+        def keep(party, message, seen=seen):
+            if isinstance(message, Report):
+                seen.append(len(message.cells))
+            return message
+
+        run(
+            X[rows],
+            y[rows],
+            one_party(len(X[rows])),
+            program=private.train,
+            spoil=keep,
+            levels=(3, 8),
+            ranges=RANGES,
+            rounds=2,
+            cut_points="even",
+            protection="plain",
+            noise=noise,
+        )
+        lengths.add(tuple(seen))
+    assert len(lengths) == 1

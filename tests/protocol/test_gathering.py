@@ -788,3 +788,39 @@ def test_sums_with_which_the_program_failed_fail_again(honest):
     session.start()
     assert session.state == "failed"
     assert "0 rows" in reason_of(session)
+
+
+@pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
+def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
+    """A restarted aggregator begins the tree again, by the numbers that its turns had. Others would not be
+    compared with what was asked: so the children of any split could be asked for, one after the other."""
+    liar = Liar(on_loss=on_loss)
+    first = liar.train(root_of(1))
+    tree_begins, turn = liar.so_far.before_tree, liar.turn
+    liar.gather(tree_begins)
+    liar.ask(first, turn)  # as an honest one does
+    liar.gather(tree_begins)
+    with pytest.raises(Left, match="turn 1 asked after turn"):
+        liar.ask(first, 1)
+
+
+def test_what_a_party_was_not_there_for_leads_to_what_it_was_asked():
+    """It came in the midst of a tree, and the tree begins again: by other splits it would be another one."""
+    liar = Liar()
+    children = liar.train(never, before=lambda q: isinstance(q, HistogramQuery) and q.nodes != (0,))
+    root, begins, turn = liar.asked.query, liar.so_far.before_tree, liar.turn
+    liar.ask(children)
+    reached = liar.so_far
+    end = EndRoundQuery(root.rows, 0, (), tuple((n, 0.1 + n) for n in (1, 2)), *ends_with(liar))
+    for first in (children.splits, (dataclasses.replace(children.splits[0], bin=0, missing_left=True),)):
+        again = Liar()
+        again.gather(reached, attempt=2)
+        again.ask(end, turn + 2, opened=False)
+        again.gather(begins)
+        again.ask(root, turn)
+        other = dataclasses.replace(children, splits=first, widths=())
+        if first == children.splits:
+            again.ask(other)
+        else:
+            with pytest.raises(Left, match="asked after turn"):
+                again.ask(other)

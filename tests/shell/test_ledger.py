@@ -21,7 +21,9 @@ from fedboost.privacy import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Charge, Spending
 from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Release, Site
+from fedboost.protocol.progress import NOTHING_YET
 from fedboost.protocol.queries import RangeQuery
 from fedboost.protocol.terms import Terms, read_model
 from fedboost.shell import ledger as ledgers
@@ -51,15 +53,19 @@ def noisy(epsilon=1.0, **settings):
     return Terms.read({"columns": COLUMNS, "parties": THREE, "rounds": 2, "noise": noise, **settings})
 
 
+WITHOUT_END = noisy(noise={"epsilon": 0.1, "delta": 1e-5, "placement": "central"})
+"""Of which each question may be asked again, and is charged again."""
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "north.ledger.sqlite"
 
 
 @contextmanager
-def opened(path, dataset="patients", budget=None):
+def opened(path, dataset="patients", budget=None, party="north"):
     """A ledger, closed at the end."""
-    one = SiteLedger(path, "north", dataset, budget)
+    one = SiteLedger(path, party, dataset, budget)
     try:
         yield one
     finally:
@@ -182,9 +188,45 @@ def test_a_session_that_goes_on_needs_only_the_rest_of_its_plan(path):
     with opened(path, budget=BUDGET) as ledger:
         ledger.admit("s", agreement)
         spend_all(ledger, "s", agreement)
-        with pytest.raises(Refused, match="session s asks for one more release"):
+        with pytest.raises(Refused, match="session s asks for more releases than its terms plan"):
             ledger.charge("s", "another", agreement.plan.releases["sums of all rows"].cost)
     assert cost_of(path) <= BUDGET.cost
+
+
+def test_no_session_is_charged_more_than_its_terms_plan_whether_there_is_a_budget_or_not(path):
+    """Else an aggregator that says that a site forgot would have it answer again and again, and the model
+    would be less private than its card says."""
+    agreement = noisy()
+    with opened(path) as ledger:
+        spend_all(ledger, "s", agreement)
+        with pytest.raises(Refused, match=r"north: session s asks for more .* less private than they say"):
+            ledger.charge("s", "another", agreement.plan.releases["sums of all rows"].cost)
+        spend_all(ledger, "t", agreement)  # another session
+        ledger.admit("c", WITHOUT_END)  # whose noise the aggregator draws anew when it asks again
+        for number in range(3):
+            ledger.charge("c", f"{number}", WITHOUT_END.plan.cost)
+        ledger.admit("s", noisy(0.5))  # further terms under the same name
+        spend_all(ledger, "s", agreement)
+    with opened(path) as ledger, pytest.raises(Refused, match="less private"):
+        ledger.charge("never admitted", "one", 0.1)
+
+
+def test_parties_of_one_dataset_draw_noise_of_their_own_in_one_session(path):
+    """By the same secret two that hold the same rows would draw the same noise, and be charged for one."""
+    agreement = noisy()
+    with opened(path) as north, opened(path, party="south") as south:
+        assert north.admit("s", agreement) != south.admit("s", agreement)
+        for one in (north, south):
+            spend_all(one, "s", agreement)
+    assert cost_of(path) == pytest.approx(2 * agreement.plan.cost, rel=1e-12, abs=0)
+
+
+def test_releases_beyond_the_budget_are_refused_one_by_one(path):
+    with opened(path, budget=BUDGET) as ledger:
+        ledger.admit("s", WITHOUT_END)
+        ledger.charge("s", "one", BUDGET.cost)
+        with pytest.raises(Refused, match="session s asks for one more release"):
+            ledger.charge("s", "two", 1e-6)
 
 
 def test_of_two_that_were_admitted_the_later_is_refused_in_the_middle(path):
@@ -209,14 +251,16 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
     agreement, query = noisy(), RangeQuery(1 << 40, 2)
     values = np.arange(query.cells)
     with opened(path) as ledger:
-        before = Spending("s", agreement, ledger).noisy(query, tag(), values)
+        before = Spending("s", agreement, ledger).noisy(query, NOTHING_YET, tag(), values)
     once = cost_of(path)
     with opened(path) as ledger:
         spending = Spending("s", agreement, ledger)
-        assert (spending.noisy(query, tag(turn=7), values) == before).all()
+        assert (spending.noisy(query, NOTHING_YET, tag(turn=7), values) == before).all()
         assert cost_of(path) == once
-        fewer = spending.noisy(query, tag(THREE[:2]), values)
-        charges = {spending.charge_of(query, tag(of), values) for of in (THREE, THREE[:2], THREE[:2])}
+        fewer = spending.noisy(query, NOTHING_YET, tag(THREE[:2]), values)
+        charges = {
+            spending.charge_of(query, NOTHING_YET, tag(of), values) for of in (THREE, THREE[:2], THREE[:2])
+        }
     assert np.mean(fewer == before) < 0.5
     assert cost_of(path) == 2 * once == math.fsum(charge.cost for charge in charges)
 
@@ -227,6 +271,28 @@ def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
         (said,) = PartySession(site).handle(Admit("s", noisy()))
     assert isinstance(said, Leave)
     assert "has 0.5 left" in said.reason
+
+
+def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path):
+    """Of two answers to one question, about rows before and after a change, both the bytes and what the other
+    parties' noise has in common would show that there was one."""
+    noise = {"epsilon": 1.0, "delta": 1e-5, "placement": "local"}
+    agreement = noisy(protection="plain", noise=noise)
+    columns = tuple(np.arange(8, dtype=np.float32) for _ in range(3))
+
+    def begun(session, rows=slice(None), label=0.0):
+        labels, weights = np.full(8, label, np.float32)[rows], np.ones(8, np.float32)[rows]
+        shard = Shard(tuple(column[rows] for column in columns), labels, weights)
+        with opened(path) as ledger:
+            site = Site("north", lambda _: shard, os.urandom, ledger=ledger)
+            (said,) = PartySession(site).handle(Admit(session, agreement))
+        return said.reason if isinstance(said, Leave) else "joined"
+
+    fewer = slice(1, None)
+    said = [begun("s"), begun("s"), begun("s", fewer), begun("s", label=1.0), begun("t", fewer)]
+    refused = "its rows are not those that session s began with"
+    assert [refused in one for one in said] == [False, False, True, True, False]
+    assert begun("s") == said[0] == "joined"
 
 
 def test_a_ledger_that_cannot_be_written_lets_nothing_leave(path):
@@ -276,7 +342,7 @@ def charging(path, name):
 
 def test_two_processes_do_not_both_spend_the_last(path):
     with opened(path) as ledger:
-        ledger.admit("s", noisy(0.1))
+        ledger.admit("s", WITHOUT_END)
     with charging(path, "a") as one, charging(path, "b") as other:
         for process in (one, other):
             process.stdin.write("\n")
@@ -290,7 +356,7 @@ def test_two_processes_do_not_both_spend_the_last(path):
 
 def test_what_was_charged_by_a_process_that_was_killed_is_charged(path):
     with opened(path) as ledger:
-        ledger.admit("s", noisy(0.1))
+        ledger.admit("s", WITHOUT_END)
     with charging(path, "dies") as process:
         process.communicate("\n")
         assert process.returncode == -signal.SIGKILL
@@ -304,7 +370,7 @@ def test_what_was_charged_by_a_process_that_was_killed_is_charged(path):
 @pytest.mark.slow
 def test_a_process_that_is_killed_anywhere_leaves_what_it_said_it_charged(path):
     with opened(path) as ledger:
-        ledger.admit("s", noisy(0.1))
+        ledger.admit("s", WITHOUT_END)
     for trial in range(8):
         with charging(path, f"{trial}") as process:
             process.stdin.write("\n")
@@ -360,7 +426,7 @@ def test_another_file_is_no_ledger(path):
 def test_a_disk_that_is_full_is_one_line_and_charges_nothing(path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with opened(path) as ledger:
-        ledger.admit("s", noisy())
+        ledger.admit("s", WITHOUT_END)
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
             with pytest.raises(CannotRecord, match="cannot write this ledger"):
