@@ -2,8 +2,8 @@
 
 Trains adult, all rows, at three parties with equal shares, 20 rounds of depth 4 with 32 bins: an aggregator
 and the parties are processes of their own, one thread each, that talk gRPC over loopback with mutual TLS
-(`plain`, too). Paillier keys have 2048 bits; the first party holds the key. Seconds are those on the wall from
-the submission of the terms to the model, so keys are made in them; all processes share the cores of one
+(`plain`, too). Paillier keys have 2048 bits; the first party holds the key. Seconds are those on the wall
+from the submission of the terms to the model, so keys are made in them; all processes share the cores of one
 machine. The models are compared, byte for byte. No claim is made of the seconds.
 """
 

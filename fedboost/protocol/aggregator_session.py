@@ -73,6 +73,8 @@ from fedboost.protocol.terms import Terms
 MOST_LOSSES = 5
 """How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
 wait: else one that always comes back, and never answers, would keep the others from their model."""
+LONGEST_GREETING = 64 * 1024
+"""Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -297,6 +299,8 @@ class AggregatorSession:
             return []
         if self.state != "gathering" or known is not None:
             raise PeerError("it joined twice")
+        if len(greeting) > LONGEST_GREETING and party != self.terms.keyholder:
+            raise PeerError(f"a greeting of {len(greeting)} bytes; {LONGEST_GREETING} are allowed")
         if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
             meeting.check_greeting(self._trust, self.terms, party, greeting)
         self._greetings[party] = greeting
