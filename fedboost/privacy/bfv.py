@@ -157,7 +157,7 @@ class BfvCipher:
         """Each ciphertext is full, the last with zeros: blinds must cover all that it can hold."""
         padded = np.zeros(self._rows * DEGREE, np.int64)
         padded[: numbers.size] = numbers
-        return [ts.bfv_vector(self._public.context, row.tolist()) for row in padded.reshape(-1, DEGREE)]
+        return [ts.bfv_vector(self._public.context, row) for row in padded.reshape(-1, DEGREE)]
 
     def read(self, sealed: bytes) -> list[Any]:
         """The ciphertexts, new ones of these parameters."""
@@ -254,6 +254,6 @@ class BfvSecret:
         return b"".join([self._plain(vector) for vector in cipher.read(sealed)])
 
     def _plain(self, vector: Any) -> bytes:
-        numbers = np.array(vector.decrypt(self._key), "<i8")
-        numbers[numbers < 0] += MODULUS  # SEAL's are signed
+        numbers = np.fromiter(vector.decrypt(self._key), "<i8", DEGREE)
+        numbers += (numbers >> 63) & MODULUS  # SEAL's are signed
         return numbers.view(np.uint8).reshape(-1, 8)[:, :PLAIN_BYTES].tobytes()

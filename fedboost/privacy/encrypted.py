@@ -184,6 +184,8 @@ class KeyHolder:
 
     def assist(self, request: bytes) -> bytes:
         """The plaintexts of the blinded sum of the tag announced last."""
+        if not request:
+            raise PeerError("a request for help that asks nothing")
         ctx, *sealed = fields.unpack(request)
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(self._digest, tag, self._parties)):

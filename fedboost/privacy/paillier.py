@@ -114,7 +114,7 @@ class PaillierPublic:
         """The powers of this process: one that was forked off has none of its parent's."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
-                self._pool = Pool(self.n)
+                self._pool = Pool(self.n, POOL)
             return self._pool
 
     def close(self) -> None:
@@ -153,7 +153,7 @@ class Powers:
 class Pool:
     """Powers made in advance by a thread, each handed out once. The thread ends with the pool."""
 
-    def __init__(self, n: Any, most: int = POOL) -> None:
+    def __init__(self, n: Any, most: int) -> None:
         self._stock = _Stock(n, most)
         self._thread = threading.Thread(
             target=_fill, args=(self._stock,), name="fedboost-powers", daemon=True
