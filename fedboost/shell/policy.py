@@ -36,8 +36,8 @@ OnLoss = Literal["wait", "shrink", "stop"]
 
 AGGREGATOR_SEES = {
     "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties; together with the key holder this site's own numbers",
-    "bfv": "sums over the parties; together with the key holder this site's own numbers",
+    "paillier": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
+    "bfv": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
     "plain": "this site's own numbers, before they are added to the others'",
 }
 """What each protection lets the aggregator see, for people."""
