@@ -84,10 +84,14 @@ def words_of(text):
 
 
 def terms_of(parties, **settings):
-    numbers = {key: int(value) if value.isdigit() else value for key, value in settings.items()}
     columns = {"label": "y", "numeric": ["x"]}
     fixed = {"columns": columns, "parties": parties.split(","), "rounds": 1, "protection": "plain"}
-    return Terms.read({**fixed, **numbers})
+    return Terms.read({**fixed, **numbers(settings)})
+
+
+def numbers(settings):
+    """Settings that are written with digits are numbers."""
+    return {key: int(value) if value.isdigit() else value for key, value in settings.items()}
 
 
 def shown(message):
@@ -148,7 +152,7 @@ class Aggregator:
         (kind, *rest), values = words_of(text)
         match kind:
             case "Join":
-                others = {key: value for key, value in values.items() if key != "attempt"}
+                others = numbers({key: value for key, value in values.items() if key != "attempt"})
                 terms = self._session.terms.changed(**others) if others else self._session.terms
                 return Join(rest[0] if rest else "s", terms.digest, self._attempt(values))
             case "Report":
