@@ -157,7 +157,8 @@ class BfvCipher:
         """Each ciphertext is full, the last with zeros: blinds must cover all that it can hold."""
         padded = np.zeros(self._rows * DEGREE, np.int64)
         padded[: numbers.size] = numbers
-        return [ts.bfv_vector(self._public.context, row) for row in padded.reshape(-1, DEGREE)]
+        context = self._public.context
+        return [ts.bfv_vector(context, row) for row in padded.reshape(-1, DEGREE)]
 
     def read(self, sealed: bytes) -> list[Any]:
         """The ciphertexts, new ones of these parameters."""
