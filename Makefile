@@ -35,6 +35,7 @@ bench: $(VENV)/dev
 	$(call measure,contributions)
 	$(call measure,startup)
 	$(call measure,masked)
+	$(call measure,encrypted)
 	$(call measure,network)
 	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
 	$(if $(DATA),$(call measure,parity,--data $(DATA)))

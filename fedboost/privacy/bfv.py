@@ -157,7 +157,9 @@ class BfvCipher:
         """Each ciphertext is full, the last with zeros: blinds must cover all that it can hold."""
         padded = np.zeros(self._rows * DEGREE, np.int64)
         padded[: numbers.size] = numbers
-        return [ts.bfv_vector(self._public.context, row) for row in padded.reshape(-1, DEGREE)]
+        rows, context = padded.reshape(-1, DEGREE), self._public.context.data
+        # What ts.bfv_vector does, but for copying every list twice.
+        return [ts.BFVVector(data=ts._ts_cpp.BFVVector(context, row.tolist())) for row in rows]
 
     def read(self, sealed: bytes) -> list[Any]:
         """The ciphertexts, new ones of these parameters."""

@@ -193,8 +193,8 @@ class KeyHolder:
             raise PeerError("asked to open a turn or attempt that is not the last, or another key's sum")
         asked = hashlib.sha256(request).digest()
         if self._request:
-            if not hmac.compare_digest(asked, self._request):
-                raise PeerError(f"asked to open turn {tag.turn} a second time, with another request")
+            if not self._answer or not hmac.compare_digest(asked, self._request):
+                raise PeerError(f"asked to open turn {tag.turn} a second time, and with another request")
             return self._answer
         if self.openings >= self._most:
             raise PeerError(f"asked to open more than the {self._most} sums that the terms have")
