@@ -48,8 +48,8 @@ SECTIONS = {
     "masked": Section("Masks"),
     "encrypted": Section(
         "Encryption",
-        "Where a machine does nothing between two turns, random powers are ready for the next: then a party waits\n"
-        "for `full pool`, up to 2048 ciphertexts, and the key holder's `decrypt` is what a turn takes longest.",
+        "Where a machine does nothing between two turns, random powers are ready for the next: then a\n"
+        "party waits for `full pool`, up to 2048 ciphertexts, and the key holder's `decrypt` takes longest.",
     ),
     "network": Section("Network"),
     "protections": Section("Protections"),

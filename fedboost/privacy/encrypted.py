@@ -2,8 +2,8 @@
 
 Designed for: consortia whose rules ask for encryption, and an aggregator that keeps to the protocol. The
 aggregator never has the secret key; the key holder, a party or a process of its own, never has a party's
-ciphertexts. Together the two could open a single report, and so could an aggregator that has one opened in the
-place of a sum: the key holder cannot tell the two apart. With `masked` neither can be.
+ciphertexts. Together the two could open a single report, and so could an aggregator that has one opened in
+the place of a sum: the key holder cannot tell the two apart. With `masked` neither can be.
 
 A turn, with ctx = everything that tells this sum from every other:
 
