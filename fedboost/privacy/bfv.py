@@ -23,7 +23,6 @@ from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.cells import Part, Words
-from fedboost.privacy.encrypted import Cipher
 from fedboost.privacy.shamir import Draw
 from fedboost.privacy.slots import IMPOSSIBLE
 
@@ -251,9 +250,9 @@ class BfvSecret:
         )
         return BfvPublic(ts.context_from(data), data)
 
-    def decrypt(self, cipher: Cipher, sealed: bytes) -> bytes:
+    def decrypt(self, ciphertexts: list[Any]) -> bytes:
         """The numbers, all that the ciphertexts have room for."""
-        return b"".join([self._plain(vector) for vector in cipher.read(sealed)])
+        return b"".join([self._plain(vector) for vector in ciphertexts])
 
     def _plain(self, vector: Any) -> bytes:
         numbers = np.fromiter(vector.decrypt(self._key), "<i8", DEGREE)

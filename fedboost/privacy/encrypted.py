@@ -99,8 +99,8 @@ class Secret(Protocol):
         """The half that everybody may have."""
         ...
 
-    def decrypt(self, cipher: Cipher, sealed: bytes) -> bytes:
-        """The plaintexts, as they travel; PeerError if the ciphertexts cannot be those of the part."""
+    def decrypt(self, ciphertexts: Any) -> bytes:
+        """The plaintexts, as they travel, of what `Cipher.read` gave."""
         ...
 
 
@@ -201,10 +201,10 @@ class KeyHolder:
         if len(sealed) != len(tag.parts):
             raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.parts)} parts")
         ciphers = [self._secret.public.cipher(part, self._parties) for part in tag.parts]
-        self._opened_turn, self._request = tag.turn, asked  # whatever becomes of it, there is no other
+        read = [cipher.read(part) for cipher, part in zip(ciphers, sealed, strict=True)]
+        self._opened_turn, self._request = tag.turn, asked  # from here on, there is no other
         self.openings += 1
-        decrypt = self._secret.decrypt
-        self._answer = fields.pack(*(decrypt(*each) for each in zip(ciphers, sealed, strict=True)))
+        self._answer = fields.pack(*map(self._secret.decrypt, read))
         return self._answer
 
 

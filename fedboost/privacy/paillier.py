@@ -28,7 +28,6 @@ from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy.cells import Part, Words
-from fedboost.privacy.encrypted import Cipher
 from fedboost.privacy.shamir import Draw
 from fedboost.privacy.slots import IMPOSSIBLE, Layout
 
@@ -311,12 +310,12 @@ class PaillierSecret:
         """n."""
         return PaillierPublic(self._key.public_key.n)
 
-    def decrypt(self, cipher: Cipher, sealed: bytes) -> bytes:
+    def decrypt(self, ciphertexts: list[Any]) -> bytes:
         """The plaintexts, numbers below n, one a row."""
-        numbers, key = cipher.read(sealed), self._key
+        key = self._key
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
-        of_p = _residues(numbers, p, mpz(key.hp))
-        of_q = _residues(numbers, q, mpz(key.hq))
+        of_p = _residues(ciphertexts, p, mpz(key.hp))
+        of_q = _residues(ciphertexts, q, mpz(key.hq))
         plain = [m + (other - m) * inverse % q * p for m, other in zip(of_p, of_q, strict=True)]
         return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
 
