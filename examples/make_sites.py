@@ -19,5 +19,5 @@ for name, table in sites.items():
     print(tables / f"{name}.csv", table.num_rows, "rows")
 if not (keys / "aggregator").exists():
     keys.mkdir(parents=True, exist_ok=True)
-    write_consortium(keys, {name: name for name in sites}, days=365)
-    print(keys, "keys of the aggregator, the analyst and the sites")
+    write_consortium(keys, {name: name for name in (*sites, "keyholder")}, days=365)
+    print(keys, "keys of the aggregator, the analyst, the sites and a key holder")

@@ -35,6 +35,9 @@ from fedboost.shell.simulation import simulate
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
+ENCRYPTED = ("paillier", "bfv")
+KEYHOLDER = "keyholder"
+"""A party without rows, where sums are encrypted."""
 SEED = 0
 
 
@@ -53,6 +56,7 @@ def run_demo(
     site: str | None,
     parties: int | None,
     rounds: int,
+    protection: str | None,
     folder: Path,
     as_json: bool,
 ) -> None:
@@ -72,10 +76,12 @@ def run_demo(
             "max_depth": 4,
             "learning_rate": 0.2,
             "parties": list(sites.tables),
-            "protection": "masked" if len(sites.tables) >= SMALLEST_GROUP else "plain",
+            "protection": protection or ("masked" if len(sites.tables) >= SMALLEST_GROUP else "plain"),
+            **(_encrypted(list(sites.tables)) if protection in ENCRYPTED else {}),
         }
     )
-    files = _write_files(folder, sites, terms, data)
+    files: dict[str, Path | None] = dict.fromkeys(terms.parties)
+    files |= _write_files(folder, sites, terms, data)
     say = (lambda text: None) if as_json else print
     names = ", ".join(f"{name} ({table.num_rows} rows)" for name, table in sites.tables.items())
     say(printable(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
@@ -84,7 +90,7 @@ def run_demo(
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
     if terms.protection == "plain":
         notice(PLAIN_NOTICE)
-    policy = ANYTHING if terms.protection == "plain" else {}
+    policy = {} if terms.protection == "masked" else ANYTHING
     with Loopback(folder, files, policy=policy) as consortium:
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
@@ -115,6 +121,11 @@ def run_demo(
         print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
+
+
+def _encrypted(parties: list[str]) -> dict[str, object]:
+    """Settings for sums that are encrypted: a key holder beside the sites, and few bins, since each costs."""
+    return {"parties": [*parties, KEYHOLDER], "keyholder": KEYHOLDER, "max_bin": 32, "key_bits": 2048}
 
 
 def hospitals() -> Sites:

@@ -72,6 +72,10 @@ def demo(
         typer.Option(help="Sites to split the rows among, unevenly (3).", min=1, max=50, show_default=False),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
+    protection: Annotated[
+        str | None,
+        typer.Option(help="masked, plain, paillier or bfv (masked, from 3 sites on).", show_default=False),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
     ),
@@ -80,7 +84,7 @@ def demo(
     """Train across several processes on this machine, and compare with pooled rows."""
     from fedboost.cli.demo import run_demo
 
-    run_demo(data, label, site, parties, rounds, out, json)
+    run_demo(data, label, site, parties, rounds, protection, out, json)
 
 
 @app.command(epilog="Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json")
@@ -159,6 +163,19 @@ def party(
     from fedboost.cli.serving import run_party
 
     run_party(config, wait, once, insecure_loopback)
+
+
+@app.command(epilog="Example: fedboost keyholder --config keyholder.toml")
+def keyholder(
+    config: Annotated[Path, typer.Option(help="The key holder's file, TOML.", show_default=False)],
+    wait: Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)] = 600,
+    once: Annotated[bool, typer.Option("--once", help="Exit after one session.")] = False,
+    insecure_loopback: InsecureLoopback = False,
+) -> None:
+    """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
+    from fedboost.cli.serving import run_party
+
+    run_party(config, wait, once, insecure_loopback, holds_rows=False)
 
 
 @app.command(
@@ -289,6 +306,25 @@ def terms(
 
     columns = label, label_upper_bound, weight, base_margin, group
     run_terms(data, *columns, site, exclude or [], party or [], objective, out)
+
+
+@app.command(epilog="Example: fedboost estimate terms.toml --rows 100000 --parties 5")
+def estimate(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    rows: Annotated[int, typer.Option(help="Rows of all parties.", min=1, show_default=False)],
+    features: Annotated[
+        int | None,
+        typer.Option(help="Numeric features, in place of the terms' columns.", min=1, show_default=False),
+    ] = None,
+    parties: Annotated[
+        int | None, typer.Option(help="In place of those of the terms.", min=1, show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Estimate the time and the bytes of a training under each protection, by a try on this machine."""
+    from fedboost.cli.estimate import run_estimate
+
+    run_estimate(terms, rows, features, parties, json)
 
 
 @app.command(epilog="Example: fedboost digest terms.toml")

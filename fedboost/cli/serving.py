@@ -1,5 +1,5 @@
-"""`fedboost aggregator` and `fedboost party`: run until told to stop (SIGTERM or Ctrl-C). `fedboost health`:
-ask whether the first is up."""
+"""`fedboost aggregator`, `fedboost party` and `fedboost keyholder`: run until told to stop (SIGTERM or
+Ctrl-C). `fedboost health`: ask whether the first is up."""
 
 import asyncio
 import contextlib
@@ -39,9 +39,11 @@ def run_aggregator(config_file: Path, insecure_loopback: bool, as_json: bool) ->
     _run_until_stopped(serve())
 
 
-def run_party(config_file: Path, wait: float, once: bool, insecure_loopback: bool) -> None:
-    """`fedboost party`."""
-    config = read_party(config_file)
+def run_party(
+    config_file: Path, wait: float, once: bool, insecure_loopback: bool, holds_rows: bool = True
+) -> None:
+    """`fedboost party`; `fedboost keyholder`, which holds no rows."""
+    config = read_party(config_file, holds_rows)
     bundle = choose_keys(config.keys, "party", config.aggregator, insecure_loopback)
     if bundle is not None and bundle.signer.name != config.party:
         raise ConfigError(

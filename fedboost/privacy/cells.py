@@ -48,6 +48,11 @@ class Part:
         self._words = words_of(self._pieces)
         self.size = self._words * WORD_BYTES
 
+    @property
+    def pieces(self) -> Int64:
+        """Cells and bits of each run of it, int64 [P, 2]."""
+        return self._pieces
+
     def of(self, vector: Words) -> Words:
         """Its cells of a whole vector; a view."""
         return vector[self.start : self.start + self.cells]

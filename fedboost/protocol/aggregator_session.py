@@ -40,6 +40,7 @@ from fedboost.errors import (
     quoted,
 )
 from fedboost.gbdt.model import Booster
+from fedboost.privacy.encrypted import EncryptedOpener, Public
 from fedboost.privacy.masked import Group, MaskedOpener
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
@@ -72,6 +73,8 @@ from fedboost.protocol.terms import Terms
 MOST_LOSSES = 5
 """How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
 wait: else one that always comes back, and never answers, would keep the others from their model."""
+LONGEST_GREETING = 64 * 1024
+"""Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -139,6 +142,8 @@ class AggregatorSession:
         self._transcript = b""
         self._structure = b""
         self._opener: Opener | None = None
+        self._public: Public | None = None
+        """What sums are encrypted under, where they are."""
         self._parts: dict[str, int] = {}
         self._helping: set[str] = set()
         self._helped_with: dict[str, bytes] = {}
@@ -149,7 +154,10 @@ class AggregatorSession:
         """Run the program up to where it waits for a sum, and gather the parties that are at hand (all unless
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
-        if self.terms.noise is not None and self.terms.noise.placement == "central" and self._draw is None:
+        draws = self.terms.noise is not None and self.terms.noise.placement == "central"
+        if self.terms.encrypts and self._draw is None:
+            return self._fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
+        if draws and self._draw is None:
             return self._fail(
                 "the terms say that the aggregator draws noise, and it has nothing to draw from"
             )
@@ -291,6 +299,8 @@ class AggregatorSession:
             return []
         if self.state != "gathering" or known is not None:
             raise PeerError("it joined twice")
+        if len(greeting) > LONGEST_GREETING and party != self.terms.keyholder:
+            raise PeerError(f"a greeting of {len(greeting)} bytes; {LONGEST_GREETING} are allowed")
         if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
             meeting.check_greeting(self._trust, self.terms, party, greeting)
         self._greetings[party] = greeting
@@ -300,6 +310,8 @@ class AggregatorSession:
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
         self._met_as, self._met = session_digest(self.terms, greetings), set(self.roster)
+        if self.terms.encrypts:
+            self._public = meeting.public_of(self.terms, greetings)
         self._transcript = first_transcript(self._met_as, self.course.so_far)
         return self._to_roster(Meet(greetings, self.course.so_far)) + self._ask()
 
@@ -387,6 +399,11 @@ class AggregatorSession:
         tag = tag_of(ask, self._transcript)
         if self.terms.protection == "plain":
             return PlainOpener(tag)
+        if self.terms.encrypts:
+            assert self._public is not None
+            assert self.terms.keyholder is not None
+            assert self._draw is not None
+            return EncryptedOpener(tag, self._public, self.terms.keyholder, len(self.roster), self._draw)
         return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self._met_as)
 
     def _report(self, party: str, report: Report) -> Outbox:
@@ -489,12 +506,12 @@ class AggregatorSession:
         return self._gather() if missing else self._finish()
 
     def _finish(self) -> Outbox:
-        self.state = "done"
+        self.state, self._public = "done", None
         return self._to_here(Bye())
 
     def _fail(self, reason: str) -> Outbox:
         self.state, self.error = "failed", SessionFailed(reason)
-        self._opener = None
+        self._opener = self._public = None
         self.course.close()
         return self._to_here(Bye(reason))
 

@@ -17,8 +17,9 @@ from datetime import datetime
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
+from fedboost.privacy.encrypted import Public, scheme_of
 from fedboost.privacy.identity import Signer
-from fedboost.privacy.masked import Group, Handshake
+from fedboost.privacy.masked import Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
@@ -55,14 +56,15 @@ class Meeting:
     publics: dict[str, bytes]
 
 
-def greet(credentials: Credentials | None, me: str, terms: Terms, handshake: Handshake, draw: Draw) -> bytes:
-    """This party's greeting. Without credentials there is nothing to sign with: an empty one."""
+def greet(credentials: Credentials | None, me: str, terms: Terms, public: bytes, draw: Draw) -> bytes:
+    """This party's greeting, with its fresh public key, if the protection has it make one. Without
+    credentials there is nothing to sign with: an empty one."""
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)
-    said = _said(terms, me, handshake.public, nonce)
+    said = _said(terms, me, public, nonce)
     return fields.pack(
-        me.encode(), handshake.public, nonce, credentials.signer.certificate, credentials.signer.sign(said)
+        me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(said)
     )
 
 
@@ -96,9 +98,25 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
 
 def check_greeting(trust: Trust, terms: Terms, party: str, greeting: bytes) -> None:
     """Raise PeerError unless it is a greeting of this party that the others will accept."""
-    name, _ = _check(trust, terms, greeting)
+    name, public = _check(trust, terms, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
+    if party == terms.keyholder:
+        read_public(terms, public)
+
+
+def read_public(terms: Terms, public: bytes) -> Public:
+    """The key holder's key. PeerError for one that cannot be, or is too short."""
+    return scheme_of(terms.protection).read_public(public, terms.key_bits)
+
+
+def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
+    """The key that sums are encrypted under, as the key holder greeted with it."""
+    for greeting in greetings:
+        name, public, *_ = fields.unpack(greeting)
+        if name.decode() == terms.keyholder:
+            return read_public(terms, public)
+    raise PeerError("the key holder was not introduced")
 
 
 def check_attest(trust: Trust, terms: Terms, session: bytes, party: str, attest: Attest) -> None:

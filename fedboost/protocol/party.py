@@ -73,6 +73,29 @@ class Shard:
         return int(self.weight.size)
 
 
+class NoRows:
+    """A party that holds no rows: there to hold the key that sums are encrypted under."""
+
+    rows = 0
+    columns: tuple[Column, ...] = ()
+
+    def __init__(self) -> None:
+        self.so_far = NOTHING_YET
+
+    def answer(self, query: Query) -> Int64:
+        """Nothing: int64 [query.cells], all 0."""
+        self.so_far = self.so_far.after(query)
+        return np.zeros(query.cells, np.int64)
+
+    def go_to(self, so_far: ModelSoFar) -> None:
+        """Stand where the session stands."""
+        self.so_far = so_far
+
+    def rows_hashed(self) -> bytes:
+        """Of nothing."""
+        return b""
+
+
 class Party:
     """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
 

@@ -16,6 +16,7 @@ from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy import fields
+from fedboost.privacy.encrypted import EncryptedSealer, Secret, scheme_of
 from fedboost.privacy.masked import Group, Handshake, MaskedSealer
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
@@ -38,7 +39,7 @@ from fedboost.protocol.messages import (
     Report,
     ToParty,
 )
-from fedboost.protocol.party import Party, Shard
+from fedboost.protocol.party import NoRows, Party, Shard
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
 from fedboost.protocol.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
 from fedboost.protocol.sketch import sketch
@@ -66,14 +67,14 @@ class Site:
     """What a session needs of the place it runs at.
 
     permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
-    rows as the terms want them, or Refused; record: called with each release before its bytes are handed
-    out; credentials: who this party is, None where nothing is signed; draw: cryptographic randomness;
-    nthread: how many threads compute; ledger: what was spent of the rows' privacy, None where nobody keeps
-    count, so that noise is refused.
+    rows as the terms want them, or Refused, and None at a key holder without rows; record: called with each
+    release before its bytes are handed out; credentials: who this party is, None where nothing is signed;
+    draw: cryptographic randomness; nthread: how many threads compute; ledger: what was spent of the rows'
+    privacy, None where nobody keeps count, so that noise is refused.
     """
 
     name: str
-    read_shard: Callable[[Terms], Shard]
+    read_shard: Callable[[Terms], Shard] | None
     draw: Draw
     credentials: Credentials | None = None
     permit: Callable[[Terms], None] = lambda terms: None
@@ -92,7 +93,9 @@ class PartySession:
         self._site = site
         self._session = ""
         self._terms: Terms | None = None
-        self._party: Party | None = None
+        self._party: Party | NoRows | None = None
+        self._secret: Secret | None = None
+        """Of the key holder, for this session and in memory alone."""
         self._spending: Spending | None = None
         """Where the terms say that answers get noise."""
         self._attempt = 0
@@ -158,8 +161,11 @@ class PartySession:
         self._remembers = self._remembers or admit.attempt <= 1
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
+        public = self._handshake.public
+        if self._terms.encrypts:
+            public = b"" if self._secret is None else self._secret.public.to_bytes()
         greeting = meeting.greet(
-            self._site.credentials, self._site.name, self._terms, self._handshake, self._site.draw
+            self._site.credentials, self._site.name, self._terms, public, self._site.draw
         )
         self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
         return self._join
@@ -169,6 +175,8 @@ class PartySession:
         if self._site.name not in terms.parties:
             raise Refused(f"the terms do not name party {self._site.name!r}")
         self._site.permit(terms)
+        if terms.keyholder == self._site.name:
+            self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
         if terms.noise is not None:
             if self._site.ledger is None:
                 raise Refused(
@@ -176,7 +184,13 @@ class PartySession:
                 )
             self._site.ledger.admit(session, terms)
             self._spending = Spending(session, terms, self._site.ledger)
-        self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, self._site.name)
+        if self._site.read_shard is None:
+            if self._secret is None:
+                raise Refused(f"party {self._site.name} has no rows, and the terms name another key holder")
+            self._party = NoRows()
+        else:
+            read = partial(self._site.read_shard, terms)
+            self._party = Party(read, terms, self._site.nthread, self._site.name)
         if self._spending is not None:
             self._spending.begin(self._party.rows_hashed())
         self._terms = terms
@@ -200,6 +214,12 @@ class PartySession:
         self._roster = tuple(sorted(met.publics))
         if self._terms.protection == "plain":
             self._sealer = PlainSealer(sparsely=self._terms.noise is None)
+            return
+        if self._terms.encrypts:
+            own = None if self._secret is None else self._secret.public
+            public = own or meeting.public_of(self._terms, greetings)
+            counts = len(self._roster), self._terms.most_turns
+            self._sealer = EncryptedSealer(self._site.name, public, self._secret, *counts)
             return
         group = Group.of(self._terms.parties, self._terms.colluding)
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)
@@ -309,7 +329,8 @@ class PartySession:
         assert self._sealer is not None
         if isinstance(query, KllQuery):
             return sketch(self._party.columns[: query.features], query), tag.size, b"", None
-        plain = self._terms is not None and self._terms.protection == "plain"
+        assert self._terms is not None
+        plain = self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         so_far = self._party.so_far
@@ -323,7 +344,7 @@ class PartySession:
             charge = self._spending.charge_of(query, so_far, tag, values)
             values = self._spending.noisy(query, so_far, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
-        if plain:  # may be shorter than its cells
+        if plain or self._terms.encrypts:  # not as long as its cells
             sealed = list(parts)
             return sealed, sum(map(len, sealed)), b"", charge
         return parts, tag.size, self._sealer.note(), charge
@@ -355,7 +376,7 @@ class PartySession:
             self._attested, self._signed_once = self._signed(attempt, rounds, self._terms, party), True
         return self._attested
 
-    def _signed(self, attempt: int, rounds: int, terms: Terms, party: Party) -> Attest:
+    def _signed(self, attempt: int, rounds: int, terms: Terms, party: Party | NoRows) -> Attest:
         told = self._answered, self._transcript, party.so_far.structure(rounds)
         if self._site.credentials is None:
             return Attest(attempt, *told, b"", b"")

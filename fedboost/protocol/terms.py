@@ -29,7 +29,7 @@ from pydantic import (
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import bounded, installed
-from fedboost.gbdt.bins import MAX_LEVELS
+from fedboost.gbdt.bins import MAX_LEVELS, MAX_REFINEMENTS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
@@ -70,6 +70,7 @@ TREES_A_FEATURE, HIST_TREES = 4, 10
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("keyholder", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
 }
 """Settings that mean something with noise."""
@@ -292,7 +293,9 @@ class Terms(Frozen):
     xgb_model: str | None = Field(default=None, repr=False)
     cut_points: Literal["grid", "kll", "even"] = "grid"
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
-    protection: Literal["masked", "plain"] = "masked"
+    protection: Literal["masked", "plain", "paillier", "bfv"] = "masked"
+    keyholder: Name | None = None
+    key_bits: int = Field(default=3072, ge=2048, le=8192)
     colluding: int | None = Field(default=None, ge=0, le=98)
     allow_two_parties: bool = False
     on_loss: Literal["wait", "shrink", "stop"] = "wait"
@@ -373,8 +376,9 @@ class Terms(Frozen):
                 self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
                 raise ValueError(str(error)) from None
-        if self.protection == "masked" and self.parties:
+        if self.hides and self.parties:
             self._check_group(len(self.parties))
+        self._check_keyholder()
         if self.cut_points == "even" and self.noise is None:
             raise ValueError(
                 "cut_points even lays them evenly over declared ranges, which only noise asks for"
@@ -618,6 +622,40 @@ class Terms(Frozen):
             if needed and vars(self)[name] is None:
                 raise ValueError(f"{self.objective} needs {name}")
 
+    def _check_keyholder(self) -> None:
+        """Who can decrypt, where sums are encrypted."""
+        if not self.encrypts:
+            if self.keyholder is not None:
+                raise ValueError(f"keyholder is for protection paillier or bfv, not {self.protection}")
+            return
+        if self.keyholder is None and self.parties:
+            raise ValueError(
+                f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
+            )
+        if self.parties and self.keyholder not in self.parties:
+            name = str(self.keyholder)[:_LONGEST]
+            raise ValueError(f"keyholder {name!r} is none of the parties{nearest(name, self.parties)}")
+        if self.on_loss == "shrink":
+            raise ValueError(
+                f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '
+                f"turn apart; set wait or stop"
+            )
+
+    @property
+    def hides(self) -> bool:
+        """Whether the aggregator sees sums alone, and no party's vector."""
+        return self.protection != "plain"
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether sums are encrypted, and a key holder opens them."""
+        return self.protection in ("paillier", "bfv")
+
+    @property
+    def most_turns(self) -> int:
+        """Questions of a session, at most."""
+        return 2 + MAX_REFINEMENTS + MOST_REFRESHING + (self.rounds + 1) * (self.levels + 1)
+
     def _check_groups(self) -> None:
         ranks = self.objective in RANKINGS
         if ranks and self.columns.group is None:
@@ -643,7 +681,7 @@ class Terms(Frozen):
                 "allow_two_parties = true, which hides from the aggregator alone, or " if parties == 2 else ""
             )
             raise ValueError(
-                f"protection masked needs {smallest} parties, the terms name {parties}{hint}; "
+                f"protection {self.protection} needs {smallest} parties, the terms name {parties}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
         threshold = Group.of(self.parties, self.colluding).threshold
@@ -664,6 +702,8 @@ class Terms(Frozen):
     @property
     def signers(self) -> int:
         """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        if self.encrypts:
+            return len(self.parties) // 2 + 1
         masked = self.protection == "masked"
         return Group.of(self.parties, self.colluding).smallest_roster if masked else 0
 

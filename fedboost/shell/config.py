@@ -58,11 +58,11 @@ class PartyConfig(Frozen):
     privacy of its rows was spent on, both beside the file unless named, `dataset` the name of these rows in
     the ledger (the party's, so that a table that is moved, copied or longer is still the same rows),
     `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
-    compute (one a core), `policy` what it agrees to."""
+    compute (one a core), `policy` what it agrees to. A key holder's file has no `data`."""
 
     party: Name
     aggregator: str
-    data: Path
+    data: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
     ledger: Path | None = None
@@ -116,9 +116,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def read_party(path: Path) -> PartyConfig:
-    """A site's file; its paths are made absolute."""
+def read_party(path: Path, holds_rows: bool = True) -> PartyConfig:
+    """A site's file, or that of a key holder, which holds no rows; its paths are made absolute."""
     config = read_model(PartyConfig, read_toml(path), str(path))
+    if holds_rows and config.data is None:
+        raise ConfigError(f"{path}: key 'data' is missing")
+    if not holds_rows and config.data is not None:
+        raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
     paths = {
         "data": config.data,
         "keys": config.keys,

@@ -35,7 +35,7 @@ AGGREGATOR = "aggregator"
 """Stem of the aggregator's own files."""
 ANALYST = "analyst"
 ANYTHING = {
-    "protections": ["masked", "plain"],
+    "protections": ["masked", "plain", "paillier", "bfv"],
     "on_loss": ["wait", "stop", "shrink"],
     "min_parties": 1,
     "party_metrics": True,
@@ -46,15 +46,16 @@ ANYTHING = {
 class Loopback:
     """A context manager: inside it the processes run and `analyst` is connected.
 
-    folder: where config files and logs are written; tables: party name to its table file; programs: custom
-    programs the aggregator offers; policy: of the parties' files. `aggregator` is its process, `parties` has
-    that of each party by name, `keys` is the folder of their bundles.
+    folder: where config files and logs are written; tables: party name to its table file, None for a key
+    holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files.
+    `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
+    bundles.
     """
 
     def __init__(
         self,
         folder: Path,
-        tables: Mapping[str, Path],
+        tables: Mapping[str, Path | None],
         programs: Iterable[str] = (),
         policy: Mapping[str, object] | None = None,
     ) -> None:
@@ -122,10 +123,14 @@ class Loopback:
     def start_party(self, name: str) -> None:
         """Start a party's process; it takes a second until it is at hand."""
         stem = self._stems[name]
-        data, keys = str(self._tables[name].resolve()), str(self.keys / stem)
-        values: dict[str, object] = {"party": name, "aggregator": self.address, "data": data, "keys": keys}
-        if self._policy:
-            values["policy"] = self._policy
+        table = self._tables[name]
+        values: dict[str, object] = {
+            "party": name,
+            "aggregator": self.address,
+            **({} if table is None else {"data": str(table.resolve())}),
+            "keys": str(self.keys / stem),
+            **({"policy": self._policy} if self._policy else {}),
+        }
         self.parties[name] = self._spawn(stem, values)
 
     def _wait_for_parties(self) -> None:
@@ -138,7 +143,7 @@ class Loopback:
 
     def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> "subprocess.Popen[str]":
         """Start an aggregator or a party with this config file."""
-        role = AGGREGATOR if stem == AGGREGATOR else "party"
+        role = AGGREGATOR if stem == AGGREGATOR else "party" if "data" in config else "keyholder"
         file = self._folder / f"{stem}.toml"
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))

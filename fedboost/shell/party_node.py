@@ -64,7 +64,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = read_table(config.data, config.scratch)
+        self._table = None if config.data is None else read_table(config.data, config.scratch)
         self._audit = AuditLog(config.audit) if config.audit else None
         self._ledger: SiteLedger | None = None
         try:
@@ -277,12 +277,14 @@ class PartyNode:
             bundle = self._bundle
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         name, nthread = self._config.party, self._config.nthread
-        return Site(name, self._read_shard, urandom, credentials, permit, record, nthread, self._ledger)
+        read = None if self._table is None else self._read_shard
+        return Site(name, read, urandom, credentials, permit, record, nthread, self._ledger)
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)
 
     def _read_shard(self, terms: Terms) -> Shard:
+        assert self._table is not None
         try:
             shard = to_shard(self._table, terms, self._config.party)
         except Misfit:

@@ -31,11 +31,13 @@ from fedboost.protocol.noise import LARGEST_DELTA
 from fedboost.protocol.terms import Frozen, Name, Terms
 from fedboost.shell.ledger import Budget
 
-Protection = Literal["masked", "plain"]
+Protection = Literal["masked", "plain", "paillier", "bfv"]
 OnLoss = Literal["wait", "shrink", "stop"]
 
 AGGREGATOR_SEES = {
     "masked": "sums over the parties, never this site's own numbers",
+    "paillier": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
+    "bfv": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
     "plain": "this site's own numbers, before they are added to the others'",
 }
 """What each protection lets the aggregator see, for people."""

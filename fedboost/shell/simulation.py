@@ -78,7 +78,8 @@ def simulate(
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
         raise ConfigError("no parties: give at least one table")
-    terms = terms.with_parties(shards)
+    without_rows = {terms.keyholder} - {None, *shards}
+    terms = terms.with_parties([*shards, *filter(None, without_rows)])
     if program is None and terms.program != "boosting":
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
@@ -145,17 +146,23 @@ class _Node:
 
 
 def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[str, Site]:
-    """A place for each party to run at, with keys of a consortium that lives as long as this process."""
+    """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
+    holder without rows has one, too."""
     credentials: dict[str, Credentials] = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
-        signers, roots = identity.in_memory(readers, now)
+        signers, roots = identity.in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
         name: Site(
-            name, read, os.urandom, credentials.get(name), nthread=nthread, ledger=MemoryLedger(os.urandom)
+            name,
+            readers.get(name),
+            os.urandom,
+            credentials.get(name),
+            nthread=nthread,
+            ledger=MemoryLedger(os.urandom),
         )
-        for name, read in readers.items()
+        for name in terms.parties
     }
 
 

@@ -71,8 +71,8 @@ MAX_FROM_AGGREGATOR = 64 << 20
 MODEL_PART = 1 << 20
 MAX_TERMS = 16 << 20
 """Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
-MAX_GREETING = 64 << 10
-"""Bytes of a greeting: a certificate with its chain is the most of it. Each goes to every party."""
+MAX_GREETING = 512 << 10
+"""Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
 """Features that one question names, of all its nodes."""

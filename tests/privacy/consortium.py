@@ -1,13 +1,18 @@
 """Parties that share keys without having met, and one turn from sealing to opening. For tests of protections.
 
-Randomness is drawn from a seed, so that a test sees the same bytes in every run.
+Randomness is drawn from a seed, so that a test sees the same bytes in every run; only that of encryption is
+the system's.
 """
 
+import functools
+import importlib.util
 import random
+import secrets
 
 import numpy as np
 
 from fedboost.privacy.cells import Run
+from fedboost.privacy.encrypted import EncryptedOpener, EncryptedSealer, scheme_of
 from fedboost.privacy.masked import KEY_BYTES, Group, MaskedOpener, MaskedSealer
 from fedboost.privacy.protection import Tag
 
@@ -46,6 +51,49 @@ def masked_sealers(parties, session=SESSION, group=None, seed=0):
 
 def masked_opener(tag, parties=None, session=SESSION, group=None):
     return MaskedOpener(tag, group or Group.of(parties or tag.roster), session)
+
+
+NEEDS = {"paillier": ("phe", "gmpy2"), "bfv": ("tenseal",)}
+OPENINGS = 100
+"""Sums that a key holder opens at most."""
+
+
+def installed(scheme):
+    return all(importlib.util.find_spec(package) for package in NEEDS[scheme])
+
+
+@functools.cache
+def small_secret(scheme):
+    """A key pair for all tests of a process: Paillier's of 512 bits, which is as fast as it is insecure."""
+    if scheme == "bfv":
+        return scheme_of("bfv").new_secret(0)
+    from fedboost.privacy import paillier
+
+    return paillier.generate(512)
+
+
+def keyholder_of(parties):
+    return min(parties)
+
+
+def encrypted_sealers(scheme, parties, most_openings=OPENINGS):
+    """Party to its sealer, the key holder's with the secret key."""
+    secret = small_secret(scheme)
+    return {
+        party: EncryptedSealer(
+            party,
+            secret.public,
+            secret if party == keyholder_of(parties) else None,
+            len(parties),
+            most_openings,
+        )
+        for party in parties
+    }
+
+
+def encrypted_opener(scheme, tag, parties=None):
+    public, parties = small_secret(scheme).public, parties or len(tag.roster)
+    return EncryptedOpener(tag, public, keyholder_of(tag.roster), parties, secrets.token_bytes)
 
 
 def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, bits=64, transcript=TRANSCRIPT):

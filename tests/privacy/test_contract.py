@@ -3,11 +3,16 @@
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 from consortium import (
+    encrypted_opener,
+    encrypted_sealers,
     help_open,
+    installed,
+    keyholder_of,
     masked_opener,
     masked_sealers,
     names,
@@ -18,8 +23,10 @@ from consortium import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedboost.errors import PeerError
-from fedboost.privacy.cells import PART_CELLS, Run
+from fedboost.errors import PeerError, RosterTooSmall
+from fedboost.privacy import cells
+from fedboost.privacy.cells import Run
+from fedboost.privacy.encrypted import SCHEMES
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
 
@@ -28,21 +35,35 @@ PARTIES = names(3)
 
 @dataclass(frozen=True)
 class Protection:
-    """How to set up one protection for some parties."""
+    """How to set up one protection for some parties; integers in a part, fewer where each costs much more."""
 
     sealers: Callable[[tuple[str, ...]], dict[str, Sealer]]
     opener: Callable[[Tag], Opener]
+    part_cells: int = cells.PART_CELLS
+    keyholder: bool = False
+    """Whether one party alone, the first by name, can help; and for one opener a turn."""
+
+
+def encrypted(scheme, part_cells):
+    return Protection(partial(encrypted_sealers, scheme), partial(encrypted_opener, scheme), part_cells, True)
 
 
 PROTECTIONS = {
     "plain": Protection(lambda parties: {party: PlainSealer() for party in parties}, PlainOpener),
     "masked": Protection(masked_sealers, masked_opener),
+    "paillier": encrypted("paillier", 256),
+    "bfv": encrypted("bfv", 8192 + 64),
 }
+INSTALLED = [name for name in PROTECTIONS if name not in SCHEMES or installed(name)]
 
 
 @pytest.fixture(params=PROTECTIONS)
-def protection(request):
-    return PROTECTIONS[request.param]
+def protection(request, monkeypatch):
+    if request.param not in INSTALLED:
+        pytest.skip(f"what {request.param} needs is not installed")
+    protection = PROTECTIONS[request.param]
+    monkeypatch.setattr(cells, "PART_CELLS", protection.part_cells)
+    return protection
 
 
 def sealed(protection, of, tag):
@@ -50,13 +71,13 @@ def sealed(protection, of, tag):
     return {party: list(sealers[party].seal(of[party], tag)) for party in tag.roster}
 
 
-def opened(protection, parties, cells, bits, seed=0, sealers=None, turn=1):
+def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
     """The sum that a turn comes to with everything arriving in a random order, and the one that is due."""
     sealers = sealers or protection.sealers(parties)
-    tag = tag_of(parties, turn=turn, cells=cells, bits=bits)
-    of, due = vectors(parties, cells, bits, seed)
+    tag = tag_of(parties, turn=turn, cells=size, bits=bits)
+    of, due = vectors(parties, size, bits, seed)
     opener, order = protection.opener(tag), random.Random(seed)
-    assert opener.parts == len(tag.parts) == max(1, -(-cells // PART_CELLS))
+    assert opener.parts == len(tag.parts) == max(1, -(-size // cells.PART_CELLS))
     upload(opener, sealers, of, tag, order)
     return help_open(opener, sealers, order), due
 
@@ -67,31 +88,31 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)
     sealers = protection.sealers(parties)
-    sizes = [0, 1, PART_CELLS - 1, PART_CELLS, PART_CELLS + 1]
+    sizes = [0, 1, cells.PART_CELLS - 1, cells.PART_CELLS, cells.PART_CELLS + 1]
     if len(parties) == 50:
-        sizes = [0, 1, PART_CELLS + 1] if bits == 24 else [1000]
-    for turn, cells in enumerate(sizes):
-        total, due = opened(protection, parties, cells, bits, turn, sealers, turn)
+        sizes = [0, 1, cells.PART_CELLS + 1] if bits == 24 else [1000]
+    for turn, size in enumerate(sizes):
+        total, due = opened(protection, parties, size, bits, turn, sealers, turn)
         assert total.dtype == np.int64
         assert np.array_equal(total, due)
 
 
 @given(
-    name=st.sampled_from(sorted(PROTECTIONS)),
+    name=st.sampled_from(sorted(INSTALLED)),
     parties=st.integers(3, 7),
-    cells=st.integers(0, 40),
+    size=st.integers(0, 40),
     bits=st.integers(1, 64),
     seed=st.integers(0, 1 << 20),
 )
 @settings(max_examples=40)
-def test_any_number_of_parties_in_any_order(name, parties, cells, bits, seed):
-    total, due = opened(PROTECTIONS[name], names(parties), cells, bits, seed)
+def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
+    total, due = opened(PROTECTIONS[name], names(parties), size, bits, seed)
     assert total.tolist() == due.tolist()
 
 
 @pytest.mark.parametrize("bits", [24, 47, 64])
 def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
-    sums = [opened(protection, PARTIES, 3 * PART_CELLS - 1, bits, seed) for seed in range(2)]
+    sums = [opened(protection, PARTIES, 3 * cells.PART_CELLS - 1, bits, seed) for seed in range(2)]
     assert all(np.array_equal(total, due) for total, due in sums)
 
 
@@ -129,6 +150,10 @@ def test_a_party_lost_after_its_upload_stays_in_the_sum(protection, lost):
     upload(opener, sealers, of, tag)
     opener.lose(parties[lost])
     del sealers[parties[lost]]
+    if protection.keyholder and parties[lost] == keyholder_of(parties):
+        with pytest.raises(RosterTooSmall, match="p00, who alone can open the sum, is lost"):
+            opener.requests()
+        return
     assert help_open(opener, sealers).tolist() == due.tolist()
 
 
@@ -141,29 +166,29 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
         opener = protection.opener(tag)
         upload(opener, sealers, of, tag)
         if turn == 2:
-            opener.lose(parties[0])
+            opener.lose(parties[1])
         assert help_open(opener, sealers).tolist() == due.tolist()
 
 
 @pytest.mark.parametrize("bits", [1, 24, 47, 64])
 def test_a_part_of_another_length_is_a_peer_error(protection, bits):
-    tag = tag_of(PARTIES, cells=PART_CELLS + 2, bits=bits)
+    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 2, bits=bits)
     of, _ = vectors(PARTIES, tag.cells, bits)
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
-    for part, cells in ((0, last), (1, first), (0, b""), (1, b""), (0, first + b"\0"), (1, last[:-1])):
+    for part, wrong in ((0, last), (1, first), (0, b""), (1, b""), (0, first + b"\0"), (1, last[:-1])):
         with pytest.raises(PeerError, match="bytes"):
-            opener.add(PARTIES[0], part, cells)
+            opener.add(PARTIES[0], part, wrong)
 
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = tag_of(PARTIES, cells=PART_CELLS + 2, bits=32)
+    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 2, bits=32)
     parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
-    for cells in (*parts, b""):
+    for some in (*parts, b""):
         with pytest.raises(PeerError, match="part"):
-            opener.add(PARTIES[0], part, cells)
+            opener.add(PARTIES[0], part, some)
 
 
 def test_what_was_refused_is_not_in_the_sum(protection):
@@ -171,12 +196,12 @@ def test_what_was_refused_is_not_in_the_sum(protection):
     of, due = vectors(PARTIES, 3, 24)
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     for party in PARTIES:
-        (cells,) = sealers[party].seal(of[party], tag)
+        (part,) = sealers[party].seal(of[party], tag)
         with pytest.raises(PeerError):
-            opener.add(party, 0, cells + b"\1")
+            opener.add(party, 0, part + b"\1")
         with pytest.raises(PeerError):
-            opener.add(party, 1, cells)
-        opener.add(party, 0, cells)
+            opener.add(party, 1, part)
+        opener.add(party, 0, part)
         opener.note(party, sealers[party].note())
     assert help_open(opener, sealers).tolist() == due.tolist()
 
@@ -216,11 +241,17 @@ def test_two_openers_do_not_share_a_sum(protection):
     sealers = protection.sealers(PARTIES)
     openers = [protection.opener(tag), protection.opener(tag)]
     for party in PARTIES:
-        (cells,) = sealers[party].seal(of[party], tag)
+        (part,) = sealers[party].seal(of[party], tag)
         for opener in openers:
-            opener.add(party, 0, cells)
+            opener.add(party, 0, part)
             opener.note(party, sealers[party].note())
-    assert [help_open(opener, sealers).tolist() for opener in openers] == [due.tolist()] * 2
+    assert help_open(openers[0], sealers).tolist() == due.tolist()
+    if protection.keyholder:
+        with pytest.raises(PeerError, match="a second time"):
+            help_open(openers[1], sealers)
+        sealers = protection.sealers(PARTIES)
+        list(sealers[PARTIES[0]].seal(of[PARTIES[0]], tag))  # the same vector, so the same tag may be opened
+    assert help_open(openers[1], sealers).tolist() == due.tolist()
 
 
 def test_sealing_leaves_the_vector_as_it_was(protection):
@@ -262,21 +293,20 @@ def test_a_newer_tag_is_sealed(protection, newer):
 
 
 def test_parts_of_a_tag():
-    sizes = (0, 1, PART_CELLS, PART_CELLS + 1)
-    assert [len(tag_of(PARTIES, cells=cells).parts) for cells in sizes] == [1, 1, 1, 2]
-    tag = tag_of(PARTIES, cells=PART_CELLS + 3, bits=10)
-    assert [part.cells for part in tag.parts] == [PART_CELLS, 3]
-    assert [part.size for part in tag.parts] == [PART_CELLS * 10 // 8, 8]
-    assert tag.size == PART_CELLS * 10 // 8 + 8
-
-
-RUNS = (Run(70, 13), Run(0, 5), Run(PART_CELLS, 1), Run(1, 64), Run(200, 63), Run(PART_CELLS - 5, 40))
+    sizes = (0, 1, cells.PART_CELLS, cells.PART_CELLS + 1)
+    assert [len(tag_of(PARTIES, cells=size).parts) for size in sizes] == [1, 1, 1, 2]
+    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 3, bits=10)
+    assert [part.cells for part in tag.parts] == [cells.PART_CELLS, 3]
+    assert [part.size for part in tag.parts] == [cells.PART_CELLS * 10 // 8, 8]
+    assert tag.size == cells.PART_CELLS * 10 // 8 + 8
 
 
 def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
     """Wherever parts begin and end among them."""
-    tag = replace(tag_of(PARTIES), runs=RUNS)
-    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in RUNS]
+    full = cells.PART_CELLS
+    runs = (Run(70, 13), Run(0, 5), Run(full, 1), Run(1, 64), Run(200, 63), Run(full - 5, 40))
+    tag = replace(tag_of(PARTIES), runs=runs)
+    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in runs]
     of = {party: np.concatenate([of[party] for of, _ in both]) for party in PARTIES}
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     upload(opener, sealers, of, tag, random.Random(0))

@@ -55,7 +55,7 @@ def credentials(of, denied=()):
 def greeting(of, name=None, terms=TERMS, seed=0):
     """What a party with this signer says; fresh keys for each seed."""
     draw = Random(f"{of.name} {seed}").randbytes
-    return greet(credentials(of), name or of.name, terms, Handshake(draw), draw)
+    return greet(credentials(of), name or of.name, terms, Handshake(draw).public, draw)
 
 
 def greetings():
@@ -102,7 +102,7 @@ def test_all_parties_agree_in_whatever_order_they_are_introduced():
 def test_keys_of_pairs_fit_after_a_meeting():
     shakes = {name: Handshake(Random(name).randbytes) for name in NAMES}
     said = {
-        name: greet(credentials(signer(name)), name, TERMS, shake, Random(name).randbytes)
+        name: greet(credentials(signer(name)), name, TERMS, shake.public, Random(name).randbytes)
         for name, shake in shakes.items()
     }
     met = {name: meeting(said, name) for name in NAMES}
@@ -133,7 +133,7 @@ def test_a_certificate_issued_anew_in_between_is_another_session():
 def test_without_keys_there_is_only_plain():
     plain = terms(protection="plain")
     draw = Random(0).randbytes
-    assert greet(None, "north", plain, Handshake(draw), draw) == b""
+    assert greet(None, "north", plain, Handshake(draw).public, draw) == b""
     met = meet(None, b"", plain, (b"", b"", b""))
     assert (len(met.session), met.publics) == (32, {})
     with pytest.raises(Refused, match="protection masked needs this site's keys, and it has none"):
@@ -244,9 +244,8 @@ def test_a_missing_nonce():
     """Signed as it stands, by South itself: a party that draws none could be answered with its old words."""
     draw = Random(0).randbytes
     for size in (0, NONCE_BYTES - 1, NONCE_BYTES + 1):
-        said = greet(
-            credentials(signer("south")), "south", TERMS, Handshake(draw), lambda _, size=size: bytes(size)
-        )
+        public = Handshake(draw).public
+        said = greet(credentials(signer("south")), "south", TERMS, public, lambda _, size=size: bytes(size))
         refused(with_south(said), "the greeting of party south has no nonce")
 
 

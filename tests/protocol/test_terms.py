@@ -66,6 +66,7 @@ NEEDS_PLAIN = {"cut_points": "kll"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
 NEEDS_VALIDATION = {"early_stopping_rounds": 3}
+NEEDS_KEYS = {"keyholder": "south", "key_bits": 2048}
 NEEDS_RANGES = {"noise": {"epsilon": 1.0, "delta": 1e-6}}
 RANGES = {"a": [0, 1], "b": [0, 1]}
 NEEDS_OBJECTIVE = {
@@ -131,7 +132,7 @@ def test_every_setting_changes_the_digest():
     )
     installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
     needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
-    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES}
+    needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS}
     assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
@@ -151,6 +152,9 @@ def test_every_setting_changes_the_digest():
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
     assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
+    encrypted = terms(protection="paillier", keyholder="north")
+    for name, value in NEEDS_KEYS.items():
+        assert encrypted.changed(**{name: value}).digest != encrypted.digest
     plain = terms(protection="plain")
     assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
     digests = {terms().digest}

@@ -80,10 +80,28 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     assert {log.name for log in (tmp_path / "audit").iterdir()} == {f"{p}.jsonl" for p in model.parties}
 
 
+@pytest.mark.slow
+def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
+    pytest.importorskip("phe")
+    compose = Compose(tmp_path)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "audit").mkdir()
+    with ExitStack() as stack:
+        assert compose.start("sites").wait(60) == 0
+        for service in ("aggregator", "north", "south", "east", "keyholder"):
+            stack.enter_context(ending(compose.start(service)))
+        analyst = stack.enter_context(ending(compose.start("encrypted")))
+        assert analyst.wait(150) == 0, (tmp_path / "encrypted.log").read_text()
+    model = fb.Model.load(tmp_path / "out" / "encrypted.json")
+    assert tuple(model.attestations) == model.parties == ("north", "south", "east", "keyholder")
+    assert model.protection == "paillier"
+
+
 def test_every_service_of_the_compose_file_can_start():
     content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     services = content["services"]
-    assert set(services) == {"sites", "aggregator", "north", "south", "east", "analyst"}
+    sites = {"north", "south", "east", "keyholder"}
+    assert set(services) == {"sites", "aggregator", "analyst", "encrypted", *sites}
     for name, service in services.items():
         assert (ROOT / service["build"]["dockerfile"]).is_file(), name
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))

@@ -71,6 +71,7 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
 
+OF_KEYS = {"keyholder", "key_bits"}
 OF_NOISE = {"noise"}
 """Needs ranges and levels that are declared and not looked for, which scikit-learn has no place for."""
 
@@ -84,7 +85,7 @@ def test_parameters_are_those_of_the_terms():
             parameters.pop("random_state"),
         )
         assert parameters.pop("callbacks").default is None
-        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE
+        others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE | OF_KEYS
         assert set(parameters) == set(fb.Terms.model_fields) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":

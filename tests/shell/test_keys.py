@@ -480,7 +480,7 @@ def test_parties_of_an_existing_infrastructure_meet(tmp_path):
         for bundle in (read_bundle(folder, "party") for folder in folders)
     ]
     said = [
-        greet(site, name, terms, Handshake(os.urandom), os.urandom)
+        greet(site, name, terms, Handshake(os.urandom).public, os.urandom)
         for name, site in zip(names, sites, strict=True)
     ]
     met = [meet(site, own, terms, tuple(said)) for site, own in zip(sites, said, strict=True)]

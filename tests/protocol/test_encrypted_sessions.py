@@ -1,0 +1,196 @@
+"""Sessions whose sums are encrypted: the model of the plain one, and who sees what on the way."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy.encrypted import scheme_of
+from fedboost.programs import boosting
+from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.messages import Assist, Open, Report
+from fedboost.protocol.party_session import PartySession
+
+ROWS = 90
+SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
+OBJECTIVES = {
+    "binary": {"objective": "binary:logistic"},
+    "number": {"objective": "reg:squarederror"},
+    "classes": {"objective": "multi:softprob", "num_class": 3},
+}
+
+
+@pytest.fixture(autouse=True, params=["paillier", "bfv"])
+def protection(request):
+    pytest.importorskip("phe" if request.param == "paillier" else "tenseal")
+    return request.param
+
+
+def data(kind="binary"):
+    draw = np.random.default_rng(3)
+    X = draw.normal(size=(ROWS, 3)).astype(np.float32)
+    X[draw.random(X.shape) < 0.1] = np.nan
+    signal = np.nan_to_num(X[:, 0]) + np.nan_to_num(X[:, 1]) ** 2
+    y = {"binary": signal > 0.6, "number": 9 * signal - 4, "classes": np.digitize(signal, [0.2, 1.0])}[kind]
+    return X, y.astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_the_model_is_that_of_the_plain_session(kind, protection):
+    X, y = data(kind)
+    parts, settings = randomly(ROWS, 3), {**SMALL, **OBJECTIVES[kind]}
+    plain = model_of(X, y, parts, **settings)
+    assert model_of(X, y, parts, protection=protection, keyholder="p1", **settings) == plain
+
+
+def consortium(protection, parties=3, rows_of=None, **settings):
+    """Both ends of a session of which each message can be looked at; p0 holds the key."""
+    X, y = data()
+    terms = terms_of(X, parties, protection=protection, keyholder="p0", **{**SMALL, **settings})
+    parts = dict(zip(terms.parties, rows_of or randomly(ROWS, parties), strict=True))
+    shards = {name: shard_of(X, y, rows=part) for name, part in parts.items()}
+    return terms, sites_of(terms, shards)
+
+
+def watched(terms, sites, look=lambda name, message: message):
+    """Run a session; `look` sees each message of a party and of the aggregator, and may change it."""
+    ends = {name: PartySession(site) for name, site in sites.items()}
+    aggregator = AggregatorSession("s", terms, boosting.train, draw=os.urandom)
+    waiting = aggregator.start()
+    while waiting:
+        name, message = waiting.pop(0)
+        for reply in ends[name].handle(look(name, message)):
+            waiting += aggregator.handle(name, look(name, reply))
+    return aggregator, ends
+
+
+def test_a_key_holder_need_not_have_rows(protection):
+    X, y = data()
+    parts = randomly(ROWS, 3)
+    terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts])
+    sites["p0"] = dataclasses.replace(sites["p0"], read_shard=None)
+    aggregator, _ = watched(terms, sites)
+    assert aggregator.state == "done", aggregator.error
+    assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
+
+
+def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_differ(protection):
+    terms, sites = consortium(protection)
+    reports = {}
+
+    def look(name, message):
+        if isinstance(message, Report):
+            reports.setdefault((name, message.turn), b"")
+            reports[name, message.turn] += message.cells
+        return message
+
+    aggregator, _ = watched(terms, sites, look)
+    first = dict(reports)
+    again, _ = watched(terms, consortium(protection)[1], look)
+    assert aggregator.booster.to_xgboost() == again.booster.to_xgboost()
+    assert all(first[key] != reports[key] for key in first)
+
+
+def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
+    """The sums of a training are the same each time; what is decrypted of them is not."""
+    shown = []
+
+    def look(name, message):
+        if isinstance(message, Assist):
+            shown[-1].append(message.answer)
+        return message
+
+    for _ in range(2):
+        shown.append([])
+        aggregator, _ = watched(*consortium(protection), look)
+        assert aggregator.state == "done"
+    assert len(shown[0]) == len(shown[1]) > 5
+    assert not {*shown[0]} & {*shown[1]}
+
+
+def test_a_turn_is_opened_once(protection):
+    terms, sites = consortium(protection)
+    ends = {name: PartySession(site) for name, site in sites.items()}
+    aggregator = AggregatorSession("s", terms, boosting.train, draw=os.urandom)
+    waiting, opened = aggregator.start(), None
+    while opened is None:
+        name, message = waiting.pop(0)
+        opened = (name, message) if isinstance(message, Open) else None
+        if opened is None:
+            for reply in ends[name].handle(message):
+                waiting += aggregator.handle(name, reply)
+    name, message = opened
+    assert name == "p0"
+    (answer,) = ends[name].handle(message)
+    assert [*ends[name].handle(message)] == [answer]  # said again
+    flipped = bytearray(message.request)
+    flipped[len(flipped) // 2] ^= 1
+    (left,) = ends[name].handle(dataclasses.replace(message, request=bytes(flipped)))
+    assert type(left).__name__ == "Leave"
+    assert ends[name].ended is not None
+
+
+def test_only_the_key_holder_helps(protection):
+    terms, sites = consortium(protection)
+    asked = {}
+
+    def look(name, message):
+        if isinstance(message, Open):
+            asked.setdefault(name, 0)
+            asked[name] += 1
+        return message
+
+    aggregator, ends = watched(terms, sites, look)
+    assert aggregator.state == "done"
+    assert set(asked) == {"p0"}
+    assert all(end.ended == "" for end in ends.values())
+
+
+def test_a_key_that_is_too_short_is_the_key_holders_fault(protection):
+    if protection == "bfv":
+        pytest.skip("has keys of one size")
+    with pytest.raises(PeerError):
+        scheme_of(protection).read_public(scheme_of(protection).new_secret(2048).public.to_bytes(), 3072)
+
+
+def test_terms_say_who_holds_the_key(protection):
+    X, _ = data()
+    for settings, said in (
+        ({}, "needs keyholder"),
+        ({"keyholder": "p9"}, "'p9' is none of the parties"),
+        ({"keyholder": "p0", "on_loss": "shrink"}, "shrink"),
+        ({"keyholder": "p0", "key_bits": 1024}, "key_bits"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            terms_of(X, 4, protection=protection, **settings)
+    with pytest.raises(ConfigError, match="keyholder is for protection paillier or bfv"):
+        terms_of(X, 3, protection="masked", keyholder="p0")
+
+
+def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
+    terms, sites = consortium(protection)
+
+    def look(name, message):
+        if isinstance(message, Report) and name == "p2":
+            return dataclasses.replace(message, cells=bytes(len(message.cells)))
+        return message
+
+    aggregator, _ = watched(terms, sites, look)
+    assert aggregator.state == "failed"
+    assert str(aggregator.error).startswith("party p2 broke the protocol")
+
+
+def test_noise_goes_under_encryption_too(protection):
+    from fedboost.programs import private
+
+    X, y = data()
+    noise = {"epsilon": 8.0, "delta": 1e-5}
+    settings = {"rounds": 3, "key_bits": 2048, "ranges": [(-3, 3)] * 3, "noise": noise}
+    session = run(
+        X, y, randomly(ROWS, 3), program=private.train, protection=protection, keyholder="p0", **settings
+    )
+    assert session.state == "done", session.error
+    assert isinstance(session.booster.trees[0].value[0], float)

@@ -1,0 +1,93 @@
+"""Encrypted sums over the network, with a key holder that has no rows; how long they would take."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import csv
+from typer.testing import CliRunner
+
+import fedboost as fb
+from fedboost.cli.main import app
+from fedboost.shell.loopback import ANYTHING, Loopback
+
+COLUMNS = {"label": "y", "numeric": ["a", "b"]}
+SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
+
+
+def tables():
+    draw = np.random.default_rng(5)
+    a, b = draw.normal(size=(2, 90))
+    whole = pa.table({"a": a, "b": b, "y": (a + b**2 > 0.8).astype(int)})
+    return {name: whole.slice(30 * place, 30) for place, name in enumerate(("north", "south", "east"))}
+
+
+def terms_of(**settings):
+    return fb.Terms.read({"columns": COLUMNS, **SMALL, **settings})
+
+
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+def test_simulated_with_a_key_holder_of_its_own(protection):
+    pytest.importorskip("phe" if protection == "paillier" else "tenseal")
+    plain = fb.simulate(terms_of(protection="plain"), tables()).model
+    model = fb.simulate(terms_of(protection=protection, keyholder="keys"), tables()).model
+    assert model.booster.to_xgboost() == plain.booster.to_xgboost()
+    assert model.terms.parties == ("north", "south", "east", "keys")
+    assert set(model.attestations) == {"north", "south", "east", "keys"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+def test_over_the_network(protection, tmp_path):
+    pytest.importorskip("phe" if protection == "paillier" else "tenseal")
+    files = {"keys": None}
+    for name, table in tables().items():
+        files[name] = tmp_path / f"{name}.csv"
+        csv.write_csv(table, files[name])
+    terms = terms_of(protection=protection, keyholder="keys", parties=list(files))
+    with Loopback(tmp_path, files, policy=ANYTHING) as one:
+        model = one.analyst.train(terms).model
+        assert "session done" in one.log("keys")
+    plain = fb.simulate(terms_of(protection="plain"), tables()).model
+    assert model.booster.to_xgboost() == plain.booster.to_xgboost()
+
+
+def write(path, **values):
+    path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items()))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "data", "said"),
+    [("keyholder", "rows.csv", "a key holder has no rows"), ("party", None, "key 'data' is missing")],
+)
+def test_rows_are_for_parties_alone(command, data, said, tmp_path):
+    given = {"party": "keys", "aggregator": "localhost:7070"} | ({"data": data} if data else {})
+    config = write(tmp_path / "site.toml", **given)
+    result = CliRunner().invoke(app, [command, "--config", config, "--insecure-loopback"])
+    assert result.exit_code != 0
+    assert said in str(result.exception or result.output)
+
+
+def test_an_estimate_has_every_protection_that_is_installed(tmp_path, capsys):
+    from fedboost.cli.estimate import duration, run_estimate
+
+    file = tmp_path / "terms.toml"
+    file.write_text(
+        'rounds = 10\nkey_bits = 2048\nmax_bin = 16\n[columns]\nlabel = "y"\nnumeric = ["a", "b"]\n'
+    )
+    run_estimate(file, 1000, None, None, as_json=True)
+    found = {one["protection"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert {"plain", "masked"} <= set(found)
+    assert all(one["seconds"] == pytest.approx(10 * one["seconds_a_round"]) for one in found.values())
+    if "paillier" in found:
+        assert found["paillier"]["seconds"] > found["plain"]["seconds"]
+        assert found["paillier"]["megabytes"] > found["plain"]["megabytes"]
+    assert [duration(s) for s in (0.5, 60, 300, 9000, 900000)] == [
+        "0.50 s",
+        "60 s",
+        "5.0 min",
+        "2.5 h",
+        "10.4 days",
+    ]
