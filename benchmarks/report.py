@@ -48,14 +48,9 @@ SECTIONS = {
     "masked": Section("Masks"),
     "encrypted": Section(
         "Encryption",
-<<<<<<< HEAD
-        "Where a machine does nothing between two turns, random powers are ready for the next: then a\n"
-        "party waits for `full pool`, up to 2048 ciphertexts, and the key holder's `decrypt` takes longest.",
-=======
         "Between two turns a party makes random powers in advance, for 2048 ciphertexts at most: `full\n"
         "pool` is a turn that needs no others. A turn of paillier takes longest for the key holder's\n"
         "`decrypt`.",
->>>>>>> 316c71b (A request that cannot be one does not cost the turn its opening)
     ),
     "network": Section("Network"),
     "protections": Section("Protections"),
