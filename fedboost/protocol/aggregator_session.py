@@ -75,6 +75,8 @@ MOST_LOSSES = 5
 wait: else one that always comes back, and never answers, would keep the others from their model."""
 LONGEST_GREETING = 64 * 1024
 """Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
+MOST_ENCRYPTED = 200_000
+"""Cells of a sum that a key holder opens: its answer is one message."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -400,6 +402,11 @@ class AggregatorSession:
         if self.terms.protection == "plain":
             return PlainOpener(tag)
         if self.terms.encrypts:
+            if tag.cells > MOST_ENCRYPTED:
+                raise Refused(
+                    f"a sum of {tag.cells:,} cells; encrypted ones have at most {MOST_ENCRYPTED:,}: lower "
+                    f"max_bin or max_depth"
+                )
             assert self._public is not None
             assert self.terms.keyholder is not None
             assert self._draw is not None

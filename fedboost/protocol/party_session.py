@@ -45,6 +45,9 @@ from fedboost.protocol.queries import EndRoundQuery, KllQuery, OfTree, Query, Ro
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
+MOST_OPENINGS = 2
+"""Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
+
 
 @dataclass(frozen=True)
 class Release:
@@ -96,6 +99,8 @@ class PartySession:
         self._party: Party | NoRows | None = None
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
+        self._openings = 0
+        """Sums it has opened, before the parties met last."""
         self._spending: Spending | None = None
         """Where the terms say that answers get noise."""
         self._attempt = 0
@@ -159,6 +164,8 @@ class PartySession:
         if admit.attempt < self._attempt:
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
         self._remembers = self._remembers or admit.attempt <= 1
+        if isinstance(self._sealer, EncryptedSealer):
+            self._openings += self._sealer.openings
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
         public = self._handshake.public
@@ -218,8 +225,8 @@ class PartySession:
         if self._terms.encrypts:
             own = None if self._secret is None else self._secret.public
             public = own or meeting.public_of(self._terms, greetings)
-            counts = len(self._roster), self._terms.most_turns
-            self._sealer = EncryptedSealer(self._site.name, public, self._secret, *counts)
+            most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
+            self._sealer = EncryptedSealer(self._site.name, public, self._secret, len(self._roster), most)
             return
         group = Group.of(self._terms.parties, self._terms.colluding)
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)

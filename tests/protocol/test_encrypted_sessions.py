@@ -10,6 +10,7 @@ from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.encrypted import scheme_of
 from fedboost.programs import boosting
+from fedboost.protocol import aggregator_session, party_session
 from fedboost.protocol.aggregator_session import AggregatorSession
 from fedboost.protocol.messages import Assist, Open, Report
 from fedboost.protocol.party_session import PartySession
@@ -194,3 +195,17 @@ def test_noise_goes_under_encryption_too(protection):
     )
     assert session.state == "done", session.error
     assert isinstance(session.booster.trees[0].value[0], float)
+
+
+def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
+    monkeypatch.setattr(aggregator_session, "MOST_ENCRYPTED", 100)
+    aggregator, _ = watched(*consortium(protection))
+    assert aggregator.state == "failed"
+    assert "lower max_bin or max_depth" in str(aggregator.error)
+
+
+def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
+    monkeypatch.setattr(party_session, "MOST_OPENINGS", 0)
+    aggregator, ends = watched(*consortium(protection))
+    assert aggregator.state == "failed"
+    assert "more than the 0 sums" in str(ends["p0"].ended)
