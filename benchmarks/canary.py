@@ -97,7 +97,7 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
         known, other = without.answer(query), with_row.answer(query)
         answer = other if present else known
         for spending in secret:
-            answer = spending.noisy(query, so_far, tag, answer)
+            answer = spending.release(query, so_far, tag, answer)[0]
         if (release := release_of(query, terms)) is not None:
             moved = (other - known).astype(np.float64)
             ratio += float(moved @ (answer - known) - moved @ moved / 2.0) / variance(release)

@@ -395,7 +395,7 @@ class AggregatorSession:
 
     def _opener_of(self, ask: Ask) -> Opener:
         if isinstance(ask.query, KllQuery):
-            if self.terms.protection != "plain":
+            if self.terms.hides:
                 raise Refused("KLL sketches show raw values: only protection plain allows them")
             return SketchOpener(ask.query)
         tag = tag_of(ask, self._transcript)

@@ -1,6 +1,6 @@
 """What a site keeps of the privacy it has spent, as a session needs it.
 
-Promises: `Spending.noisy` charges the ledger before it adds the noise of a release, and adds the same noise
+Promises: `Spending.release` charges the ledger before it adds the noise of a release, and adds the same noise
 for what is said again: the same question to the same roster where the session stands at the same place,
 answered with the same integers. For anything else it is independent, and charged again; so no two answers
 differ by less than noise, and whether two have the same noise says nothing of rows.
@@ -94,9 +94,12 @@ class Spending:
         key = self.ledger.admit(self.session, self.terms)
         self.ledger.bind(self.session, self.terms, hmac.digest(key, rows, "sha256"))
 
-    def noisy(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> Int64:
-        """An answer with this party's share of the noise, charged; as it is if nothing of rows is in it, or
-        if the aggregator draws the noise: it may do so again each time it asks, so each time is charged.
+    def release(
+        self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64
+    ) -> tuple[Int64, Charge | None]:
+        """An answer with this party's share of the noise, and what it was charged as. The answer is as it was
+        if nothing of rows is in it, which costs nothing, or if the aggregator draws the noise: it may do so
+        again each time it asks, so each time is charged.
 
         so_far: where the session stood when it was asked; sums over the same nodes after other trees are
         another question.
@@ -105,19 +108,13 @@ class Spending:
         if release is None:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
-            return values
+            return values, None
         key = self._key(query, so_far, tag, values)
-        self.ledger.charge(self.session, _name(key), release.cost)
-        if not self._draws:
-            return values
-        return values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
-
-    def charge_of(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> Charge | None:
-        """What `noisy` charges this answer as; None if it charges nothing."""
-        release = release_of(query, self.terms)
-        if release is None:
-            return None
-        return Charge(_name(self._key(query, so_far, tag, values)), release.cost)
+        charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
+        self.ledger.charge(self.session, charge.name, charge.cost)
+        if self._draws:
+            values = values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+        return values, charge
 
     def _key(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
@@ -143,7 +140,3 @@ def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> 
         return total
     release = release_of(query, terms)
     return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)
-
-
-def _name(key: bytes) -> str:
-    return hmac.digest(key, b"name", "sha256").hex()[:32]

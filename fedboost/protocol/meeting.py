@@ -80,7 +80,7 @@ def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: t
     """Check everybody's greeting. Raises PeerError for the first that is not right."""
     session = session_digest(terms, greetings)
     if credentials is None:
-        if terms.protection != "plain":
+        if terms.hides:
             raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
     if own not in greetings:

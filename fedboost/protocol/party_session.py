@@ -348,8 +348,7 @@ class PartySession:
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
-            charge = self._spending.charge_of(query, so_far, tag, values)
-            values = self._spending.noisy(query, so_far, tag, values)
+            values, charge = self._spending.release(query, so_far, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
         if plain or self._terms.encrypts:  # not as long as its cells
             sealed = list(parts)

@@ -453,7 +453,7 @@ def check(query: Query, terms: Terms) -> None:
                     f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
                 )
         case KllQuery():
-            if terms.cut_points != "kll" or terms.protection != "plain":
+            if terms.cut_points != "kll" or terms.hides:
                 raise Refused("the terms do not allow KLL sketches: they show raw values to the aggregator")
             if not numeric or query.features != numeric or query.max_bin != terms.max_bin:
                 raise Refused("the terms have other features or another max_bin")

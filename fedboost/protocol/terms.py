@@ -383,7 +383,7 @@ class Terms(Frozen):
             raise ValueError(
                 "cut_points even lays them evenly over declared ranges, which only noise asks for"
             )
-        if self.cut_points == "kll" and self.protection != "plain":
+        if self.cut_points == "kll" and self.hides:
             raise ValueError(
                 'cut_points kll shows raw values to the aggregator: it needs protection = "plain"'
             )
@@ -458,7 +458,7 @@ class Terms(Frozen):
                 f"noise needs the range of every numeric column, by what is known and not by the rows; "
                 f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:_LONGEST]!r} = [0, 100] }}"
             )
-        if self.noise.placement == "distributed" and self.protection == "plain":
+        if self.noise.placement == "distributed" and not self.hides:
             raise ValueError(
                 "distributed noise under protection plain: the aggregator would see every party's sums with "
                 'a share of the noise; set protection = "masked", or placement = "local"'

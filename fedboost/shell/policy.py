@@ -135,7 +135,7 @@ class Policy(Frozen):
             raise _refusal(
                 party, f"protections = [{accepted}]", f'the terms have protection = "{terms.protection}"'
             )
-        if terms.protection != "plain" and terms.on_loss not in self.on_loss:
+        if terms.hides and terms.on_loss not in self.on_loss:
             accepted = ", ".join(f'"{name}"' for name in self.on_loss)
             raise _refusal(party, f"on_loss = [{accepted}]", f'the terms have on_loss = "{terms.on_loss}"')
         if len(terms.parties) < self.min_parties:
@@ -150,13 +150,13 @@ class Policy(Frozen):
             raise _refusal(
                 party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
             )
-        if terms.protection != "plain" and terms.share_drawn < self.subsample:
+        if terms.hides and terms.share_drawn < self.subsample:
             drawn = f"the terms have subsample = {terms.subsample:g}"
             if terms.sampling_method == "bootstrap":
                 drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
             raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
         self._check_noise(terms, party)
-        if terms.protection != "plain" and terms.party_metrics and not self.party_metrics:
+        if terms.hides and terms.party_metrics and not self.party_metrics:
             raise _refusal(party, "party_metrics = false", "the terms have party_metrics = true")
         self._check_columns(terms, party)
         self._check_rows_per_leaf(terms, party)
@@ -251,7 +251,7 @@ def summary(terms: Terms) -> str:
         "terms": terms.digest,
         "protection": terms.protection,
         "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}"
-        + (", but for its metrics" if terms.party_metrics and terms.protection != "plain" else ""),
+        + (", but for its metrics" if terms.party_metrics and terms.hides else ""),
         "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
         + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
         "model": shown(terms.objective)

@@ -264,17 +264,19 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     ledger, query = MemoryLedger(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
     spending, values = Spending("s", terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
-    one, again = (spending.noisy(query, NOTHING_YET, tagged(query, roster, turn), values) for turn in (1, 2))
+    one, again = (
+        spending.release(query, NOTHING_YET, tagged(query, roster, turn), values)[0] for turn in (1, 2)
+    )
     assert (one == again).all()
     assert len(ledger.charged) == 1
     others = [
-        spending.noisy(query, NOTHING_YET, tagged(query, roster[:2]), values),
-        spending.noisy(query, NOTHING_YET, tagged(query, roster), values + 1),
-        spending.noisy(query, ModelSoFar(grids=1), tagged(query, roster), values),
-        spending.noisy(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values),
-        Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).noisy(
+        spending.release(query, NOTHING_YET, tagged(query, roster[:2]), values)[0],
+        spending.release(query, NOTHING_YET, tagged(query, roster), values + 1)[0],
+        spending.release(query, ModelSoFar(grids=1), tagged(query, roster), values)[0],
+        spending.release(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values)[0],
+        Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).release(
             query, NOTHING_YET, tagged(query, roster), values
-        ),
+        )[0],
     ]
     for first, second in itertools.combinations([one - values, *(other - values for other in others)], 2):
         assert np.mean(first == second) < 0.5
@@ -288,7 +290,7 @@ def test_noise_that_the_aggregator_draws_is_charged_each_time_it_may_draw():
     ledger, query = MemoryLedger(bytes), RangeQuery(1 << 40, 3)
     spending, values = Spending("s", terms, ledger), np.arange(query.cells)
     for turn in (1, 2):
-        said = spending.noisy(query, NOTHING_YET, tagged(query, ("p0", "p1", "p2"), turn), values)
+        said = spending.release(query, NOTHING_YET, tagged(query, ("p0", "p1", "p2"), turn), values)[0]
         assert (said == values).all()
     assert len(ledger.charged) == 2
 
@@ -328,7 +330,7 @@ def told(party, terms, ledger, so_far, query):
     party = Party(party, terms)
     party.go_to(so_far)
     values = party.answer(query)
-    return Spending("s", terms, ledger).noisy(query, so_far, tagged(query, ("p0",)), values)
+    return Spending("s", terms, ledger).release(query, so_far, tagged(query, ("p0",)), values)[0]
 
 
 def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():

@@ -251,15 +251,15 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
     agreement, query = noisy(), RangeQuery(1 << 40, 2)
     values = np.arange(query.cells)
     with opened(path) as ledger:
-        before = Spending("s", agreement, ledger).noisy(query, NOTHING_YET, tag(), values)
+        before, _ = Spending("s", agreement, ledger).release(query, NOTHING_YET, tag(), values)
     once = cost_of(path)
     with opened(path) as ledger:
         spending = Spending("s", agreement, ledger)
-        assert (spending.noisy(query, NOTHING_YET, tag(turn=7), values) == before).all()
+        assert (spending.release(query, NOTHING_YET, tag(turn=7), values)[0] == before).all()
         assert cost_of(path) == once
-        fewer = spending.noisy(query, NOTHING_YET, tag(THREE[:2]), values)
+        fewer, _ = spending.release(query, NOTHING_YET, tag(THREE[:2]), values)
         charges = {
-            spending.charge_of(query, NOTHING_YET, tag(of), values) for of in (THREE, THREE[:2], THREE[:2])
+            spending.release(query, NOTHING_YET, tag(of), values)[1] for of in (THREE, THREE[:2], THREE[:2])
         }
     assert np.mean(fewer == before) < 0.5
     assert cost_of(path) == 2 * once == math.fsum(charge.cost for charge in charges)
