@@ -145,7 +145,8 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
     from datetime import UTC, datetime
 
     from fedboost.privacy import identity
-    from fedboost.shell.keys import folder_name, read_passphrase, read_root, write_bundle
+    from fedboost.shell.files import folder_name
+    from fedboost.shell.keys import read_passphrase, read_root, write_bundle
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)

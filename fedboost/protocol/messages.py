@@ -7,7 +7,7 @@ Promises: plain frozen data; `wire.codec` carries each without loss.
 is not heard any more.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
 from fedboost.protocol.queries import Query
@@ -15,13 +15,25 @@ from fedboost.protocol.terms import Terms
 
 
 @dataclass(frozen=True)
+class Request:
+    """An analyst asked for one session under some terms: a fresh nonce of 32 bytes, when (seconds since 1970,
+    UTC), and the analyst's signature of both with its certificate in PEM (`meeting.request`)."""
+
+    nonce: bytes
+    time: int
+    certificate: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Admit:
     """A session is open under these terms, or its parties gather anew. Answered by Join, or by Leave if this
-    site cannot or will not."""
+    site cannot or will not. request: who asked for it; None where nothing is signed."""
 
     session: str
     terms: Terms
     attempt: int = 1
+    request: Request | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from fedboost.errors import Refused
+from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import MAX_REFINEMENTS, Float32
 from fedboost.gbdt.kernels import MAX_CODES
 from fedboost.gbdt.tree import Split, Tree
@@ -53,11 +54,44 @@ class Round:
 
 
 @dataclass(frozen=True)
+class Scales:
+    """By what the gradients of the tree that grows were quantised, and its rows drawn (`HistogramQuery`)."""
+
+    gradient: Scale
+    hessian: Scale
+    threshold: float = 0.0
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a session stands, by hashes: what a site can keep of it.
+
+    grids, started, rounds, splits, levels: how far it has come; model: the hash of what there is of the
+    model; tree: the hash of what else is known of the tree that grows. Two positions are equal if the session
+    stands at the same place.
+    """
+
+    grids: int
+    started: bool
+    rounds: int
+    splits: int
+    levels: int
+    model: bytes
+    tree: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return hashlib.sha256(fields.pack(self.model, self.tree)).digest()
+
+
+@dataclass(frozen=True)
 class ModelSoFar:
     """Where a session stands.
 
     grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
-    finished ones; splits and levels: of the tree that grows, and how many questions about it were answered.
+    finished ones; splits and levels: of the tree that grows, and how many questions about it were answered;
+    scales: those of its root, once that was asked for; residual: the last question about residuals in it.
     """
 
     grids: int = 0
@@ -65,6 +99,8 @@ class ModelSoFar:
     rounds: tuple[Round, ...] = ()
     splits: tuple[Split, ...] = ()
     levels: int = 0
+    scales: Scales | None = None
+    residual: ResidualQuery | None = None
 
     @property
     def tree(self) -> int:
@@ -79,7 +115,15 @@ class ModelSoFar:
             case StartQuery():
                 return dataclasses.replace(self, start=query)
             case HistogramQuery() | VoteQuery() | ResidualQuery() | SumsQuery():
-                return dataclasses.replace(self, splits=self.splits + query.splits, levels=self.levels + 1)
+                scales, residual = self.scales, self.residual
+                if isinstance(query, ResidualQuery):
+                    residual = query
+                elif isinstance(query, HistogramQuery) and scales is None:
+                    scales = Scales(query.gradient, query.hessian, query.threshold)
+                splits = self.splits + query.splits
+                return ModelSoFar(
+                    self.grids, self.start, self.rounds, splits, self.levels + 1, scales, residual
+                )
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)
                 return ModelSoFar(self.grids, self.start, (*self.rounds, done))
@@ -89,29 +133,41 @@ class ModelSoFar:
     @property
     def before_tree(self) -> "ModelSoFar":
         """Where the session stood before the tree that grows."""
-        return dataclasses.replace(self, splits=(), levels=0)
+        return ModelSoFar(self.grids, self.start, self.rounds)
+
+    @cached_property
+    def position(self) -> Position:
+        """Where that is, by hashes."""
+        of_rounds = (done.digest for done in self.rounds)
+        start = b"" if self.start is None else self.start.digest
+        rest = queries.digest((self.grids, self.splits))
+        model = hashlib.sha256(fields.pack(rest, start, *of_rounds)).digest()
+        tree = queries.digest((self.levels, self.scales, self.residual))
+        counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
+        return Position(*counts, model, tree)
 
     def same(self, other: "ModelSoFar") -> bool:
         """Whether the two stand at the same place."""
-        return self.continues(other) and other.continues(self)
+        return self.position == other.position
 
     def continues(self, earlier: "ModelSoFar") -> bool:
         """Whether a session that stood at `earlier` can have come to stand here."""
-        finished = len(earlier.rounds)
-        if self.grids < earlier.grids or self.rounds[:finished] != earlier.rounds:
-            return False
-        if earlier.start is not None and not queries.same(self.start, earlier.start):
-            return False
-        if len(self.rounds) == finished:
-            return self.levels >= earlier.levels and _begins(self.splits, earlier.splits)
-        return _begins(self.rounds[finished].splits, earlier.splits)
+        return self.has_passed(earlier.position)
 
     def digest(self) -> bytes:
-        """A hash of all of it: 32 bytes. Asked for often, so that of what stays is computed once."""
-        of_rounds = (done.digest for done in self.rounds)
-        start = b"" if self.start is None else self.start.digest
-        rest = queries.digest((self.grids, self.splits, self.levels))
-        return hashlib.sha256(fields.pack(rest, start, *of_rounds)).digest()
+        """A hash of all of it: 32 bytes."""
+        return self.position.digest
+
+    def has_passed(self, earlier: Position) -> bool:
+        """Whether a session that stood there can have come to stand here."""
+        same_tree = len(self.rounds) == earlier.rounds
+        if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
+            return False
+        grew = (*(done.splits for done in self.rounds), self.splits, ())
+        splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
+        start = self.start if earlier.started else None
+        then = ModelSoFar(earlier.grids, start, self.rounds[: earlier.rounds], splits)
+        return then.position.model == earlier.model
 
     def may_change(self, query: Query) -> bool:
         """Whether the roster may be another one from this question on.
@@ -171,6 +227,7 @@ class ModelSoFar:
 
 
 NOTHING_YET = ModelSoFar()
+NOWHERE = NOTHING_YET.position
 
 
 def structure(constant: float, trees: Iterable[Tree]) -> bytes:
@@ -215,7 +272,3 @@ def _moves_all(splits: tuple[Split, ...], values: Values) -> bool:
     """Whether a tree tells rows apart and moves the margin of each."""
     moves = {value for _, value in values}
     return bool(splits) and 0 not in moves and len(moves) > 1
-
-
-def _begins(whole: tuple[Split, ...], beginning: tuple[Split, ...]) -> bool:
-    return whole[: len(beginning)] == beginning

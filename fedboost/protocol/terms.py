@@ -70,7 +70,7 @@ TREES_A_FEATURE, HIST_TREES = 4, 10
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
-    *("keyholder", "key_bits"),
+    *("keyholder", "keyholder_rows", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
 }
 """Settings that mean something with noise."""
@@ -295,6 +295,7 @@ class Terms(Frozen):
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
     protection: Literal["masked", "plain", "paillier", "bfv"] = "masked"
     keyholder: Name | None = None
+    keyholder_rows: bool = True
     key_bits: int = Field(default=3072, ge=2048, le=8192)
     colluding: int | None = Field(default=None, ge=0, le=98)
     allow_two_parties: bool = False
@@ -690,6 +691,13 @@ class Terms(Frozen):
                 f"protection masked with {parties} parties of which {self.colluding} collude: "
                 f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
             )
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The parties that hold rows: all but a key holder without any."""
+        if self.keyholder_rows:
+            return self.parties
+        return tuple(party for party in self.parties if party != self.keyholder)
 
     @property
     def fewest(self) -> int:

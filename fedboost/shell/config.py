@@ -17,6 +17,7 @@ from pydantic import Field, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.shell.files import folder_name
 from fedboost.shell.ledger import SiteLedger
 from fedboost.shell.policy import Policy
 
@@ -53,6 +54,10 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+STATE = "fedboost.state"
+"""The folder beside a site's file in which it keeps its state, unless the file names another."""
+
+
 class PartyConfig(Frozen):
     """A site's file. `keys` is the folder of its bundle, `audit` its log of what left and `ledger` what the
     privacy of its rows was spent on, both beside the file unless named, `dataset` the name of these rows in
@@ -66,6 +71,7 @@ class PartyConfig(Frozen):
     keys: Path | None = None
     audit: Path | None = None
     ledger: Path | None = None
+    state: Path | None = None
     dataset: Name | None = None
     scratch: Path | None = None
     nthread: int = Field(default_factory=cores, ge=1, le=1024)
@@ -129,8 +135,16 @@ def read_party(path: Path, holds_rows: bool = True) -> PartyConfig:
         "scratch": config.scratch,
         "audit": config.audit or Path(f"{path.stem}.audit.jsonl"),
         "ledger": config.ledger or Path(f"{path.stem}.ledger.sqlite"),
+        "state": config.state or Path(STATE),
     }
     return config.model_copy(update=_from_folder(path, paths))
+
+
+def state_folder(config: PartyConfig) -> Path:
+    """The folder of what a site keeps of its dataset: `state` of its file, then the dataset's name. What the
+    file is called plays no part."""
+    assert config.state is not None
+    return config.state / folder_name(config.dataset or config.party)
 
 
 def lost_ledger(config: PartyConfig) -> ConfigError:

@@ -4,6 +4,7 @@ A link stays, and the file it leads to is replaced. What goes to a device, such 
 behind /dev/stdout is written straight through.
 """
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -89,3 +90,9 @@ def _write_through(path: Path, data: bytes) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(f"{path}: cannot write: {error.strerror}")
+
+
+def folder_name(name: str) -> str:
+    """A folder's name for whoever is called so: the name itself where it can be one."""
+    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
+    return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -155,12 +155,6 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
         raise
 
 
-def folder_name(name: str) -> str:
-    """A folder's name for whoever is called so: the name itself where it can be one."""
-    stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
-    return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
-
-
 # ---- the consortium's root ------------------------------------------------------------------------------
 
 

@@ -47,11 +47,11 @@ from fedboost.privacy.masked import Handshake
 from fedboost.protocol.meeting import Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 from fedboost.shell import keys
+from fedboost.shell.files import folder_name
 from fedboost.shell.keys import (
     CLIENT_TLS_OPTIONS,
     Bundle,
     channel_credentials,
-    folder_name,
     peer_of,
     read_bundle,
     server_credentials,

@@ -1,0 +1,260 @@
+"""A site's memory of sessions, as a session needs it: what holds between sessions and over restarts.
+
+Promises: whatever a session answered stands in the memory before the first byte of the answer leaves; a
+session that ended, was left, refused or pushed aside is not forgotten; the rows of a session, the privacy
+that was spent on them and the groups of parties they were added to are known for the whole dataset.
+Refuses (Refused): a session that ended; a name under other terms; a later attempt of an unknown session, or
+an attempt that this site has answered in; an analyst's request that another session used; more sessions of a
+dataset than the site allows; a group that differs from an earlier one of the dataset by few parties; other
+rows than the session began with; what does not fit the budget.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from fedboost.errors import Refused, quoted
+from fedboost.privacy.masked import Group
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol.progress import NOWHERE, Position
+from fedboost.protocol.terms import Terms
+
+KEY_BYTES = 32
+MAX_SESSIONS = 20
+"""Sessions of one dataset, unless the site's policy says otherwise: each is one more set of sums over its
+rows."""
+SMALLEST_DIFFERENCE = 2
+"""Parties by which two groups differ at least: the difference of sums over two that differ by one is that
+one's."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A session that is offered to a site. analyst and request: who signed the terms, and the nonce of that
+    signature; empty where nothing is signed."""
+
+    session: str
+    terms: Terms
+    attempt: int = 1
+    analyst: str = ""
+    request: bytes = b""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a site's policy says of all sessions of a dataset. similar_groups: whether a group may differ from
+    an earlier one by fewer parties than `smallest_difference`."""
+
+    max_sessions: int = MAX_SESSIONS
+    similar_groups: bool = False
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the tree that grows: its turn and hash, whether it is of a tree before its end, and
+    where the session stood before and after it."""
+
+    turn: int
+    digest: bytes
+    of_tree: bool
+    before: Position
+    after: Position
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a session stands at this site.
+
+    attempt: the highest in which the parties met; base: before the tree that grows; reached: after the
+    furthest question; questions: those about that tree, in order of their turns; helped: stage and roster of
+    the furthest sum that this party helped to open; signed: whether it signed a model.
+    """
+
+    attempt: int = 0
+    base: Position = NOWHERE
+    reached: Position = NOWHERE
+    questions: tuple[Question, ...] = ()
+    helped: tuple[int, tuple[str, ...]] | None = None
+    signed: bool = False
+
+
+@dataclass(frozen=True)
+class Known:
+    """A session as the rules between sessions look at it. ended: the reason, '' for a model; None while it
+    may go on. holders: the parties with rows."""
+
+    session: str
+    digest: str
+    attempt: int
+    holders: tuple[str, ...]
+    hides: bool
+    request: bytes = b""
+    ended: str | None = None
+
+
+class SessionMemory(Protocol):
+    """What a site remembers of one session. Each method returns when it is written down; CannotRecord if it
+    cannot be."""
+
+    @property
+    def standing(self) -> Standing:
+        """Where the session stands."""
+        ...
+
+    @property
+    def secret(self) -> bytes:
+        """A secret of this session, 32 bytes, from which noise is drawn: the same over restarts, gone with
+        the session's end."""
+        ...
+
+    def bind(self, rows: Callable[[bytes], bytes]) -> None:
+        """Hold the session to its rows. rows: their HMAC under a key. Refused if it began with others."""
+        ...
+
+    def meet(self, attempt: int) -> None:
+        """The parties met in this attempt."""
+        ...
+
+    def ask(self, question: Question, base: Position, reached: Position) -> None:
+        """This question is about to be answered. Another `base` than before is another tree: the questions of
+        the one before it are dropped."""
+        ...
+
+    def help(self, stage: int, roster: tuple[str, ...]) -> None:
+        """A sum of this stage over this roster is about to be opened."""
+        ...
+
+    def sign(self) -> None:
+        """A model is about to be signed."""
+        ...
+
+    def charge(self, release: str, cost: float) -> None:
+        """Charge a release (mu squared) once, however often it is named. Refused if it does not fit what is
+        left, or is more than the terms plan."""
+        ...
+
+    def end(self, reason: str) -> None:
+        """The session is over for this site, '' with a model: it is not heard of again."""
+        ...
+
+
+class SiteMemory(Protocol):
+    """What a site remembers of all sessions of one dataset."""
+
+    def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
+        """Take part in a session, or go on with it. Refused as the module says; CannotRecord."""
+        ...
+
+
+def smallest_difference(terms: Terms) -> int:
+    """Parties by which a group must differ from an earlier one, so that no difference of two sums is of fewer
+    than two parties, nor of one that does not collude."""
+    return max(SMALLEST_DIFFERENCE, Group.of(terms.parties, terms.colluding).colluding + 1)
+
+
+def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Limits, party: str) -> None:
+    """Raise Refused unless a site that knows these sessions may take part. known: this session, if it is
+    known; others: all other sessions of the dataset."""
+    session, terms = quoted(offer.session), offer.terms
+    if known is not None:
+        if known.digest != terms.digest:
+            raise Refused(f"party {party} knows session {session} under other terms; a session has one name")
+        if known.ended is not None:
+            raise Refused(f"party {party}: session {session} has ended here; train anew")
+        if known.request != offer.request:
+            raise Refused(f"party {party} knows session {session} by another request of the analyst")
+        if offer.attempt <= known.attempt:
+            raise Refused(
+                f"party {party} has met the others in attempt {known.attempt} of session {session}, and is "
+                f"offered attempt {offer.attempt}"
+            )
+        return
+    if offer.attempt > 1:
+        raise Refused(
+            f"party {party} is offered attempt {offer.attempt} of session {session}, which it does not know; "
+            f"train anew"
+        )
+    others = list(others)
+    if offer.request and any(other.request == offer.request for other in others):
+        raise Refused(f"party {party}: the analyst's request was used for another session; train anew")
+    if len(others) >= limits.max_sessions:
+        raise Refused(
+            f"party {party} took part in {len(others)} sessions with these rows, and its policy has "
+            f"max_sessions = {limits.max_sessions}"
+        )
+    if limits.similar_groups or not terms.hides:
+        return
+    holders, least = set(terms.holders), smallest_difference(terms)
+    for other in others:
+        differ = sorted(holders ^ set(other.holders)) if other.hides else []
+        if 0 < len(differ) < least:
+            raise Refused(
+                f"party {party}: the parties differ from those of an earlier session by {', '.join(differ)}, "
+                f"whose rows the difference of two sums would show; {least} must differ, or none"
+            )
+
+
+@dataclass
+class TransientMemory:
+    """A memory that ends with the process, without a budget: for simulations and tests."""
+
+    draw: Draw
+    party: str = ""
+    sessions: "dict[str, TransientSession]" = field(default_factory=dict)
+    charged: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Session and release to cost."""
+
+    def begin(self, offer: Offer, limits: Limits) -> "TransientSession":
+        """Take part in a session, or go on with it."""
+        held = self.sessions.get(offer.session)
+        others = [one.known for name, one in self.sessions.items() if name != offer.session]
+        judge(offer, None if held is None else held.known, others, limits, self.party)
+        if held is None:
+            held = self.sessions[offer.session] = TransientSession(self, offer, self.draw(KEY_BYTES))
+        return held
+
+
+class TransientSession:
+    """One session of a TransientMemory."""
+
+    def __init__(self, memory: TransientMemory, offer: Offer, secret: bytes) -> None:
+        terms = offer.terms
+        self.standing = Standing()
+        self.secret = secret
+        self._memory = memory
+        self._known = Known(offer.session, terms.digest, 0, terms.holders, terms.hides, offer.request)
+
+    @property
+    def known(self) -> Known:
+        """This session as the rules between sessions look at it."""
+        return replace(self._known, attempt=self.standing.attempt)
+
+    def bind(self, rows: Callable[[bytes], bytes]) -> None:
+        """Nothing: rows stay as they are while a process lives."""
+
+    def meet(self, attempt: int) -> None:
+        """Note the attempt."""
+        self.standing = replace(self.standing, attempt=attempt)
+
+    def ask(self, question: Question, base: Position, reached: Position) -> None:
+        """Note the question."""
+        known = self.standing.questions if base == self.standing.base else ()
+        kept = {one.turn: one for one in (*known, question)}
+        questions = tuple(kept[turn] for turn in sorted(kept))
+        self.standing = replace(self.standing, base=base, reached=reached, questions=questions)
+
+    def help(self, stage: int, roster: tuple[str, ...]) -> None:
+        """Note the sum."""
+        self.standing = replace(self.standing, helped=(stage, roster))
+
+    def sign(self) -> None:
+        """Note it."""
+        self.standing = replace(self.standing, signed=True)
+
+    def charge(self, release: str, cost: float) -> None:
+        """Note it."""
+        self._memory.charged[self._known.session, release] = cost
+
+    def end(self, reason: str) -> None:
+        """Note it."""
+        self._known = replace(self._known, ended=reason)
