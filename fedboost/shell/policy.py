@@ -29,7 +29,7 @@ from fedboost.errors import Refused, quoted
 from fedboost.privacy.masked import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA
 from fedboost.protocol.terms import Frozen, Name, Terms
-from fedboost.shell.ledger import Budget
+from fedboost.shell.budget import Budget
 
 Protection = Literal["masked", "plain", "paillier", "bfv"]
 OnLoss = Literal["wait", "shrink", "stop"]
