@@ -8,7 +8,6 @@ disk that is full, a file that is removed, replaced or held by another process (
 """
 
 import hashlib
-import json
 import math
 import os
 import sqlite3
@@ -36,11 +35,20 @@ PATIENCE = 20.0
 """Seconds for which another process may hold the file."""
 
 Value = str | float | bytes | None
-Key = tuple[str, ...]
 TABLES = {
     "site": ("dataset", "secret"),
-    "sessions": ("party", "session", "terms", "analyst", "request", "holders", "hides", "delta", "planned")
-    + ("begun",),
+    "sessions": (
+        "party",
+        "session",
+        "terms",
+        "analyst",
+        "request",
+        "holders",
+        "hides",
+        "delta",
+        "planned",
+        "begun",
+    ),
     "standings": ("party", "session", "rows", "attempt", "base", "reached", "helped", "signed", "ended"),
     "secrets": ("party", "session", "secret"),
     "questions": ("party", "session", "turn", "digest", "of_tree", "before", "after"),
@@ -192,15 +200,15 @@ def open_database(
 def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[str, tuple[str, ...]]) -> None:
     file.execute("PRAGMA synchronous = FULL")
     file.execute("PRAGMA secure_delete = ON")
-    (application,), (found,) = (
+    (application,), (written,) = (
         file.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
-    if (application, found) == (APPLICATION, LEDGER) != (APPLICATION, version):
+    if (application, written) == (APPLICATION, LEDGER) != (APPLICATION, version):
         raise ConfigError(
             f"{path}: is a ledger of an earlier version; move it away, then `fedboost privacy init --from "
             f"LEDGER --config FILE` takes over what was spent"
         )
-    if (application, found) != (APPLICATION, version):
+    if (application, written) != (APPLICATION, version):
         raise ConfigError(f"{path}: not a memory of this version of fedboost; {_PUT_BACK}")
     intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
     for table, columns in tables.items():
@@ -267,7 +275,7 @@ def _schema() -> str:
 
 def _seal(row: tuple[Value, ...]) -> bytes:
     """A hash of a row, by which one that was changed by accident is found."""
-    parts = (one if isinstance(one, bytes) else repr(one).encode() for one in row)
+    parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
     return hashlib.sha256(fields.pack(*parts)).digest()
 
 

@@ -4,11 +4,11 @@ A dataset is a name that the site gives: rows that were copied, moved or added t
 the same name. Several parties may share a file, each in one process.
 
 Promises: what `SiteMemory` does (fedboost/protocol/site_memory.py), over restarts. A turn that was noted
-survives the end of the process; a session's start, end, signature and each charge survive a power failure, too.
-No session is charged more than its terms plan, so what they state of privacy is true whatever the aggregator
-asks; a charge is there once however often a release is named; of several processes no two spend the same
-rest. A session's secret and questions are gone with its end. Each note holds how long the party's audit log
-was, by which a copy that is older than the log is found.
+survives the end of the process; a session's start, end, signature and each charge also survive a power
+failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
+aggregator asks; a charge is there once however often a release is named; of several processes no two spend
+the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
+audit log was, by which a copy that is older than the log is found.
 Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
 of the same party (ConfigError); what cannot be written (CannotRecord: nothing leaves, and the process must
 end).
@@ -23,10 +23,11 @@ import math
 import os
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.protocol.progress import Position
@@ -94,8 +95,8 @@ class FileMemory:
     def logged(self) -> LogEnd:
         """Where the party's audit log ended when this memory was written last."""
         with self.file.transaction(durable=False) as file:
-            found = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (self.party,)).fetchone()
-        return NO_LOG if found is None else (found[0], found[1])
+            row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (self.party,)).fetchone()
+        return NO_LOG if row is None else (row[0], row[1])
 
     def begin(self, offer: Offer, limits: Limits) -> "FileSession":
         """Take part in a session, or go on with it. Refused, CannotRecord."""
@@ -114,7 +115,7 @@ class FileMemory:
                 about = terms.digest, offer.analyst, offer.request, holders, int(terms.hides)
                 put(file, "sessions", *name, *about, delta, planned, now())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
-                put(file, "standings", *name, *_as_row(b"", Standing()), None)
+                put(file, "standings", *name, *as_row(b"", Standing()), None)
             return FileSession(self, offer, file)
 
     @contextmanager
@@ -131,14 +132,12 @@ class FileMemory:
     def _known(self, file: sqlite3.Connection, offer: Offer) -> tuple[Known | None, list[Known]]:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
         requests are each party's."""
-        own, others = None, {}
-        for party, session, terms, attempt, holders, hides, request, ended in file.execute(_KNOWN):
-            mine = party == self.party
-            one = Known(session, terms, attempt, tuple(json.loads(holders)), bool(hides), request, ended)
-            if mine and session == offer.session:
-                own = one
-            elif mine or (session, terms) not in others:
-                others[session, terms] = one if mine else replace(one, request=b"")
+        own = known_session(file, self.party, offer.session)
+        others = {}
+        for party, *row in file.execute(_KNOWN):
+            known, mine = _known(row), party == self.party
+            if mine or (known.session, known.digest) not in others:
+                others[known.session, known.digest] = known if mine else replace(known, request=b"")
         others.pop((offer.session, offer.terms.digest), None)
         return own, [*others.values()]
 
@@ -147,8 +146,8 @@ class FileMemory:
             name, key = dataset_of(file)
         if name != dataset:
             raise ConfigError(
-                f"{self.file.path}: is the memory of the rows {name!r}, not of {dataset!r}; put each where it "
-                f"belongs"
+                f"{self.file.path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its "
+                f"own folder"
             )
         return key
 
@@ -182,11 +181,11 @@ class FileSession:
 
     def bind(self, rows: Callable[[bytes], bytes]) -> None:
         """Hold the session to its rows. Refused, without a word about the rows outside."""
-        found = self._memory.hash_rows(rows)
+        digest = self._memory.hash_rows(rows)
         if not self._rows:
-            self._write(self._standing, durable=True, rows=found)
-            self._rows = found
-        elif self._rows != found:
+            self._write(self._standing, durable=True, rows=digest)
+            self._rows = digest
+        elif self._rows != digest:
             raise Refused(
                 f"party {self._memory.party} does not go on with session {quoted(self._session)}; train anew",
                 "its rows are not those that the session began with; put them back, or train anew",
@@ -200,23 +199,15 @@ class FileSession:
         """This question is about to be answered."""
         same_tree = base == self._standing.base
         known = self._standing.questions if same_tree else ()
-        kept = {one.turn: one for one in (*known, question)}
+        kept = {asked.turn: asked for asked in (*known, question)}
         questions = tuple(kept[turn] for turn in sorted(kept))
         standing = replace(self._standing, base=base, reached=reached, questions=questions)
         with self._turn() as file:
             if not same_tree:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
-            places = _packed(question.before), _packed(question.after)
-            put(
-                file,
-                "questions",
-                *self._name,
-                question.turn,
-                question.digest,
-                int(question.of_tree),
-                *places,
-            )
-            put(file, "standings", *self._name, *_as_row(self._rows, standing), None)
+            shape = question.turn, question.digest, int(question.of_tree)
+            put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
@@ -234,14 +225,14 @@ class FileSession:
         if self._sums_bare:
             cost = math.inf
         with self._turn(durable=True) as file:
-            found = file.execute(f"SELECT 1 FROM charges {_OF_ONE} AND release = ?", (*self._name, release))
-            if found.fetchone() is not None:
+            query = f"SELECT 1 FROM charges {_OF_ONE} AND release = ?"
+            if file.execute(query, (*self._name, release)).fetchone() is not None:
                 return
             ((planned,),) = file.execute(f"SELECT planned FROM sessions {_OF_ONE}", self._name)
             if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
                 raise Refused(
-                    f"party {party}: session {quoted(session)} asks for more releases than its terms plan, by "
-                    f"which it would be less private than they say"
+                    f"party {party}: session {quoted(session)} asks for more releases than its terms plan, "
+                    f"by which it would be less private than they say"
                 )
             if self._memory.budget is not None:
                 self._memory.budget.check_release(party, quoted(session), costs(file), cost)
@@ -255,13 +246,13 @@ class FileSession:
         with self._turn(durable=True) as file:
             file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
             file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
-            put(file, "standings", *self._name, *_as_row(self._rows, self._standing), reason)
+            put(file, "standings", *self._name, *as_row(self._rows, self._standing), reason)
         self._ended, self._secret = True, b""
         self._memory.file.overwrite()
 
     def _write(self, standing: Standing, durable: bool = False, rows: bytes = b"") -> None:
         with self._turn(durable) as file:
-            put(file, "standings", *self._name, *_as_row(rows or self._rows, standing), None)
+            put(file, "standings", *self._name, *as_row(rows or self._rows, standing), None)
         self._standing = standing
 
     @contextmanager
@@ -292,18 +283,25 @@ def _locked(path: Path, party: str) -> int:
     return handle
 
 
-def _as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
-    """A standing as the columns of its table, from `rows` to `signed`."""
-    places = _packed(standing.base), _packed(standing.reached)
-    return rows, standing.attempt, *places, json.dumps(standing.helped), int(standing.signed)
+def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
+    """A session of a party, by name; None if it is not known."""
+    row = file.execute(f"{_KNOWN} {_OF_ONE}", (party, session)).fetchone()
+    return None if row is None else _known(row[1:])
 
 
-def _from_row(row: list[Value], questions: Iterator[tuple[int, bytes, int, bytes, bytes]]) -> Standing:
+def _known(row: Sequence[Any]) -> Known:
+    session, terms, attempt, holders, hides, request, ended = row
+    return Known(session, terms, attempt, tuple(json.loads(holders)), bool(hides), request, ended)
+
+
+def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
+    """The columns of a standing, from `rows` to `signed`."""
+    base, reached, helped = _packed(standing.base), _packed(standing.reached), json.dumps(standing.helped)
+    return rows, standing.attempt, base, reached, helped, int(standing.signed)
+
+
+def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standing:
     attempt, base, reached, helped, signed = row
-    assert isinstance(attempt, int)
-    assert isinstance(base, bytes)
-    assert isinstance(reached, bytes)
-    assert isinstance(helped, str)
     stage = json.loads(helped)
     return Standing(
         attempt,
