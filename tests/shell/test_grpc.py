@@ -355,7 +355,7 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         async with consortium(folder, tables) as one:
             await until(lambda: len(one.log.named("party here")) == 2)
             with pytest.raises(Refused, match="a party named 'north' is connected already"):
-                await one.start_party("twin", tables["north"], as_name="north")
+                await one.start_party("twin", tables["north"], as_name="north", state="twin")
             return await one.train(terms(TWO))
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
