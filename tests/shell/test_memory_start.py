@@ -7,8 +7,8 @@ from contextlib import closing
 
 import pytest
 from sites import Log, fedboost, rows, terms, written
+from test_memory_file import ANY, BUDGET, THREE, begun, noisy, question, spend_all
 from test_privacy_cli import lines, refused
-from test_site_memory import ANY, BUDGET, THREE, begun, noisy, question, spend_all
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import fields

@@ -7,7 +7,7 @@ import re
 import pytest
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
-from test_site_memory import CENTRAL, THREE, begun, cost_of, noisy, opened, spend_all
+from test_memory_file import CENTRAL, THREE, begun, cost_of, noisy, opened, spend_all
 
 from fedboost.privacy.gaussian import noise_of
 from fedboost.protocol.ledger import Charge

@@ -380,7 +380,7 @@ CHILD = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, "tests/shell")
-from test_site_memory import *
+from test_memory_file import *
 path, party, work = Path(sys.argv[1]), *sys.argv[2:]
 memory = FileMemory(path, party, "patients", BUDGET if party in THREE else None)
 session = begun(memory, f"s {party}", LONG)
