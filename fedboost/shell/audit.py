@@ -58,7 +58,7 @@ class Admitted(Frozen):
 
 class Released(Frozen):
     """Something leaves this site: so many integers in so many bytes, added to those of the roster. Where it
-    got noise, `charge` is its name in the site's ledger and `cost` the mu squared it was charged there, once
+    got noise, `charge` is its name in the site's memory and `cost` the mu squared it was charged there, once
     however often the name is here."""
 
     kind: Literal["released"] = "released"

@@ -73,7 +73,7 @@ class Policy(Frozen):
     decides too) or the digests of the terms that were approved;
     subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
     which rows are drawn learns single rows from sums over many draws;
-    epsilon, delta: the budget of its rows' privacy over all sessions, kept by its ledger; with one, terms
+    epsilon, delta: the budget of its rows' privacy over all sessions, kept by its memory; with one, terms
     without noise are refused; None for no limit;
     party_metrics: whether metrics of this site's rows alone may be seen where masks hide its other sums;
     columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
