@@ -31,6 +31,8 @@ LEDGER = 2
 """The version of files that kept what was spent and nothing else."""
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""
+LOG_PAGES = 4000
+"""Of 4 KiB in the write-ahead log before it is put into the file, which waits for the disk: a thousand turns."""
 PATIENCE = 20.0
 """Seconds for which another process may hold the file."""
 
@@ -200,6 +202,7 @@ def open_database(
 def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[str, tuple[str, ...]]) -> None:
     file.execute("PRAGMA synchronous = FULL")
     file.execute("PRAGMA secure_delete = ON")
+    file.execute(f"PRAGMA wal_autocheckpoint = {LOG_PAGES}")
     (application,), (written,) = (
         file.execute(f"PRAGMA {name}").fetchone() for name in ("application_id", "user_version")
     )
