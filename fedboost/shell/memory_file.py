@@ -32,7 +32,8 @@ LEDGER = 2
 APPLICATION = 0x46424C31
 """Whose file it is, by SQLite's header."""
 LOG_PAGES = 4000
-"""Of 4 KiB in the write-ahead log before it is put into the file, which waits for the disk: a thousand turns."""
+"""Pages of 4 KiB in the write-ahead log before they are put into the file, which waits for the disk: those of
+a thousand turns."""
 PATIENCE = 20.0
 """Seconds for which another process may hold the file."""
 
