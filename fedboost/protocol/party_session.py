@@ -52,7 +52,8 @@ MOST_OPENINGS = 2
 @dataclass(frozen=True)
 class Release:
     """What is about to leave this site, for its audit log. charge: where it got noise, what the ledger was
-    charged."""
+    charged; question, position: in hex, its hash and that of where the session stood; both empty for help to
+    open a sum."""
 
     session: str
     turn: int
@@ -63,6 +64,8 @@ class Release:
     protection: str
     roster: tuple[str, ...]
     charge: Charge | None = None
+    question: str = ""
+    position: str = ""
 
 
 @dataclass(frozen=True)
@@ -252,13 +255,14 @@ class PartySession:
             yield from self._said
             return
         self._check(ask, self._terms, self._party.so_far)
+        place = queries.digest(ask.query).hex(), self._party.so_far.digest().hex()
         self._remember(ask, self._party.so_far)
         self._said, self._help = [], {}
         self._transcript = next_transcript(self._transcript, ask.query)
         tag = tag_of(ask, self._transcript)
         parts, size, note, charge = self._sealed(ask.query, tag)
         self._answered += 1
-        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge)
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge, place)
         held: Report | None = None
         for part, cells in enumerate(parts):
             if held is not None:
@@ -390,12 +394,18 @@ class PartySession:
         statement = meeting.attestation(terms, self._digest, self._site.name, *told)
         return Attest(attempt, *told, signer.certificate, signer.sign(statement))
 
-    def _record(self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None) -> None:
+    def _record(
+        self,
+        ask: Ask,
+        what: str,
+        cells: int,
+        size: int,
+        charge: Charge | None = None,
+        place: tuple[str, str] = ("", ""),
+    ) -> None:
         assert self._terms is not None
-        protection = self._terms.protection
-        self._site.record(
-            Release(self._session, ask.turn, ask.attempt, what, cells, size, protection, ask.roster, charge)
-        )
+        shape = cells, size, self._terms.protection, ask.roster
+        self._site.record(Release(self._session, ask.turn, ask.attempt, what, *shape, charge, *place))
 
 
 def first_transcript(session: bytes, so_far: ModelSoFar) -> bytes:

@@ -24,7 +24,7 @@ from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
-from fedboost.shell.audit import AuditLog
+from fedboost.shell.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, read_again, tls_fault
@@ -104,7 +104,7 @@ class PartyNode:
         finally:
             self._hung_up.set()
             with contextlib.suppress(CannotRecord):
-                self._close_session("this site stopped")
+                self._close_session(STOPPED, paused=True)
             self._close()
 
     def _close(self) -> None:
@@ -160,7 +160,7 @@ class PartyNode:
             while (message := await inbox.get()) is not None:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
                     self._log.warning("certificate expired", keys=str(self._bundle.folder))
-                    self._close_session("this site's certificate expired")
+                    self._close_session(EXPIRED, paused=True)
                     return  # what it signs is worth nothing: it dials again, with the next one
                 await self._answer(call, message)
                 if once and self.ended:
@@ -242,7 +242,7 @@ class PartyNode:
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began")
             self._offered = message.session
-            self._session = PartySession(self._site(message.session))
+            self._session = PartySession(self._site(message))
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
@@ -255,12 +255,12 @@ class PartyNode:
         self.ended.append(reason)
         self._close_session(reason)
 
-    def _close_session(self, reason: str) -> None:
+    def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None and self._audit:
-            self._audit.ended(self._offered, reason)
+            self._audit.ended(self._offered, reason, paused)
         self._session = None
 
-    def _site(self, session: str) -> Site:
+    def _site(self, admit: Admit) -> Site:
         def permit(terms: Terms) -> None:
             if self._misfits >= MOST_MISFITS:
                 raise Refused(
@@ -269,7 +269,8 @@ class PartyNode:
                 )
             self._config.policy.permit(terms, self._config.party, self._ask_somebody)
             if self._audit:
-                self._audit.admitted(session, terms)
+                request = "" if admit.request is None else admit.request.nonce.hex()
+                self._audit.admitted(admit.session, terms, "", request, admit.attempt)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None
