@@ -8,7 +8,6 @@ kept (ConfigError).
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from string import hexdigits
 
@@ -114,7 +113,9 @@ def _print_as_json(
     listed: bool,
 ) -> None:
     for warning in warnings:
-        print_json(event="warning", **asdict(warning))
+        seen, meaning, action = warning.sentences
+        texts = {"seen": seen, "meaning": meaning, "action": action}
+        print_json(event="warning", rule=warning.rule, sessions=warning.sessions, **texts)
     for session in sessions:
         print_json(**_as_json(session))
         for release in session.releases if listed else ():
@@ -139,7 +140,7 @@ def _print(
     else:
         for session in sessions:
             print()
-            _print_session(session, len([one for one in sessions if _same_terms(one, session)]))
+            _print_session(session, len({one.name for one in sessions if _same_terms(one, session)}))
             if listed:
                 _print_releases(session)
     if expected is not None:
@@ -156,20 +157,23 @@ def _print_warnings(warnings: list[AuditWarning]) -> None:
         return
     print(f"\n{_count(len(warnings), 'WARNING', 'WARNINGS')}")
     for number, warning in enumerate(warnings, 1):
-        text = printable(f"{warning.text[0].upper()}{warning.text[1:]}")
-        print(textwrap.fill(text, WIDTH, initial_indent=f"{number:>3}. ", subsequent_indent=" " * 5))
+        seen, meaning, action = map(printable, warning.sentences)
+        print(textwrap.fill(seen, WIDTH, initial_indent=f"{number:>3}. ", subsequent_indent=" " * 5))
+        print(textwrap.fill(f"{meaning} {action}", WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5))
 
 
 def _print_table(sessions: list[Session], warned: set[str]) -> None:
     """One line for each session, where there are too many to print in full."""
-    print(f"\n  {'first heard of':<17}{'session':<26}{'parties':>7}{'answers':>9}{'bytes':>9}  ended")
+    print(f"\n  {'first heard of':<17}{'session':<25}{'parties':>7}{'answers':>9}{'bytes':>9}  ended")
     for session in sessions:
         mark, known = "!" if session.name in warned else " ", session.admitted
-        name = quoted(session.name, 23)
+        name = quoted(session.name, 22)
         parties = "" if known is None else len(known.parties)
         sent = size(sum(release.bytes for release in session.releases))
-        line = f"{_moment(session.begin)[:16]:<17}{name:<26}{parties:>7}{len(session.answers):>9}{sent:>9}"
+        line = f"{_moment(session.begin)[:16]:<17}{name:<25}{parties:>7}{len(session.answers):>9}{sent:>9}"
         print(f"{mark} {line}  {_end(session)}")
+    if warned:
+        print("\n! is before a session with a warning.", end="")
     print("\nEach in full, with all its answers: `fedboost audit LOG --session NAME`.")
 
 
@@ -239,8 +243,8 @@ def _print_admission(session: Session, known: Admitted, under_these_terms: int) 
         _line("signed by", "nobody")
     attempts = session.attempts
     if attempts is not None and (attempts[1] > 1 or len(session.parts) > 1):
-        processes = _count(len(session.parts), "process", "processes")
-        _line("attempts", f"{attempts[0]} to {attempts[1]}, by {processes} of this site")
+        again = "" if len(session.parts) == 1 else f"; this site took it up {len(session.parts)} times"
+        _line("attempts", f"{attempts[0]} to {attempts[1]}{again}")
     _line("with", _names(known.parties))
     _line("to train", f"{shown(known.objective)}, at most {known.rounds} rounds")
     _line("from columns", f"{len(known.columns)}: {_names(known.columns)}")
@@ -331,7 +335,7 @@ def _as_json(session: Session) -> Mapping[str, object]:
         "analyst": session.admitted.analyst if session.admitted else None,
         "request": session.admitted.request if session.admitted else None,
         "attempts": session.attempts,
-        "processes": len(session.parts),
+        "taken_up": len(session.parts),
         "parties": session.admitted.parties if session.admitted else None,
         "columns": session.admitted.columns if session.admitted else None,
         "protections": session.protections,

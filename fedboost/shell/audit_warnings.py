@@ -46,9 +46,12 @@ class AuditWarning:
     action: str
 
     @property
-    def text(self) -> str:
-        """All of it, in sentences."""
-        return f"{self.seen}. {self.meaning}. {self.action}."
+    def sentences(self) -> tuple[str, str, str]:
+        """What was seen, what it means, what to do."""
+        seen, meaning, action = (
+            f"{text[0].upper()}{text[1:]}." for text in (self.seen, self.meaning, self.action)
+        )
+        return seen, meaning, action
 
 
 AdmittedTerms = Mapping[str, Terms | ConfigError]
@@ -110,7 +113,7 @@ def _of_name(sessions: list[Session]) -> Iterator[AuditWarning]:
                 "after-end",
                 (name,),
                 f"session {shown(name)} had ended and was answered again: "
-                f"{_count(len(session.answers), 'answer')} after its end",
+                f"{_count(len(session.answers), 'answer')} too many",
                 "whoever asks a second time may ask anything else, down to the labels of single rows",
                 f"{ASK} why",
             )
@@ -133,8 +136,8 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
             yield AuditWarning(
                 "attempt-again",
                 (session.name,),
-                f"session {shown(session.name)} was answered in attempt {part.attempt} by another process of "
-                f"this site, after attempt {answered}",
+                f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
+                f"in attempt {answered}",
                 "attempts only grow: this site was put back to an earlier state, or runs twice",
                 f"if you did neither: {_lower(ASK)}",
             )
@@ -160,7 +163,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-question",
             (session.name,),
             f"session {shown(session.name)}: different questions in {_turns(turns)}",
-            "of two sums in the place of one the difference can be of a few rows, or of one",
+            "two answers in the place of one: their difference can be of a few rows, or of one",
             f"{ASK} why",
         )
 
@@ -189,9 +192,11 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     turns: list[int] = []
     between: set[str] = set()
     for turn, answers in session.by_turn.items():
-        may_differ = _shrinks(terms) and all(answer.what in MAY_SHRINK for answer in answers)
+        if _shrinks(terms):  # one question of a roster, then the end of the tree of a smaller one
+            kept = {answer.what for answer in answers} - MAY_SHRINK
+            answers = [answer for answer in answers if answer.what in kept]
         rosters = {frozenset(answer.roster) for answer in answers}
-        if len(rosters) > 1 and not may_differ:
+        if len(rosters) > 1:
             turns.append(turn)
             between |= frozenset.union(*rosters) - frozenset.intersection(*rosters)
     if turns:
@@ -321,7 +326,7 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
                 f"{_listed(differ)}",
                 f"the difference of their sums is of the rows of {_listed(differ)}; at least {least} parties "
                 f"have to differ, or none",
-                "ask the analyst why, and take part in neither with others again",
+                "ask the analyst why; name the parties to train with in `parties` of [policy]",
             )
 
 
@@ -347,7 +352,7 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
             names,
             f"the aggregator drew the noise of {_sessions(names)}",
             "it saw the sums as they are, of single rows too; the epsilon holds for the model alone",
-            'without "central" in placements of [policy], this site refuses such terms',
+            'without "central" in `placements` of [policy] this site refuses such terms',
         )
 
 
