@@ -163,7 +163,7 @@ def _print_warnings(warnings: list[AuditWarning]) -> None:
 
 
 def _print_table(sessions: list[Session], warned: set[str]) -> None:
-    """One line for each session, where there are too many to print in full."""
+    """A line for each session, where there are too many to print in full; and why it made no model."""
     print(f"\n  {'first heard of':<17}{'session':<25}{'parties':>7}{'answers':>9}{'bytes':>9}  ended")
     for session in sessions:
         mark, known = "!" if session.name in warned else " ", session.admitted
@@ -172,6 +172,9 @@ def _print_table(sessions: list[Session], warned: set[str]) -> None:
         sent = size(sum(release.bytes for release in session.releases))
         line = f"{_moment(session.begin)[:16]:<17}{name:<25}{parties:>7}{len(session.answers):>9}{sent:>9}"
         print(f"{mark} {line}  {_end(session)}")
+        if session.over and session.ended is not None and session.ended.reason:
+            reason = printable(session.ended.reason)
+            print(textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4))
     if warned:
         print("\n! is before a session with a warning.", end="")
     print("\nEach in full, with all its answers: `fedboost audit LOG --session NAME`.")

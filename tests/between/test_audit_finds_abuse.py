@@ -242,6 +242,26 @@ def test_ten_logs(write, due, path):
     assert warnings(path) == due
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"grow_policy": "lossguide", "max_leaves": 4, "max_depth": 6},
+        {"grow_policy": "lossguide", "max_leaves": 4, "vote_top_k": 1},
+        {"num_parallel_tree": 3, "sampling_method": "bootstrap"},
+        {"objective": "reg:absoluteerror", "vote_top_k": 1},
+        {"early_stopping_rounds": 1, "validation_fraction": 0.3, "rounds": 6, "eval_metric": "logloss"},
+        {"protection": "plain", "party_metrics": True},
+        {"protection": "plain", "cut_points": "kll", "rounds": 1, "max_depth": 1},
+        {"ranges": [(-3, 3)] * 2, "noise": {"epsilon": 8.0, "delta": 1e-5, "method": "hist"}},
+    ],
+)
+def test_no_kind_of_training_has_a_warning(settings, path):
+    with AuditLog(path) as log:
+        aggregator = train(log, "s1", *agreement(**settings))
+    assert aggregator.state == "done", aggregator.error
+    assert warnings(path) == []
+
+
 def test_an_old_log_of_a_training_has_no_warning_and_goes_on(path):
     path.write_bytes((LOGS / "honest.audit.jsonl").read_bytes())
     assert warnings(path) == []

@@ -472,11 +472,12 @@ def test_many_sessions_have_a_line_each(path):
     out = fedboost("audit", path).out
     lines = out.splitlines()
     assert max(map(len, lines[1:])) < 80
-    assert len(lines) < 40
+    assert len(lines) <= 40
     ends = {line[19:].split()[0]: line for line in lines if " session-" in line and line[2:3] == "2"}
     assert len(ends) == 20
     assert ends["session-00000001"].endswith(" 2        1   3.1 kB  model")
     assert ends["session-00000002"].endswith("  no model")
+    assert lines[lines.index(ends["session-00000002"]) + 1] == "    party east was lost"
     assert ends["session-00000003"].endswith("  open")
     assert ends["session-refused"].endswith("  refused")
     assert [name for name, line in ends.items() if line.startswith("!")] == ["session-00000004"]
