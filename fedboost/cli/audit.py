@@ -140,7 +140,7 @@ def _print(
     else:
         for session in sessions:
             print()
-            _print_session(session, len({one.name for one in sessions if _same_terms(one, session)}))
+            _print_session(session, len({other.name for other in sessions if _has_terms_of(other, session)}))
             if listed:
                 _print_releases(session)
     if expected is not None:
@@ -181,7 +181,7 @@ def _print_table(sessions: list[Session], warned: set[str]) -> None:
 
 
 def _end(session: Session) -> str:
-    """How a session ended, in a word or two."""
+    """The end of a session, in a word or two."""
     if session.admitted is None and not session.releases:
         return "refused"
     if not session.over:
@@ -283,10 +283,10 @@ def _digits(value: str | None) -> str:
     return "-" if value is None else quoted(value[:7], 7)
 
 
-def _same_terms(one: Session, other: Session) -> bool:
-    """Whether two sessions from which something left are the same, or under the same terms."""
-    known, others = one.admitted, other.admitted
-    return bool(one.releases) and known is not None and others is not None and known.terms == others.terms
+def _has_terms_of(session: Session, other: Session) -> bool:
+    """Return whether something left in a session that is the other one, or under the same terms."""
+    known, others = session.admitted, other.admitted
+    return bool(session.releases) and known is not None and others is not None and known.terms == others.terms
 
 
 def _sums(releases: list[Released]) -> str:

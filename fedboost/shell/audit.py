@@ -21,6 +21,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -347,6 +348,8 @@ def read_admitted(log: Path, digest: str) -> Terms:
     written."""
     path = terms_file(log, digest)
     try:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise OSError(errno.EINVAL, "no digest")
         text = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None

@@ -37,7 +37,7 @@ class Part:
 
     @property
     def over(self) -> bool:
-        """Whether the session ended, and did not pause."""
+        """True if the session ended, and did not pause."""
         if self.ended is None or self.ended.paused:
             return False
         old = self.admitted is None or self.admitted.attempt is None  # such a log does not know of pauses
@@ -53,12 +53,12 @@ class Session:
 
     @property
     def begin(self) -> str:
-        """When it was first heard of."""
+        """The time of its first entry."""
         return self.parts[0].begin
 
     @property
     def end(self) -> str:
-        """When it was last heard of."""
+        """The time of its last entry."""
         return self.parts[-1].end
 
     @property
@@ -73,7 +73,7 @@ class Session:
 
     @property
     def over(self) -> bool:
-        """Whether it ended."""
+        """True if it ended."""
         return self.parts[-1].over
 
     @property
@@ -130,7 +130,7 @@ class Session:
 
     @property
     def state(self) -> str:
-        """How it ended."""
+        """Its end in words."""
         if self.ended is None:
             return "no end recorded: it still runs, or this site was stopped"
         if not self.over:
@@ -165,6 +165,6 @@ def sessions_of(entries: Iterable[Entry]) -> list[Session]:
 
 
 def _is_under_others(event: Admitted | Released | Ended, session: Session) -> bool:
-    """Whether an event admits a name under other terms than its session has."""
+    """Return whether an event admits a name under other terms than its session has."""
     known = session.admitted
     return isinstance(event, Admitted) and known is not None and known.terms != event.terms

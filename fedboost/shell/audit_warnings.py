@@ -86,7 +86,7 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
 
 
 def _of_name(sessions: list[Session]) -> Iterator[AuditWarning]:
-    """Of the sessions of one name."""
+    """Warnings about the sessions of one name."""
     name = sessions[0].name
     first = sessions[0].parts[0]
     if (first.attempt or 0) > 1 and _is_really_first(sessions[0]):
@@ -122,8 +122,8 @@ def _of_name(sessions: list[Session]) -> Iterator[AuditWarning]:
 
 
 def _is_really_first(session: Session) -> bool:
-    """Whether the first attempt that is known is the first of the site. An old log has only those that were
-    answered in: there, a first question that is not the session's first shows it."""
+    """Return whether the first attempt that is known is the first of the site. An old log has only those that
+    were answered in: there, a first question that is not the session's first shows it."""
     part = session.parts[0]
     known = part.admitted is not None and part.admitted.attempt is not None
     return known or min(release.turn for release in part.releases) > 1
@@ -256,7 +256,9 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     """More questions than the terms allow."""
     by_turn = session.by_turn
-    ends = [turn for turn, answers in by_turn.items() if any(one.what in END_OF_ROUND for one in answers)]
+    ends = [
+        turn for turn, answers in by_turn.items() if any(answer.what in END_OF_ROUND for answer in answers)
+    ]
     rounds = session.admitted.rounds if session.admitted is not None else None
     seen = []
     if terms is not None and len(by_turn) > terms.most_turns:

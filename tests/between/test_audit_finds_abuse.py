@@ -353,16 +353,16 @@ def test_another_answer_to_the_same_question(path):
 
 def test_a_first_attempt_that_is_not_the_first(path):
     terms, _ = agreement(rounds=1)
-    written(path, terms, [changed(one, attempt=2) for one in honest(terms)], attempt=2)
+    written(path, terms, [changed(known, attempt=2) for known in honest(terms)], attempt=2)
     assert warnings(path) == ["first-attempt"]
 
 
 def test_a_party_that_is_put_back_answers_in_an_attempt_of_before(path):
     terms, _ = agreement(rounds=1)
     written(path, terms, honest(terms)[:3])
-    written(path, terms, [changed(one, attempt=2) for one in honest(terms)[:3]], attempt=2)
+    written(path, terms, [changed(known, attempt=2) for known in honest(terms)[:3]], attempt=2)
     assert warnings(path) == []
-    written(path, terms, [changed(one, attempt=2) for one in honest(terms)[:4]], attempt=2)
+    written(path, terms, [changed(known, attempt=2) for known in honest(terms)[:4]], attempt=2)
     assert warnings(path) == ["attempt-again"]
 
 
@@ -386,7 +386,7 @@ def test_an_aggregator_cannot_make_an_end_look_like_a_pause(path):
         written(path, terms, honest(terms)[:3])
         with AuditLog(path) as log:
             log.ended("s1", reason, paused)
-        written(path, terms, [changed(one, attempt=2) for one in honest(terms)[:4]], attempt=2)
+        written(path, terms, [changed(known, attempt=2) for known in honest(terms)[:4]], attempt=2)
         assert warnings(path) == due
         path.unlink()
 
@@ -414,6 +414,15 @@ def test_terms_that_are_missing_or_changed(path):
     assert "No such file" in fedboost("audit", path).out
     file.write_bytes(whole)
     assert warnings(path) == []
+
+
+@pytest.mark.parametrize("digest", ["\0", "../north", "f" * 5000])
+def test_a_log_that_names_no_digest_is_warned_of(digest, path):
+    written(path, agreement(rounds=1)[0], [])
+    entry = read_log(path)[0]
+    entry = entry.model_copy(update={"event": entry.event.model_copy(update={"terms": digest})})
+    path.write_bytes(entry.model_copy(update={"hash": entry.due_hash}).line)
+    assert warnings(path) == ["terms"]
 
 
 def test_groups_that_differ_by_as_many_as_collude(path):
