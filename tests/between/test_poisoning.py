@@ -1,7 +1,7 @@
 """A limit that nothing here removes, with its figure: docs/threat-model.md, "A party that adds wrong rows".
 
-`min_child_weight`, and with it a site's `min_rows_per_leaf`, counts the rows of all parties, those of a party that
-lies among them. If this test fails, the limit is gone: say so there.
+`min_child_weight`, and with it a site's `min_rows_per_leaf`, counts the rows of all parties, those of a party
+that lies among them. If this test fails, the limit is gone: say so there.
 """
 
 import numpy as np
@@ -13,8 +13,8 @@ FEATURES = [f"f{i}" for i in range(4)]
 
 
 def guessed(seed):
-    """Whether a party that adds wrong rows around another party's row reads its label from the finished model. It
-    knows the row's features, and no sum of the session."""
+    """True if a party that adds wrong rows around another party's row reads its label from the finished
+    model. It knows the row's features, and no sum of the session."""
     draw = np.random.default_rng(seed)
     X = draw.normal(size=(600, len(FEATURES))).astype(np.float32)
     y = (X[:, 0] + draw.normal(size=600) > 0).astype(int)

@@ -49,7 +49,7 @@ def test_a_session_that_ended_is_refused_by_name(restarted, attempt):
 
 
 def test_a_session_that_a_party_left_is_refused_by_name():
-    """A message that it refuses makes a party leave; its node forgot the session then, and took it up again."""
+    """A message that it refuses makes a party leave; its node forgot the session, and took it up again."""
     liar = Liar()
     query = liar.train(root_of(0))
     with pytest.raises(Left, match="asked after turn"):
@@ -285,7 +285,7 @@ def test_two_parties_with_one_key():
 
 
 def test_a_request_is_good_for_one_session():
-    """The terms were signed by nobody: whoever ran the aggregator could begin as many sessions as it liked."""
+    """The terms were signed by nobody: an aggregator that lies could begin as many sessions as it liked."""
     from datetime import UTC, datetime
 
     from fedboost.privacy import identity
