@@ -9,6 +9,7 @@ audit log.
 """
 
 import json
+import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.site_memory import Standing
-from fedboost.shell.audit import Admitted, AuditLog, Ended, Entry, Released
+from fedboost.shell.audit import Admitted, AuditLog, Ended, Entry, Released, read_admitted
 from fedboost.shell.budget import Spent
 from fedboost.shell.config import PartyConfig, state_folder
 from fedboost.shell.memory_file import (
@@ -57,7 +58,7 @@ def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMe
     path = memory_path(config)
     new = not os.path.lexists(path)
     if new:
-        if fault := _missing(config, audit is not None and audit.end != NO_LOG):
+        if fault := _missing(config, audit is not None and audit.last != NO_LOG):
             raise fault
         make_file(path, config.rows_name)
     memory = _open(config, audit)
@@ -97,10 +98,10 @@ def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
         make_file(path, config.rows_name)
         with closing(_open(config, audit)) as memory, memory.transaction() as file:
             for party, session, terms, *rest in sessions:
-                _put_ended(file, (str(party), str(session)), terms, (), False, *rest)
+                _put_ended(file, (str(party), str(session)), terms, "", b"", "[]", 0, *rest)
             for row in charges:
                 put(file, "charges", *row)
-            _take_over(file, config.party, entries)
+            _take_over(file, config, entries)
     return _begun(path)
 
 
@@ -122,7 +123,7 @@ def accept_restored(config: PartyConfig) -> Begun:
                 (config.party,),
             ).fetchall():
                 put(file, "standings", *row, OLDER)
-            _take_over(file, config.party, entries)
+            _take_over(file, config, entries)
         memory.file.overwrite()
     return _begun(path)
 
@@ -179,7 +180,7 @@ def _ledgers(config: PartyConfig) -> list[Path]:
 
 
 def _open(config: PartyConfig, audit: AuditLog | None) -> FileMemory:
-    log_end: Callable[[], tuple[int, str]] = (lambda: NO_LOG) if audit is None else (lambda: audit.end)
+    log_end: Callable[[], tuple[int, str]] = (lambda: NO_LOG) if audit is None else (lambda: audit.last)
     return FileMemory(memory_path(config), config.party, config.rows_name, config.policy.budget, log_end)
 
 
@@ -213,29 +214,36 @@ def _check_age(memory: FileMemory, audit: AuditLog, config: PartyConfig, log: An
         )
 
 
-def _take_over(file: sqlite3.Connection, party: str, entries: Iterable[Entry]) -> None:
+def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
     """Have what an audit log has in the memory: its sessions as ended, its charges."""
+    bare = set()
     for entry in entries:
-        event = entry.event
+        event, party = entry.event, config.party
+        if isinstance(event, Admitted) and event.placement == "central":
+            bare.add(event.session)
         if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
-            # Of an encrypted session the log does not say which party has no rows.
-            masked = event.protection == MASKED
-            name = party, event.session
-            _put_ended(file, name, event.terms, event.parties, masked, event.delta or 0.0, 0.0, entry.time)
+            holders, hides = _group(event, config)
+            about = event.terms, event.analyst or "", bytes.fromhex(event.request or ""), holders, hides
+            _put_ended(file, (party, event.session), *about, event.delta or 0.0, 0.0, entry.time)
         elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
-            put(file, "charges", party, event.session, event.charge, event.cost, entry.time)
+            cost = math.inf if event.session in bare else event.cost
+            put(file, "charges", party, event.session, event.charge, cost, entry.time)
 
 
-def _put_ended(
-    file: sqlite3.Connection,
-    name: tuple[str, str],
-    terms: Value,
-    parties: tuple[str, ...],
-    hides: bool,
-    *rest: Value,
-) -> None:
-    """Write a session that is over. rest: delta, planned cost, and when it began."""
-    put(file, "sessions", *name, terms, "", b"", json.dumps(parties), int(hides), *rest)
+def _group(event: Admitted, config: PartyConfig) -> tuple[str, int]:
+    """The parties with rows of a session, and whether their vectors were hidden: by its terms beside the log.
+    Without those nobody knows which party of an encrypted session has no rows, and it is not compared."""
+    assert config.audit is not None
+    try:
+        terms = read_admitted(config.audit, event.terms)
+    except ConfigError:
+        return json.dumps(event.parties), int(event.protection == MASKED)
+    return json.dumps(terms.holders), int(terms.hides)
+
+
+def _put_ended(file: sqlite3.Connection, name: tuple[str, str], *about: Value) -> None:
+    """Write a session that is over. about: its terms, and the columns after them."""
+    put(file, "sessions", *name, *about)
     put(file, "standings", *name, *as_row(b"", Standing()), EARLIER)
 
 
