@@ -30,7 +30,7 @@ from fedboost.protocol.queries import (
     VoteQuery,
 )
 from fedboost.shell.audit import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, read_log
-from fedboost.shell.policy import AGGREGATOR_SEES, shown
+from fedboost.shell.summary import AGGREGATOR_SEES, shown
 
 WIDTH, INDENT, WHAT = 79, 13, 43
 """Columns of a line, of what stands before a value, and of the kind of an answer."""

@@ -14,8 +14,9 @@ from pathlib import Path
 from fedboost.errors import ConfigError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a new file beside the one at `path`, sync it, and put it in the place of that one."""
+def write_atomically(path: Path, data: bytes, private: bool = False) -> None:
+    """Write a new file beside the one at `path`, sync it, and put it in the place of that one. private: for
+    its owner's eyes alone."""
     if _is_stream(path):
         _write_through(path, data)
         return
@@ -31,7 +32,7 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.fsync(new.fileno())
         umask = os.umask(0)
         os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        os.chmod(name, 0o600 if private else 0o666 & ~umask)
         os.replace(name, file)
     except OSError as error:
         Path(name).unlink(missing_ok=True)

@@ -24,13 +24,14 @@ from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
+from fedboost.shell.approval import nothing_approved, policy_for
 from fedboost.shell.audit import AuditLog
 from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, read_again, tls_fault
 from fedboost.shell.ledger import SiteLedger
-from fedboost.shell.policy import shown, terminal_ask
 from fedboost.shell.store import CannotRecord
+from fedboost.shell.summary import shown, terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -94,6 +95,8 @@ class PartyNode:
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
         the audit log or the ledger cannot be written.
         """
+        if hint := nothing_approved(self._config):
+            self._log.warning(hint)
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
@@ -267,7 +270,7 @@ class PartyNode:
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
                     f"refusal tells something of them, so it refuses all others until it is started again"
                 )
-            self._config.policy.permit(terms, self._config.party, self._ask_somebody)
+            policy_for(self._config, terms).permit(terms, self._config.party, self._ask_somebody)
             if self._audit:
                 self._audit.admitted(session, terms)
 
