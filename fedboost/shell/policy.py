@@ -25,12 +25,12 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedboost.errors import Refused, quoted
+from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import is_at_threshold
 from fedboost.privacy.masked import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
-from fedboost.protocol.terms import Frozen, Name, Terms
+from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.shell.ledger import Budget
 from fedboost.shell.summary import columns_by_role, shown, summary
 
@@ -192,13 +192,23 @@ class Policy(Frozen):
     @field_validator("parties", "analysts", mode="before")
     @classmethod
     def _any_or_names(cls, value: object) -> object:
-        return (value,) if isinstance(value, str) and value != "any" else value
+        if value is None or value == "any":
+            return value
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError('write names, such as ["north", "south"], or "any"')
+        return tuple(names)
 
     @field_validator("columns", mode="before")
     @classmethod
     def _any_or_by_role(cls, value: object) -> object:
-        if value is None or value == "any" or isinstance(value, dict | ColumnRules):
+        if value is None or value == "any" or isinstance(value, ColumnRules):
             return value
+        if isinstance(value, dict):
+            try:
+                return read_model(ColumnRules, value, "")
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix(": ")) from None
         raise ValueError(
             'name columns by role, columns = { label = ["y"], features = ["age", "dose"] }, or write "any"'
         )
