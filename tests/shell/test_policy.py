@@ -51,7 +51,7 @@ def answer(rules, agreement, ask=None):
     def read_shard(_):
         raise Refused(AT_THE_ROWS)
 
-    site = Site("north", read_shard, os.urandom, permit=lambda one: rules.permit(one, "north", ask))
+    site = Site("north", read_shard, os.urandom, permit=lambda offer: rules.permit(offer.terms, "north", ask))
     (said,) = PartySession(site).handle(Admit("s", agreement))
     assert isinstance(said, Leave)
     return said.reason
