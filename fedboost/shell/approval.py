@@ -43,23 +43,24 @@ def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...] | str, 
                 f"party {config.party} cannot approve these terms: its policy has {breach.key} = "
                 f"{breach.value}, and {breach.why}; {breach.instead}, or change the policy"
             )
-    values: dict[str, object] = {
-        "digest": terms.digest,
-        "time": now.isoformat(timespec="seconds"),
-        "parties": terms.parties,
-        "analysts": analysts,
-        "columns": columns_by_role(terms),
-        "relaxed": {breach.key: breach.allow for breach in breaches},
-    }
-    read_model(Approval, values, "approval")
+    relaxed = {breach.key: breach.allow for breach in breaches}
     path = _file(config, terms.digest)
-    text = "".join(f"{key} = {to_toml(value)}\n" for key, value in values.items())
+    lines = [
+        f"digest = {to_toml(terms.digest)}",
+        f"time = {to_toml(now.isoformat(timespec='seconds'))}",
+        f"parties = {to_toml(terms.parties)}",
+        f"analysts = {to_toml(analysts)}",
+        "[columns]",
+        *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms).items()),
+        "[relaxed]",
+        *(f"{key} = {to_toml(value)}" for key, value in relaxed.items()),
+    ]
     try:
         for folder in reversed((path.parent, *path.parent.parents[:2])):
             folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
-    write_atomically(path, text.encode(), private=True)
+    write_atomically(path, "\n".join([*lines, ""]).encode(), private=True)
     return path
 
 

@@ -171,14 +171,17 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
 
 def _levels(terms: Terms, counts: Counts | None, few: int) -> list[tuple[str, str]]:
     """The levels of each categorical feature, with their rows where those are known."""
-    lines = []
+    lines, marked = [], False
     for column, levels in terms.columns.categorical.items():
         if counts is None:
             lines.append(("levels", f"{_name(column)}: {listed(levels)}"))
             continue
         rows = counts[column]
+        marked = marked or any(0 < rows[level] < few for level in levels)
         shown = (f"{_name(level)} {rows[level]}{' (!)' * (0 < rows[level] < few)}" for level in levels)
         lines.append(("levels, rows", f"{_name(column)}: {', '.join(shown)}"))
+    if marked:
+        lines.append(("", f"(!) fewer than {few} rows here: a level tells the labels of those who have it"))
     return lines
 
 
