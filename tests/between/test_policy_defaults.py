@@ -20,16 +20,8 @@ COLUMNS = {"label": "y", "numeric": ["age"]}
 
 def terms(**settings):
     """Terms that a policy with names allows, but for these settings."""
-    return Terms.read(
-        {
-            "columns": COLUMNS,
-            "parties": THREE,
-            "rounds": 3,
-            "min_child_weight": 20,
-            "max_depth": 3,
-            **settings,
-        }
-    )
+    small = {"rounds": 3, "min_child_weight": 20, "max_depth": 3}
+    return Terms.read({"columns": COLUMNS, "parties": THREE, **small, **settings})
 
 
 def named(agreement, **rules):
@@ -55,16 +47,14 @@ def continued():
 
 
 NOISE = {"epsilon": 0.01, "delta": 1e-6}
+CENTRAL = {**NOISE, "placement": "central"}
 RANGED = {**COLUMNS, "ranges": {"age": [0, 100]}}
 BASED = {**COLUMNS, "base_margin": "income"}
 THRESHOLDS = [f"error@{i / 1000:.3f}" for i in range(1, 251)]
 NAMES = {"label": "y", "categorical": {"name": [f"person {i}" for i in range(200)]}}
 CASES = {
     # 1: the aggregator got exact cells of 2,727 single rows, and the ledger said .01
-    "placements": (
-        {"columns": RANGED, "noise": {**NOISE, "placement": "central"}, "min_child_weight": 1},
-        "",
-    ),
+    "placements": ({"columns": RANGED, "noise": CENTRAL, "min_child_weight": 1}, "exact sums"),
     # 2: the largest value of a column to seven digits, and its label, in three sessions
     "base_margin": ({"columns": BASED}, "'income'"),
     "max_metrics": ({"eval_metric": ["logloss"] * 9}, "9 metrics"),

@@ -23,6 +23,7 @@ from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
 from fedboost.protocol.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
+from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
 ROWS = 6000
 RANGES = [(-4, 4), (-4, 4), (0, 1000)]
