@@ -98,7 +98,8 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
         parties += f"; if some are lost, {terms.fewest} may go on"
     hidden = terms.party_metrics and terms.hides
     colluding = (
-        f"{Group.of(terms.parties, terms.colluding).colluding} tolerated"
+        f"{Group.of(terms.parties, terms.colluding).colluding} may work with the aggregator and learn "
+        f"nothing of one site"
         if terms.protection == "masked"
         else "the aggregator needs none"
     )
@@ -109,7 +110,7 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
             "aggregator",
             f"sees {AGGREGATOR_SEES[terms.protection]}" + (", but for its metrics" if hidden else ""),
         ),
-        ("others", "the parties see the model as it grows: every split, every leaf value"),
+        ("other sites", "see the model as it grows: every split, every leaf value"),
         ("colluders", colluding + (", two parties allowed" if terms.allow_two_parties else "")),
     ]
 

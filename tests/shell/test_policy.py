@@ -150,7 +150,7 @@ def test_party_metrics():
     assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
     assert accepted(policy(party_metrics=True), open_ones)
     assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
-    assert "this site's own numbers, but for its metrics others" in " ".join(summary(open_ones).split())
+    assert "this site's own numbers, but for its metrics other sites" in " ".join(summary(open_ones).split())
     assert "but for" not in summary(offered())
 
 
