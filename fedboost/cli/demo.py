@@ -25,7 +25,7 @@ from fedboost.cli.show import (
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.privacy.masked import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import STATE, terms_to_toml
+from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.shell.files import check_writable, party_stems
@@ -92,7 +92,7 @@ def run_demo(
         notice(PLAIN_NOTICE)
     with Loopback(folder, files) as consortium:
         consortium.approve(terms)
-        say(printable(f"each site has approved the terms, as `fedboost approve` does: {folder / STATE}"))
+        say("each site has approved the terms, as a person there does by `fedboost approve`")
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
             for row in training:

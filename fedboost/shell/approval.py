@@ -18,6 +18,7 @@ from fedboost.shell.files import write_atomically
 from fedboost.shell.policy import COMMAND, PINNED, Breach, ColumnRules, Policy
 from fedboost.shell.summary import columns_by_role
 
+OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "max_sessions", "similar_groups", "approval")
 """Keys of the policy that no approval of single terms changes as a rule that they break."""
 
@@ -60,7 +61,7 @@ def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...] | str, 
             folder.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
-    write_atomically(path, "\n".join([*lines, ""]).encode(), private=True)
+    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
     return path
 
 

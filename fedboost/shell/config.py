@@ -123,7 +123,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
-    """A site's file, or that of a key holder, which holds no rows (None for either); its paths are made
+    """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
     absolute."""
     config = read_model(PartyConfig, read_toml(path), str(path))
     if holds_rows and config.data is None:

@@ -259,7 +259,8 @@ class Policy(Frozen):
 
     def _of_names(self, terms: Terms, analyst: str) -> Iterator[Breach]:
         if self.parties != "any":
-            strange = [name for name in terms.parties if name not in (self.parties or ())]
+            known = set(self.parties or ())
+            strange = [name for name in terms.parties if name not in known]
             if strange:
                 yield _not_among("parties", self.parties, strange)
         if analyst and self.analysts != "any" and analyst not in (self.analysts or ()):

@@ -7,7 +7,7 @@ import pytest
 from fedboost.errors import Refused
 from fedboost.gbdt.model import Booster
 from fedboost.protocol import earlier
-from fedboost.protocol.site_memory import Limits
+from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 from fedboost.protocol.terms import Terms, read_model
 from fedboost.shell.policy import COMMAND, PROTECTS, Policy
 from fedboost.shell.simulation import simulate
@@ -187,6 +187,24 @@ def test_whoever_is_asked_sees_the_ninth_feature_the_validation_column_the_metri
     rules = named(agreement, validation=True, metrics_at_thresholds=True, approval="ask")
     rules.permit(agreement, "north", lambda words: bool(asked.append(words)) or True, "marie")
     assert asked == [text]
+
+
+def test_the_same_parties_but_one_are_another_group():
+    """Four parties and then three of them: the difference is the fourth's row count and positives, exactly. An
+    approval is of one digest; a policy that names all four leaves it to what the site remembers."""
+    rules = named(terms(parties=FOUR))
+    memory = TransientMemory(lambda size: bytes(size), "north")
+    for number, parties in enumerate((FOUR, THREE)):
+        agreement = terms(parties=parties)
+        limits = rules.permit(agreement, "north", analyst="marie")
+        offer = Offer(f"session {number}", agreement, 1, "marie", bytes([number]))
+        if parties == FOUR:
+            memory.begin(offer, limits)
+            continue
+        with pytest.raises(Refused, match="differ from those of an earlier session by west"):
+            memory.begin(offer, limits)
+        allowed = named(terms(parties=FOUR), similar_groups=True)
+        memory.begin(offer, allowed.permit(agreement, "north", analyst="marie"))
 
 
 def test_every_key_of_the_policy_has_a_reason():
