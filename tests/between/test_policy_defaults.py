@@ -190,8 +190,8 @@ def test_whoever_is_asked_sees_the_ninth_feature_the_validation_column_the_metri
 
 
 def test_the_same_parties_but_one_are_another_group():
-    """Four parties and then three of them: the difference is the fourth's row count and positives, exactly. An
-    approval is of one digest; a policy that names all four leaves it to what the site remembers."""
+    """Four parties and then three of them: the difference is the fourth's row count and positives, exactly.
+    An approval is of one digest; a policy that names all four leaves it to what the site remembers."""
     rules = named(terms(parties=FOUR))
     memory = TransientMemory(lambda size: bytes(size), "north")
     for number, parties in enumerate((FOUR, THREE)):
