@@ -29,7 +29,7 @@ from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.shell.files import check_writable, party_stems
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.loopback import Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
@@ -90,8 +90,9 @@ def run_demo(
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
     if terms.protection == "plain":
         notice(PLAIN_NOTICE)
-    policy = {} if terms.protection == "masked" else ANYTHING
-    with Loopback(folder, files, policy=policy) as consortium:
+    with Loopback(folder, files) as consortium:
+        consortium.approve(terms)
+        say("each site has approved the terms, as a person there does by `fedboost approve`")
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
             for row in training:

@@ -25,7 +25,7 @@ from fedboost.protocol.site_memory import SMALLEST_DIFFERENCE, smallest_differen
 from fedboost.protocol.terms import Terms
 from fedboost.shell.audit import Admitted, Released
 from fedboost.shell.audit_sessions import Session
-from fedboost.shell.policy import shown
+from fedboost.shell.summary import shown
 
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in (HistogramQuery, VoteQuery, ResidualQuery, SumsQuery))

@@ -122,12 +122,13 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def read_party(path: Path, holds_rows: bool = True) -> PartyConfig:
-    """A site's file, or that of a key holder, which holds no rows; its paths are made absolute."""
+def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
+    """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
+    absolute."""
     config = read_model(PartyConfig, read_toml(path), str(path))
     if holds_rows and config.data is None:
         raise ConfigError(f"{path}: key 'data' is missing")
-    if not holds_rows and config.data is not None:
+    if holds_rows is False and config.data is not None:
         raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
     paths = {
         "data": config.data,

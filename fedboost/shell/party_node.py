@@ -25,13 +25,14 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
+from fedboost.shell.approval import nothing_approved, policy_for
 from fedboost.shell.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, read_again, tls_fault
 from fedboost.shell.ledger import SiteLedger
-from fedboost.shell.policy import shown, terminal_ask
 from fedboost.shell.store import CannotRecord
+from fedboost.shell.summary import shown, terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -96,6 +97,8 @@ class PartyNode:
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
         the audit log or the ledger cannot be written.
         """
+        if hint := nothing_approved(self._config):
+            self._log.warning(hint)
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
@@ -271,8 +274,8 @@ class PartyNode:
                 )
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-            self._config.policy.permit(offer.terms, self._config.party, self._ask_somebody)
-            return Limits()
+            policy = policy_for(self._config, offer.terms)
+            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
         def taken(offer: Offer) -> None:
             if self._audit:

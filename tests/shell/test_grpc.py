@@ -36,6 +36,7 @@ from fedboost.shell.config import AggregatorConfig, PartyConfig
 from fedboost.shell.data import to_shard
 from fedboost.shell.loopback import ANYTHING, Loopback
 from fedboost.shell.party_node import PartyNode
+from fedboost.shell.policy import COMMAND
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
 from fedboost.wire.codec import Waiting
@@ -908,7 +909,7 @@ def test_a_port_that_is_taken_is_a_clear_error():
 @pytest.mark.slow
 def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
     tables = shared_out(3)
-    with Loopback(tmp_path, written(tmp_path, tables)) as one:
+    with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
         model = one.analyst.train(terms(THREE, protection="masked")).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert model.protection == "masked"
@@ -942,8 +943,11 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
     names = ["aggregator", "a/b", "A/B", "..", 'Ünï "😀"']
     tables = dict(zip(names, shared_out(5).values(), strict=True))
     files = written(tmp_path, dict(zip("12345", tables.values(), strict=True)))
+    agreement = terms(names, protection="masked")
     with Loopback(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
-        model = one.analyst.train(terms(names, protection="masked")).model
+        assert all(COMMAND in one.log(name) for name in names)
+        assert len(set(one.approve(agreement))) == 5
+        model = one.analyst.train(agreement).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert all("session offered" in one.log(name) for name in names)
 
