@@ -17,9 +17,9 @@ from datetime import datetime
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
-from fedboost.privacy.encrypted import Public, scheme_of
+from fedboost.privacy.encrypted import Public, agreement_key, scheme_key, scheme_of
 from fedboost.privacy.identity import Signer
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest
 from fedboost.protocol.terms import Terms
@@ -101,13 +101,15 @@ def check_greeting(trust: Trust, terms: Terms, party: str, greeting: bytes) -> N
     name, public = _check(trust, terms, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
+    if terms.encrypts and len(agreement_key(public)) != KEY_BYTES:
+        raise PeerError("it greets without an X25519 key for its masks")
     if party == terms.keyholder:
         read_public(terms, public)
 
 
 def read_public(terms: Terms, public: bytes) -> Public:
-    """The key holder's key. PeerError for one that cannot be, or is too short."""
-    return scheme_of(terms.protection).read_public(public, terms.key_bits)
+    """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
+    return scheme_of(terms.protection).read_public(scheme_key(public), terms.key_bits)
 
 
 def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:

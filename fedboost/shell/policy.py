@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import Refused, quoted
-from fedboost.privacy.masked import SMALLEST_GROUP, Group
+from fedboost.privacy.pairwise import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA
 from fedboost.protocol.terms import Frozen, Name, Terms
 from fedboost.shell.ledger import Budget

@@ -13,7 +13,8 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
-from fedboost.privacy.masked import Group, MaskedOpener
+from fedboost.privacy.masked import MaskedOpener
+from fedboost.privacy.pairwise import Group
 from fedboost.programs import boosting
 from fedboost.protocol import journal, meeting
 from fedboost.protocol.aggregator_session import MOST_LOSSES, AggregatorSession, Gone, Here
