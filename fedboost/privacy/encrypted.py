@@ -12,11 +12,11 @@ A turn, with ctx = everything that both ends must agree on:
     blind    the aggregator adds the ciphertexts up, adds a number drawn from all plaintexts to each, which
              randomises it anew, and sends them with ctx to the key holder
     assist   the key holder decrypts what is as good as noise, once a turn, and counts
-    open     the aggregator takes its numbers away again, and of each cell what the masks carried above its bits
+    open     the aggregator takes its numbers away again, and what the masks carried above a cell's bits
 
-Promises: the key holder learns nothing of a sum but how many cells it has; an aggregator that lies, or has the
-key, learns no more than the sum over all parties, as long as two of them with rows do not collude with it; a
-tag is sealed once; the same request gets the same answer, another one of the same turn gets none.
+Promises: the key holder learns nothing of a sum but how many cells it has; an aggregator that lies, or has
+the key, learns no more than the sum over all parties, as long as two of them with rows do not collude with
+it; a tag is sealed once; the same request gets the same answer, another one of the same turn gets none.
 Refuses: rosters other than all parties; ciphertexts of another key, out of range or of another number than
 the cells have; keys that are too short or cannot be keys; more openings than the terms have sums (PeerError).
 

@@ -695,12 +695,10 @@ class Terms(Frozen):
             )
         colluding = Group.of(self.parties, self.colluding).colluding
         if colluding > parties - 2:
-            among = (
-                "with rows, the key holder counted among those that collude" if self.encrypts else "in all"
-            )
+            rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
             raise ValueError(
-                f"colluding {colluding} of {parties} parties {among}: two must not collude for one to hide "
-                f"behind the other, so colluding is {parties - 2} at most"
+                f"protection {self.protection} with {parties} parties{rows} of which {colluding} collude{counted} "
+                f"hides nobody: it takes two that do not, so colluding is at most {parties - 2}"
             )
 
     @property
