@@ -32,7 +32,7 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 def unprotected(terms: Terms) -> Terms:
     """The same model from rows that are all here: there is nobody to hide them from, and nobody to lose."""
-    nobody = {"parties": [], "keyholder": None, "keyholder_rows": True}
+    nobody: dict[str, object] = {"parties": [], "keyholder": None, "keyholder_rows": True}
     return terms.changed(protection="plain", on_loss="wait", quorum=None, **nobody)
 
 

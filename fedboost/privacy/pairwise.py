@@ -94,8 +94,6 @@ class Handshake:
         private, self._private = self._private, None
         if private is None:
             raise PeerError("the keys of this session were derived already")
-        if len(set(publics.values())) != len(publics):
-            raise PeerError("two parties were introduced with the same public key")
         keys = {}
         for peer, public in publics.items():
             if peer == me:
@@ -105,7 +103,7 @@ class Handshake:
             except ValueError:
                 raise PeerError(f"the key of party {peer} is no X25519 key") from None
             names = (name.encode() for name in sorted((me, peer)))
-            info = fields.pack(b"fedboost/1/pair", *names)
+            info = fields.pack(b"fedboost/2/pair", *names)
             keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
         return keys
 
@@ -117,7 +115,7 @@ def context(session: bytes, group: Group, tag: Tag) -> bytes:
     numbers = (tag.turn, tag.attempt, tag.tree, *shape)
     return hashlib.sha256(
         fields.pack(
-            b"fedboost/1/context",
+            b"fedboost/2/context",
             session,
             group.digest(),
             roster,

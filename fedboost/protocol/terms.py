@@ -697,8 +697,8 @@ class Terms(Frozen):
         if colluding > parties - 2:
             rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
             raise ValueError(
-                f"protection {self.protection} with {parties} parties{rows} of which {colluding} collude{counted} "
-                f"hides nobody: it takes two that do not, so colluding is at most {parties - 2}"
+                f"protection {self.protection} with {parties} parties{rows} of which {colluding} collude"
+                f"{counted} hides nobody: it takes two that do not, so colluding is at most {parties - 2}"
             )
 
     @property

@@ -9,7 +9,6 @@ that `read_bundle` returns can dial, be dialled, and sign, today; nothing here p
 Refuses: to overwrite any file, and every bundle whose files do not fit each other (ConfigError: one line).
 """
 
-import hashlib
 import os
 import socket
 import ssl

@@ -152,7 +152,7 @@ def test_every_setting_changes_the_digest():
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
     assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
-    encrypted = terms(protection="paillier", keyholder="north", parties=["north", "south", "east", "west"])
+    encrypted = terms(protection="paillier", keyholder="north", parties=["north", "south", "east", "far"])
     for name, value in NEEDS_KEYS.items():
         assert encrypted.changed(**{name: value}).digest != encrypted.digest
     plain = terms(protection="plain")
