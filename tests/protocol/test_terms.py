@@ -680,7 +680,7 @@ FOUR = ["north", "south", "east", "keys"]
     [
         (
             {"parties": ["north", "south", "keys"], "keyholder_rows": False},
-            "needs 3 parties with rows, the terms name 2 beside the key holder keys (a party can subtract",
+            "needs 3 parties with rows, the terms name 2 beside the key holder keys (a party can",
         ),
         ({"parties": ["north", "keys"]}, "needs 3 parties with rows, the terms name 2 (a party can"),
         (
