@@ -124,6 +124,7 @@ def run(
     base_margin=None,
     group=None,
     memory_draw=os.urandom,
+    sites=None,
     callbacks=(),
     record=lambda record: None,
     past=(),
@@ -131,15 +132,16 @@ def run(
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
-    `spoil(party, message)` may return another message instead of one a party sent.
+    `spoil(party, message)` may return another message instead of one a party sent. `sites`: those of an
+    earlier run, which remember it; an empty dict is filled.
     """
     terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
-    sites, kept = (
-        sites_of(terms, shards, memory_draw),
-        {"record": record, "past": past, "callbacks": callbacks},
-    )
+    sites = {} if sites is None else sites
+    if not sites:
+        sites |= sites_of(terms, shards, memory_draw)
+    kept = {"record": record, "past": past, "callbacks": callbacks}
     session = session_of(terms, sites, program, delivery, spoil, **kept)
     session.sites = sites
     return session
