@@ -1,9 +1,9 @@
-"""How many cells a second do the protections `paillier` and `bfv` encrypt, add and open, beside plain phe?
+"""How many cells a second do `paillier` and `bfv` mask, encrypt, add and open, beside plain phe?
 
 Cells of 46 bits of three parties, 48-bit slots, on one core. Seconds are CPU time of the process. `encrypt`
 is what a party does from integers to the bytes it sends, without anything made in advance; `encrypt, full
-pool` the same with all random powers ready, as between two turns. `mask` is what a party does before, with the
-masks of two others: a vector that is opened alone is noise. `add` is the sum of three ciphertexts,
+pool` the same with all random powers ready, as between two turns. `mask` is what a party does before, with
+the masks of two others: a vector that is opened alone is noise. `add` is the sum of three ciphertexts,
 `check` what is done before with each that arrives, from bytes to numbers known to be ciphertexts. `blind` is
 what the aggregator does with a sum before the key holder sees it, `decrypt` what the key holder does, after a
 `check`, to have the bytes of its answer. phe has one cell in a ciphertext.

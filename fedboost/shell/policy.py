@@ -36,8 +36,8 @@ OnLoss = Literal["wait", "shrink", "stop"]
 
 AGGREGATOR_SEES = {
     "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
-    "bfv": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
+    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
     "plain": "this site's own numbers, before they are added to the others'",
 }
 """What each protection lets the aggregator see, for people."""
@@ -265,7 +265,8 @@ def summary(terms: Terms) -> str:
         + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
         "colluders": (
             f"{Group.of(terms.parties, terms.colluding).colluding} tolerated"
-            if terms.protection == "masked"
+            + (", the key holder counted first" if terms.encrypts else "")
+            if terms.hides
             else "the aggregator needs none"
         )
         + (", two parties allowed" if terms.allow_two_parties else ""),

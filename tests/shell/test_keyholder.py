@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import fedboost as fb
 from fedboost.cli.main import app
 from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.policy import summary
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -35,6 +36,22 @@ def test_simulated_with_a_key_holder_of_its_own(protection):
     assert model.booster.to_xgboost() == plain.booster.to_xgboost()
     assert model.terms.parties == ("north", "south", "east", "keys")
     assert set(model.attestations) == {"north", "south", "east", "keys"}
+
+
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+def test_what_a_person_reads_of_terms_with_a_key_holder(protection):
+    terms = terms_of(
+        protection=protection,
+        keyholder="keys",
+        keyholder_rows=False,
+        parties=[*tables(), "keys"],
+        colluding=1,
+    )
+    read = summary(terms)
+    assert (
+        "sees sums over the parties, never this site's own numbers, even with the key holder's help\n" in read
+    )
+    assert "1 tolerated, the key holder counted first\n" in read
 
 
 @pytest.mark.slow
