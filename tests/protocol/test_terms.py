@@ -689,8 +689,8 @@ FOUR = ["north", "south", "east", "keys"]
         ),
         (
             {"parties": FOUR, "keyholder_rows": False, "colluding": 2},
-            "with 3 parties with rows of which 2 collude, the key holder counted first, hides nobody: it takes"
-            " two that do not, so colluding is at most 1",
+            "with 3 parties with rows of which 2 collude, the key holder counted first, hides nobody: it"
+            " takes two that do not, so colluding is at most 1",
         ),
         (
             {"parties": FOUR, "colluding": 3},

@@ -43,13 +43,8 @@ from fedboost.privacy.identity import (
     to_pem,
     verify,
 )
-<<<<<<< HEAD
 from fedboost.privacy.pairwise import Handshake
-from fedboost.protocol.meeting import Credentials, greet, meet
-=======
-from fedboost.privacy.masked import Handshake
 from fedboost.protocol.meeting import Attempt, Credentials, greet, meet
->>>>>>> between
 from fedboost.protocol.terms import Terms
 from fedboost.shell import keys
 from fedboost.shell.files import folder_name
