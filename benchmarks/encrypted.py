@@ -105,6 +105,8 @@ def ours(name: str, bits: int, repeats: int) -> Rates:
             values = words.view(np.int64)
             return [part.residues(cells) for part, cells in masked_parts(values, tag, pairs.streams(tag))]
 
+        masked()  # what is compiled is, the first time
+
         def turn() -> Any:
             timed(found, "mask", cells, masked)
             sealed = timed(found, "encrypt", cells, lambda: cipher.encrypt(words))
