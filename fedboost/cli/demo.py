@@ -23,7 +23,7 @@ from fedboost.cli.show import (
     signatures,
 )
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.privacy.masked import SMALLEST_GROUP
+from fedboost.privacy.pairwise import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table
@@ -126,7 +126,13 @@ def run_demo(
 
 def _encrypted(parties: list[str]) -> dict[str, object]:
     """Settings for sums that are encrypted: a key holder beside the sites, and few bins, since each costs."""
-    return {"parties": [*parties, KEYHOLDER], "keyholder": KEYHOLDER, "max_bin": 32, "key_bits": 2048}
+    return {
+        "parties": [*parties, KEYHOLDER],
+        "keyholder": KEYHOLDER,
+        "keyholder_rows": False,
+        "max_bin": 32,
+        "key_bits": 2048,
+    }
 
 
 def hospitals() -> Sites:

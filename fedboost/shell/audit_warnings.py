@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.queries import (
     BY_PARTY,
     EndRoundQuery,

@@ -27,7 +27,7 @@ from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import is_at_threshold
-from fedboost.privacy.masked import SMALLEST_GROUP, Group
+from fedboost.privacy.pairwise import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model

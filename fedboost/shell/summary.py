@@ -14,13 +14,13 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
 from fedboost.errors import Refused, quoted
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.terms import Terms
 
 AGGREGATOR_SEES = {
     "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
-    "bfv": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
+    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
     "plain": "this site's own numbers, before they are added to the others'",
 }
 """What each protection lets the aggregator see, for people."""
@@ -99,8 +99,8 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
     hidden = terms.party_metrics and terms.hides
     colluding = (
         f"{Group.of(terms.parties, terms.colluding).colluding} may work with the aggregator and learn "
-        f"nothing of one site"
-        if terms.protection == "masked"
+        f"nothing of one site" + (", the key holder counted first" if terms.encrypts else "")
+        if terms.hides
         else "the aggregator needs none"
     )
     return [
