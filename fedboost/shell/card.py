@@ -27,7 +27,7 @@ NOT_COVERED = (
     "that a site takes part, and when; how long it takes to answer",
     "a person who has several rows: with k rows it is about k times this epsilon",
     "a site as a whole: what the sums tell of all its rows together is not hidden",
-    "other trainings on the same rows, trials of settings among them: each adds, as the ledger of each site "
+    "other trainings on the same rows, trials of settings among them: each adds, as the memory of each site "
     "keeps count",
     "what was chosen by a look at the rows, or at results on them, outside of this session",
 )

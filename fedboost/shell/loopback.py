@@ -2,7 +2,7 @@
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
 here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
-the consortium are made for it, and are gone with it.
+the consortium are made for it, and are gone with it, and so are the memories of its parties.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
 """
 
@@ -35,6 +35,7 @@ from fedboost.shell.approval import approve
 from fedboost.shell.config import read_party, to_toml
 from fedboost.shell.files import party_stems
 from fedboost.shell.keys import write_bundle
+from fedboost.shell.memory_start import init_memory
 from fedboost.shell.telemetry import AT_HAND
 
 START_SECONDS = 60.0
@@ -82,7 +83,7 @@ class Loopback:
     holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files,
     without which they refuse all terms but those that are approved (`approve`).
     `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
-    bundles.
+    bundles, `state` that of the parties' memories and audit logs.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class Loopback:
 
     def _make_keys(self) -> None:
         self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        self.state = self.keys / "parties"
         write_consortium(self.keys, self._stems, days=1)
 
     def start_aggregator(self) -> None:
@@ -168,6 +170,7 @@ class Loopback:
             "aggregator": self.address,
             **({} if table is None else {"data": str(table.resolve())}),
             "keys": str(self.keys / stem),
+            "state": str(self.state),
             **({"policy": self._policy} if self._policy else {}),
         }
         self.parties[name] = self._spawn(stem, values)
@@ -185,6 +188,8 @@ class Loopback:
         role = AGGREGATOR if stem == AGGREGATOR else "party" if "data" in config else "keyholder"
         file = self._folder / f"{stem}.toml"
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
+        if role != AGGREGATOR and stem not in self._spawned:
+            init_memory(read_party(file, holds_rows=None))
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
         process = subprocess.Popen(

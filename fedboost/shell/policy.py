@@ -31,7 +31,7 @@ from fedboost.privacy.pairwise import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
-from fedboost.shell.ledger import Budget
+from fedboost.shell.budget import Budget
 from fedboost.shell.summary import columns_by_role, shown, summary
 
 Protection = Literal["masked", "plain", "paillier", "bfv"]

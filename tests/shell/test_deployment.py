@@ -44,7 +44,7 @@ class Compose:
             ("/data", f"{self.folder}/data"),
             ("/keys", f"{self.folder}/keys"),
             ('"/state"', f'"{self.folder}/state"'),
-            ("/audit/", f"{self.folder}/audit/"),
+            ('"/memory"', f'"{self.folder}/memory"'),
             ("/out/", f"{self.folder}/out/"),
         ):
             text = text.replace(outer, inner)
@@ -74,7 +74,6 @@ class Compose:
 def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     compose = Compose(tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "audit").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east"):
@@ -87,7 +86,10 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     model = fb.Model.load(tmp_path / "out" / "model.json")
     assert tuple(model.attestations) == model.parties == ("north", "south", "east")
     assert model.protection == "masked"
-    assert {log.name for log in (tmp_path / "audit").glob("*.jsonl")} == {f"{p}.jsonl" for p in model.parties}
+    kept = [(tmp_path / "memory" / name).iterdir() for name in model.parties]
+    assert [{file.name for file in files} for files in kept] == [
+        {"memory.sqlite", f"{name}.audit.jsonl", f"{name}.lock"} for name in model.parties
+    ]
 
 
 @pytest.mark.slow
@@ -95,7 +97,6 @@ def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "audit").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east", "keyholder"):

@@ -356,7 +356,7 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         async with consortium(folder, tables) as one:
             await until(lambda: len(one.log.named("party here")) == 2)
             with pytest.raises(Refused, match="a party named 'north' is connected already"):
-                await one.start_party("twin", tables["north"], as_name="north")
+                await one.start_party("twin", tables["north"], as_name="north", state="twin")
             return await one.train(terms(TWO))
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
@@ -732,9 +732,10 @@ def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folde
             await server.stop()
 
     async def scenario():
-        node = PartyNode(
-            PartyConfig(party="north", aggregator=address, data=file, policy=ANYTHING), log, None
+        config = PartyConfig(
+            party="north", aggregator=address, data=file, state=folder / "state", policy=ANYTHING
         )
+        node = PartyNode(config, log, None)
         task = asyncio.create_task(node.run(PATIENCE, once=False))
         await until(lambda: log.named("waiting for the aggregator"))
         models = [await aggregate(), await aggregate()]
@@ -762,9 +763,9 @@ def test_a_party_that_is_to_attend_once_ends_after_one_session(folder):
 def test_a_party_gives_up_on_an_aggregator_that_never_comes(folder):
     folder.mkdir()
     (file,) = written(folder, {"north": rows()}).values()
-    node = PartyNode(
-        PartyConfig(party="north", aggregator=f"127.0.0.1:{free_port()}", data=file), Log(), None
-    )
+    address = f"127.0.0.1:{free_port()}"
+    config = PartyConfig(party="north", aggregator=address, data=file, state=folder / "state")
+    node = PartyNode(config, Log(), None)
     with pytest.raises(ConfigError, match=r"no aggregator answers at .* \(waited 0\.3 s\)"):
         in_time(node.run(0.3, once=False))
 

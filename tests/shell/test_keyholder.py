@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import fedboost as fb
 from fedboost.cli.main import app
 from fedboost.shell.loopback import ANYTHING, Loopback
-from fedboost.shell.policy import summary
+from fedboost.shell.summary import summary
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}

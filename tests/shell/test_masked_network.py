@@ -199,7 +199,7 @@ def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path):
     async def scenario():
         async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
             with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
-                await one.start_party("odd", tables["north"], as_name="north")
+                await one.start_party("odd", tables["north"], as_name="north", state="odd")
 
     in_time(scenario())
 
