@@ -20,7 +20,8 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Begun:
-    """A session of this name began under these terms, for this analyst."""
+    """A session of this name began under these terms, for this analyst: NAME#FINGERPRINT of the key in the
+    certificate, '' without keys."""
 
     session: str
     terms: Terms
