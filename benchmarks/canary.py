@@ -26,9 +26,10 @@ import fedboost as fb
 from fedboost.privacy import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.programs import private
-from fedboost.protocol.ledger import MemoryLedger, Spending, release_of
+from fedboost.protocol.ledger import Spending, release_of
 from fedboost.protocol.noise import Release
 from fedboost.protocol.party import Party, Shard
+from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
 Float64 = npt.NDArray[np.float64]
 ROWS = 12
@@ -88,7 +89,9 @@ def of_rows(values: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) ->
 def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], bytes]) -> float:
     """A session; the attacker's statistic: the larger, the likelier was the row in it."""
     without, with_row = (Party(lambda shard=shard: shard, terms) for shard in shards())
-    secret = [Spending(session, terms, MemoryLedger(draw)) for _ in range(shares_of(terms))]
+    offer = Offer(session, terms)
+    memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
+    secret = [Spending(terms, memory) for memory in memories]
     program = private.train(terms, [])
     tag = Tag(0, 0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)

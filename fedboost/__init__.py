@@ -12,7 +12,9 @@ Promises: importing this module imports nothing heavy; names arrive when they ar
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from fedboost.version import VERSION
+
+__version__ = VERSION
 
 _HOMES = {
     "FederatedClassifier": "fedboost.estimators",

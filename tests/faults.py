@@ -24,10 +24,11 @@ from fedboost.privacy.protection import Tag
 from fedboost.programs import boosting, private
 from fedboost.protocol import earlier, journal, queries
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
-from fedboost.protocol.ledger import MemoryLedger, Spending
-from fedboost.protocol.messages import Leave
+from fedboost.protocol.ledger import Spending
+from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import Party
 from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 from fedboost.wire import codec
 
 ROWS, FEATURES = 60, 2
@@ -100,7 +101,7 @@ def fault_free_with_noise(terms):
     """The same with noise, which all of the terms decide on."""
     X, y = rows(terms.objective)
     parts = zip(terms.parties, randomly(ROWS, len(terms.parties)), strict=True)
-    sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, MemoryLedger(bytes))
+    sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, bytes)
     return session_of(terms, sites, private.train).booster.to_xgboost()
 
 
@@ -135,8 +136,8 @@ class World:
         votes, noisy = int(seed % 4 == 3 and not self.noisy), seed % 2 if self.noisy else None
         kind = votes, objective, CONTINUED <= seed < NOISY, noisy
         self.terms, sites = consortium(parties, protection, on_loss, *kind)
-        self.ledgers = {name: MemoryLedger(bytes) for name in sites}
-        self.sites = {name: replace(site, ledger=self.ledgers[name]) for name, site in sites.items()}
+        self.memories = {name: TransientMemory(bytes, name) for name in sites}
+        self.sites = {name: replace(site, memory=self.memories[name]) for name, site in sites.items()}
         self.encoded = self.draw.random() < 0.2
         self.disorder = self.draw.random() < 0.1
         self.eager = self.draw.choice([1.0, 10.0])
@@ -144,12 +145,15 @@ class World:
         self.seed = seed
         self.now = 0.0
         self.written = []
+        self.begun = 0
         self.faults = collections.Counter()
         self.references = {
             name: Party(partial(site.read_shard, self.terms), self.terms) for name, site in self.sites.items()
         }
         self.rosters = {}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
+        self.heard = dict.fromkeys(sites, "")
+        """The session that each party was offered last."""
         self.up = {name: collections.deque() for name in self.sites}
         self.down = {name: collections.deque() for name in self.sites}
         self.connected = set(self.sites)
@@ -157,10 +161,19 @@ class World:
 
     # ---- the aggregator -----------------------------------------------------------------------------
 
+    @property
+    def name(self):
+        return f"s{self.begun}"
+
     def aggregator(self):
         past = [journal.decode(data) for data in self.written]
+        if not any(
+            isinstance(record, journal.Opened) for record in past
+        ):  # it begins anew, as the server has it
+            self.written, past = [], []
+            self.begun += 1
         program = private.train if self.noisy else boosting.train
-        session = AggregatorSession("s", self.terms, program, self.record, past)
+        session = AggregatorSession(self.name, self.terms, program, self.record, past)
         self.check(session)
         session.tick(self.now)
         self.session = session
@@ -190,10 +203,11 @@ class World:
         values = party.answer(query)
         if not self.noisy:
             return values
-        ledger, charged = MemoryLedger(bytes), self.ledgers[name].charged
+        memory, charged = TransientMemory(bytes), self.memories[name].charged
         tag = Tag(0, 0, -1, self.terms.parties, b"", queries.runs(query))
-        values = Spending("s", self.terms, ledger).release(query, so_far, tag, values)[0]
-        assert ledger.charged.items() <= charged.items(), "a release that was not charged"
+        session = memory.begin(Offer(self.name, self.terms), Limits())
+        values = Spending(self.terms, session).release(query, so_far, tag, values)[0]
+        assert memory.charged.items() <= charged.items(), "a release that was not charged"
         return values
 
     def record(self, record):
@@ -213,6 +227,8 @@ class World:
         message = line.popleft()
         if line is self.down[name]:
             message = codec.decode_to_party(message) if self.encoded else message
+            if isinstance(message, Admit) and message.session != self.heard[name]:  # as the node has it
+                self.heard[name], self.ends[name] = message.session, PartySession(self.sites[name])
             if self.ends[name].ended is not None:
                 return
             replies = list(self.ends[name].handle(message))
@@ -251,7 +267,7 @@ class World:
     def leave(self, name):
         self.up[name].clear()
         self.ends[name].ended = "it has had enough"
-        self.send(self.session.handle(name, Leave("it has had enough", "s")))
+        self.send(self.session.handle(name, Leave("it has had enough", self.name)))
 
     def step(self):
         """One step of what the seed says."""
@@ -322,7 +338,7 @@ def play(seed):
     rosters = tuple(dict.fromkeys(world.rosters.values()))
     error = None if session.error is None else str(session.error)
     model = None if session.booster is None else session.booster.to_xgboost()
-    spent = [math.fsum(ledger.charged.values()) for ledger in world.ledgers.values()]
+    spent = [math.fsum(memory.charged.values()) for memory in world.memories.values()]
     most = world.terms.plan.cost if world.noisy else 0.0
     assert max(spent) <= most * (1 + 1e-12), f"seed {seed}: charged more than was planned"
     whole = all(set(roster) == set(world.terms.parties) for roster in rosters)

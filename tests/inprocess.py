@@ -15,10 +15,10 @@ from fedboost.privacy import identity
 from fedboost.privacy.cells import Run, parts_of, signed
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
-from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.site_memory import TransientMemory
 from fedboost.protocol.terms import Terms
 
 
@@ -93,8 +93,8 @@ def randomly(rows, parties, seed=0):
     return [np.flatnonzero(owner == party) for party in range(parties)]
 
 
-def sites_of(terms, shards, ledger=None):
-    """A place for each party; with keys if the protection needs them, a ledger of its own unless given."""
+def sites_of(terms, shards, draw=os.urandom):
+    """A place for each party, with a memory of its own; with keys if the protection needs them."""
     credentials = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
@@ -106,7 +106,7 @@ def sites_of(terms, shards, ledger=None):
             lambda _, own=own: own,
             os.urandom,
             credentials.get(name),
-            ledger=ledger or MemoryLedger(os.urandom),
+            memory=TransientMemory(draw, name),
         )
         for name, own in shards.items()
     }
@@ -123,7 +123,8 @@ def run(
     validation=None,
     base_margin=None,
     group=None,
-    ledger=None,
+    memory_draw=os.urandom,
+    sites=None,
     callbacks=(),
     record=lambda record: None,
     past=(),
@@ -131,13 +132,19 @@ def run(
 ):
     """Train over a partition of the rows; the aggregator's session when nothing is left to say.
 
-    `spoil(party, message)` may return another message instead of one a party sent.
+    `spoil(party, message)` may return another message instead of one a party sent. `sites`: those of an
+    earlier run, which remember it; an empty dict is filled.
     """
     terms = terms_of(X, len(parts), weight, validation, base_margin, group, **settings)
     places = zip(terms.parties, parts, strict=True)
     shards = {name: shard_of(X, y, weight, rows, validation, base_margin, group) for name, rows in places}
-    sites, kept = sites_of(terms, shards, ledger), {"record": record, "past": past, "callbacks": callbacks}
-    return session_of(terms, sites, program, delivery, spoil, **kept)
+    sites = {} if sites is None else sites
+    if not sites:
+        sites |= sites_of(terms, shards, memory_draw)
+    kept = {"record": record, "past": past, "callbacks": callbacks}
+    session = session_of(terms, sites, program, delivery, spoil, **kept)
+    session.sites = sites
+    return session
 
 
 def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):

@@ -113,8 +113,9 @@ class Handshake:
                 secret = private.exchange(X25519PublicKey.from_public_bytes(public))
             except ValueError:
                 raise PeerError(f"the key of party {peer} is no X25519 key") from None
-            derive = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=b"fedboost/1/pair")
-            keys[peer] = derive.derive(secret)
+            names = (party.encode() for party in sorted((me, peer)))
+            info = fields.pack(b"fedboost/2/pair", *names)
+            keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
         return keys
 
 
@@ -125,7 +126,7 @@ def context(session: bytes, group: Group, tag: Tag) -> bytes:
     numbers = (tag.turn, tag.attempt, tag.tree, *shape)
     return hashlib.sha256(
         fields.pack(
-            b"fedboost/1/context",
+            b"fedboost/2/context",
             session,
             group.digest(),
             roster,

@@ -49,7 +49,7 @@ from fedboost.protocol import meeting, queries
 from fedboost.protocol.course import Callback, Course, Program, Round
 from fedboost.protocol.journal import Record
 from fedboost.protocol.ledger import with_central_noise
-from fedboost.protocol.meeting import Trust, session_digest
+from fedboost.protocol.meeting import Attempt, Trust, session_digest
 from fedboost.protocol.messages import (
     Admit,
     Ask,
@@ -63,6 +63,7 @@ from fedboost.protocol.messages import (
     Meet,
     Open,
     Report,
+    Request,
     ToParty,
 )
 from fedboost.protocol.party_session import first_transcript, next_transcript, tag_of
@@ -100,7 +101,7 @@ class AggregatorSession:
     """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
     what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
     signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here;
-    `callbacks` may end the training."""
+    `callbacks` may end the training; `request`: who asked for the session, where that is signed."""
 
     def __init__(
         self,
@@ -112,9 +113,11 @@ class AggregatorSession:
         trust: Trust | None = None,
         draw: Draw | None = None,
         callbacks: Iterable[Callback] = (),
+        request: Request | None = None,
     ) -> None:
         self.name = name
         self.terms = terms
+        self.request = request
         self.state: State = "gathering"
         self.attestations: dict[str, Attest] = {}
         self.error: SessionFailed | None = None
@@ -288,7 +291,13 @@ class AggregatorSession:
         return [(party, self._admit()) for party in self.roster if party in self._here - self._barred]
 
     def _admit(self) -> Admit:
-        return Admit(self.name, self.terms, self.attempt)
+        return Admit(self.name, self.terms, self.attempt, self.request)
+
+    @property
+    def _current(self) -> Attempt:
+        """The attempt that is under way, as signatures are bound to it."""
+        nonce = b"" if self.request is None else self.request.nonce
+        return Attempt(self.name, self.attempt, self.terms, nonce)
 
     def _arrive(self, party: str) -> Outbox:
         waited_for = self.state == "gathering" and not self._is_out(party) and party not in self._here
@@ -304,14 +313,14 @@ class AggregatorSession:
         if len(greeting) > LONGEST_GREETING and party != self.terms.keyholder:
             raise PeerError(f"a greeting of {len(greeting)} bytes; {LONGEST_GREETING} are allowed")
         if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
-            meeting.check_greeting(self._trust, self.terms, party, greeting)
+            meeting.check_greeting(self._trust, self._current, party, greeting)
         self._greetings[party] = greeting
         self._away.pop(party, None)
         return [] if self.awaited else self._meet()
 
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
-        self._met_as, self._met = session_digest(self.terms, greetings), set(self.roster)
+        self._met_as, self._met = session_digest(self._current, greetings), set(self.roster)
         if self.terms.encrypts:
             self._public = meeting.public_of(self.terms, greetings)
         self._transcript = first_transcript(self._met_as, self.course.so_far)
@@ -501,7 +510,7 @@ class AggregatorSession:
         if len(attest.certificate) + len(attest.signature) > LONGEST_SIGNATURE:
             raise PeerError("a signature and certificate of more bytes than can be")
         if self._trust is not None:
-            meeting.check_attest(self._trust, self.terms, self.digest, party, attest)
+            meeting.check_attest(self._trust, self._current, self.digest, party, attest)
         self.attestations[party] = attest
         return self._end()
 

@@ -16,7 +16,7 @@ from fedboost.gbdt import metrics
 from fedboost.gbdt.model import Booster
 from fedboost.protocol import journal, queries
 from fedboost.protocol.journal import Record
-from fedboost.protocol.progress import NOTHING_YET, Grown
+from fedboost.protocol.progress import NOTHING_YET, Grown, ModelSoFar
 from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, OfTree, Query
 from fedboost.protocol.terms import Terms
 
@@ -164,7 +164,9 @@ class Course:
             self._durable = len(self._grown) == self._written + 1
             if self._durable:
                 tree, last = self._grown[self._written]
-                self._record(journal.Grew(self.turn, tree, last, self.so_far.splits, self.so_far.levels))
+                stands = self.so_far
+                known = stands.splits, stands.levels, stands.scales, stands.residual
+                self._record(journal.Grew(self.turn, tree, last, *known))
                 self._written += 1
 
     def _advance(self, total: Int64 | None) -> None:
@@ -190,7 +192,8 @@ class Course:
         self._pending, self.turn = query, self.turn + 1
         if isinstance(query, EndRoundQuery) and query.tree in self._ends:
             grew = self._ends.pop(query.tree)
-            self.so_far = dataclasses.replace(self.so_far, splits=grew.splits, levels=grew.levels)
+            known = grew.splits, grew.levels, grew.scales, grew.residual
+            self.so_far = ModelSoFar(self.so_far.grids, self.so_far.start, self.so_far.rounds, *known)
             self.turn = grew.turn
 
     def _watch(self, query: EndRoundQuery, total: Int64) -> bool:

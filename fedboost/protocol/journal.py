@@ -8,24 +8,29 @@ Refuses: bytes that are no record (ConfigError: the file is the user's).
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.fixedpoint import Int64
+from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
+from fedboost.protocol.messages import Request
+from fedboost.protocol.progress import Scales
+from fedboost.protocol.queries import ResidualQuery
 from fedboost.protocol.terms import Terms
 
 
 @dataclass(frozen=True)
 class Begun:
-    """A session of this name began under these terms, for this analyst: NAME#FINGERPRINT of the key in the
-    certificate, '' without keys."""
+    """A session of this name began under these terms, for this analyst (NAME#FINGERPRINT, by the key in the
+    certificate, '' without keys); request: the signed one, where there is any."""
 
     session: str
     terms: Terms
     analyst: str
+    request: Request | None = None
 
 
 @dataclass(frozen=True)
@@ -48,13 +53,15 @@ class Opened:
 @dataclass(frozen=True)
 class Grew:
     """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, those that all
-    have, and how many levels were asked for."""
+    have, how many levels were asked for, and by what (`progress.ModelSoFar`)."""
 
     turn: int
     tree: Tree = field(repr=False)
     last: tuple[Split, ...] = field(repr=False)
     splits: tuple[Split, ...] = field(repr=False)
     levels: int
+    scales: Scales | None = None
+    residual: ResidualQuery | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -70,15 +77,16 @@ Record = Begun | Gathered | Opened | Grew | Stopped
 def encode(record: Record) -> bytes:
     """Bytes of a record."""
     match record:
-        case Begun(session, terms, analyst):
-            return fields.pack(b"begun", session.encode(), terms.canonical().encode(), analyst.encode())
+        case Begun(session, terms, analyst, request):
+            who = session.encode(), terms.canonical().encode(), analyst.encode()
+            return fields.pack(b"begun", *who, *(() if request is None else _packed(request)))
         case Gathered(attempt, roster):
             return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
             return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
-        case Grew(turn, tree, last, splits, levels):
-            some = ([[*vars(split).values()] for split in part] for part in (last, splits))
-            content = [vars(tree), *some, levels]
+        case Grew(turn, tree, last, splits, levels, scales, residual):
+            some = (_listed(part) for part in (last, splits))
+            content = [vars(tree), *some, levels, _scales(scales), _residual(residual)]
             return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
         case Stopped(turn):
             return fields.pack(b"stopped", fields.number(turn))
@@ -88,21 +96,67 @@ def decode(data: bytes) -> Record:
     """The record in these bytes; ConfigError if they are none."""
     try:
         match fields.unpack(data):
-            case [b"begun", session, terms, analyst]:
-                return Begun(session.decode(), Terms.from_canonical(terms.decode()), analyst.decode())
+            case [b"begun", session, terms, analyst, *request]:
+                agreed = Terms.from_canonical(terms.decode())
+                return Begun(session.decode(), agreed, analyst.decode(), _request(request))
             case [b"gathered", attempt, *roster]:
                 return Gathered(_number(attempt), tuple(party.decode() for party in roster))
             case [b"opened", turn, query, total]:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
-                tree, *some, levels = json.loads(content)
+                tree, *some, levels, scales, residual = json.loads(content)
                 last, splits = (tuple(Split(*split) for split in part) for part in some)
-                return Grew(_number(turn), Tree(**tree), last, splits, int(levels))
+                known = _read_scales(scales), _read_residual(residual)
+                return Grew(_number(turn), Tree(**tree), last, splits, int(levels), *known)
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:
         raise ConfigError(f"not a record of a session: {error}") from None
     raise ConfigError("not a record of a session of this version of fedboost")
+
+
+def _packed(request: Request) -> tuple[bytes, ...]:
+    return request.nonce, fields.number(request.time), request.certificate, request.signature
+
+
+def _request(parts: list[bytes]) -> Request | None:
+    if not parts:
+        return None
+    nonce, time, certificate, signature = parts
+    return Request(nonce, _number(time), certificate, signature)
+
+
+def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:
+    return [[*vars(split).values()] for split in splits]
+
+
+def _scales(scales: Scales | None) -> list[Any] | None:
+    if scales is None:
+        return None
+    gradient, hessian = scales.gradient, scales.hessian
+    return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, scales.threshold]
+
+
+def _read_scales(content: list[Any] | None) -> Scales | None:
+    if content is None:
+        return None
+    *bits, threshold = content
+    return Scales(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
+
+
+def _residual(query: ResidualQuery | None) -> list[Any] | None:
+    if query is None:
+        return None
+    cells = _listed(query.splits), query.nodes, query.starts, query.width
+    return [query.rows, query.tree, *cells, query.weight.exponent, query.weight.bits]
+
+
+def _read_residual(content: list[Any] | None) -> ResidualQuery | None:
+    if content is None:
+        return None
+    rows, tree, splits, nodes, starts, width, *scale = content
+    parts = tuple(Split(*split) for split in splits)
+    return ResidualQuery(rows, tree, parts, tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def _number(field: bytes) -> int:

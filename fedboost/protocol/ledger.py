@@ -1,15 +1,14 @@
-"""What a site keeps of the privacy it has spent, as a session needs it.
+"""The noise of a session at one party, and what it is charged as.
 
-Promises: `Spending.release` charges the ledger before it adds the noise of a release, and adds the same noise
-for what is said again: the same question to the same roster where the session stands at the same place,
-answered with the same integers. For anything else it is independent, and charged again; so no two answers
-differ by less than noise, and whether two have the same noise says nothing of rows.
-Refuses: what does not fit what is left (Refused, by the ledger).
+Promises: `Spending.release` charges the site's memory before it adds the noise of a release, and adds the
+same noise for what is said again: the same question to the same roster where the session stands at the same
+place, answered with the same integers. For anything else it is independent, and charged again; so no two
+answers differ by less than noise, and whether two have the same noise says nothing of rows.
+Refuses: what does not fit what is left (Refused, by the memory).
 """
 
 import hmac
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
@@ -21,49 +20,8 @@ from fedboost.protocol import queries
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
 from fedboost.protocol.progress import ModelSoFar
 from fedboost.protocol.queries import HistogramQuery, Query, RangeQuery, StartQuery, SumsQuery
+from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.protocol.terms import Terms
-
-KEY_BYTES = 32
-
-
-class Ledger(Protocol):
-    """Costs (mu squared, which add) that were charged to one set of rows, over all sessions."""
-
-    def admit(self, session: str, terms: Terms) -> bytes:
-        """A secret of this session, 32 bytes, the same whenever it is asked for. Refused if what the terms
-        plan to release does not fit what is left."""
-        ...
-
-    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
-        """These are the rows of the session, by a hash. Refused if it began with others: what is said again
-        would get other noise, and only where rows changed."""
-        ...
-
-    def charge(self, session: str, release: str, cost: float) -> None:
-        """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
-        more than the terms of the session plan, unless the aggregator draws the noise."""
-        ...
-
-
-class MemoryLedger:
-    """One without a limit that nobody keeps: for simulations."""
-
-    def __init__(self, draw: Draw) -> None:
-        self._draw = draw
-        self._secrets: dict[tuple[str, str], bytes] = {}
-        self.charged: dict[tuple[str, str], float] = {}
-        """Session and release to cost."""
-
-    def admit(self, session: str, terms: Terms) -> bytes:
-        """A secret of this session."""
-        return self._secrets.setdefault((session, terms.digest), self._draw(KEY_BYTES))
-
-    def bind(self, session: str, terms: Terms, rows: bytes) -> None:
-        """Nothing: rows stay as they are while a process lives."""
-
-    def charge(self, session: str, release: str, cost: float) -> None:
-        """Note it."""
-        self.charged[session, release] = cost
 
 
 def release_of(query: Query, terms: Terms) -> Release | None:
@@ -85,14 +43,8 @@ class Charge:
 class Spending:
     """The noise of one session at one party."""
 
-    session: str
     terms: Terms
-    ledger: Ledger
-
-    def begin(self, rows: bytes) -> None:
-        """Hold the session to the rows of this hash. Refused if it began with others."""
-        key = self.ledger.admit(self.session, self.terms)
-        self.ledger.bind(self.session, self.terms, hmac.digest(key, rows, "sha256"))
+    memory: SessionMemory
 
     def release(
         self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64
@@ -111,7 +63,7 @@ class Spending:
             return values, None
         key = self._key(query, so_far, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
-        self.ledger.charge(self.session, charge.name, charge.cost)
+        self.memory.charge(charge.name, charge.cost)
         if self._draws:
             values = values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
         return values, charge
@@ -121,12 +73,12 @@ class Spending:
         said = fields.pack(
             self.terms.digest.encode(),
             queries.digest(query),
-            so_far.digest(),
+            so_far.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
             *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),
         )
-        return hmac.digest(self.ledger.admit(self.session, self.terms), said, "sha256")
+        return hmac.digest(self.memory.secret, said, "sha256")
 
     @property
     def _draws(self) -> bool:

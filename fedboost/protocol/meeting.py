@@ -2,9 +2,11 @@
 
 Promises: after `meet`, the parties that hold the same session digest agree on terms, members and keys; the
 aggregator, which relays the greetings, cannot put a key of its own in the place of a party's, because each
-greeting is signed with the key of a certificate that every party traces to the consortium's root itself.
-Refuses: strangers, doubles, another's signature, a certificate of another role, and a meeting in which this
-party's own greeting was changed (PeerError).
+greeting is signed with the key of a certificate that every party traces to the consortium's root itself, and
+is good for one attempt of one session of one request alone. The analyst who asked for the session signed its
+terms.
+Refuses: strangers, doubles, a key twice, another's signature, a certificate of another role, and a meeting in
+which this party's own greeting was changed (PeerError).
 
 Key confirmation needs no message of its own: the first share a party receives (`privacy.masked`) is sealed
 under a key derived from the session digest, and no self mask is given away before all shares were opened.
@@ -21,11 +23,11 @@ from fedboost.privacy.encrypted import Public, scheme_of
 from fedboost.privacy.identity import Signer
 from fedboost.privacy.masked import Group
 from fedboost.privacy.shamir import Draw
-from fedboost.protocol.messages import Attest
+from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.terms import Terms
 
 NONCE_BYTES = 32
-PARTY = "party"
+PARTY, ANALYST = "party", "analyst"
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,26 @@ class Trust:
 
 
 @dataclass(frozen=True)
+class Attempt:
+    """One attempt of a session, which greetings and keys are good for. request: the nonce of the analyst's
+    request, empty where nothing is signed."""
+
+    session: str
+    number: int
+    terms: Terms
+    request: bytes = b""
+
+    def packed(self) -> bytes:
+        """All of it as a field of what is signed or hashed."""
+        return fields.pack(
+            self.session.encode(errors="surrogatepass"),
+            fields.number(self.number),
+            self.terms.digest.encode(),
+            self.request,
+        )
+
+
+@dataclass(frozen=True)
 class Meeting:
     """What all parties of a session agree on."""
 
@@ -56,53 +78,73 @@ class Meeting:
     publics: dict[str, bytes]
 
 
-def greet(credentials: Credentials | None, me: str, terms: Terms, public: bytes, draw: Draw) -> bytes:
+def request(signer: Signer, terms: Terms, nonce: bytes, time: int) -> Request:
+    """An analyst's signed request for one session under these terms. time: seconds since 1970, UTC."""
+    return Request(nonce, time, signer.certificate, signer.sign(_requested(terms, nonce, time)))
+
+
+def check_request(trust: Credentials | Trust, terms: Terms, asked: Request) -> str:
+    """The name of the analyst who signed a request for these terms. PeerError if none did."""
+    known = identity.identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
+    if known.role != ANALYST:
+        raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
+    if len(asked.nonce) != NONCE_BYTES:
+        raise PeerError(f"the request of analyst {known.name} has no nonce")
+    identity.verify(known, _requested(terms, asked.nonce, asked.time), asked.signature)
+    return known.name
+
+
+def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: Draw) -> bytes:
     """This party's greeting, with its fresh public key, if the protection has it make one. Without
     credentials there is nothing to sign with: an empty one."""
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)
-    said = _said(terms, me, public, nonce)
+    statement = _greeting(attempt, me, public, nonce)
     return fields.pack(
-        me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(said)
+        me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(statement)
     )
 
 
-def session_digest(terms: Terms, greetings: Collection[bytes]) -> bytes:
-    """What binds keys, masks and signatures to these terms and these greetings: 32 bytes."""
-    group = Group.of(terms.parties, terms.colluding)
+def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
+    """What binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
+    group = Group.of(attempt.terms.parties, attempt.terms.colluding)
     return hashlib.sha256(
-        fields.pack(b"fedboost/1/session", terms.digest.encode(), group.digest(), *sorted(greetings))
+        fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
     ).digest()
 
 
-def meet(credentials: Credentials | None, own: bytes, terms: Terms, greetings: tuple[bytes, ...]) -> Meeting:
+def meet(
+    credentials: Credentials | None, own: bytes, attempt: Attempt, greetings: tuple[bytes, ...]
+) -> Meeting:
     """Check everybody's greeting. Raises PeerError for the first that is not right."""
-    session = session_digest(terms, greetings)
+    session, terms = session_digest(attempt, greetings), attempt.terms
     if credentials is None:
         if terms.hides:
             raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
     if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
-    publics = {}
+    publics: dict[str, bytes] = {}
     for greeting in greetings:
-        name, public = _check(credentials, terms, greeting)
+        name, public = _check(credentials, attempt, greeting)
         if name in publics:
             raise PeerError(f"party {name} was introduced twice")
+        if public and public in publics.values():
+            raise PeerError(f"party {name} was introduced with the key of another party")
         publics[name] = public
     if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 
 
-def check_greeting(trust: Trust, terms: Terms, party: str, greeting: bytes) -> None:
+def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) -> None:
     """Raise PeerError unless it is a greeting of this party that the others will accept."""
-    name, public = _check(trust, terms, greeting)
+    name, public = _check(trust, attempt, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
-    if party == terms.keyholder:
-        read_public(terms, public)
+    if party == attempt.terms.keyholder:
+        read_public(attempt.terms, public)
 
 
 def read_public(terms: Terms, public: bytes) -> Public:
@@ -119,16 +161,17 @@ def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
     raise PeerError("the key holder was not introduced")
 
 
-def check_attest(trust: Trust, terms: Terms, session: bytes, party: str, attest: Attest) -> None:
+def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, attest: Attest) -> None:
     """Raise PeerError unless this party signed what it attests."""
     signed_by = identity.identify(attest.certificate, trust.roots, trust.clock(), trust.denied)
     if (signed_by.name, signed_by.role) != (party, PARTY):
         raise PeerError(f"signed for party {party} by {signed_by.role} {signed_by.name}")
-    told = attest.turns, attest.transcript, attest.structure
-    identity.verify(signed_by, attestation(terms, session, party, *told), attest.signature)
+    claims = attest.turns, attest.transcript, attest.structure
+    statement = attestation(attempt.terms, attempt.request, session, party, *claims)
+    identity.verify(signed_by, statement, attest.signature)
 
 
-def _check(credentials: Credentials | Trust, terms: Terms, greeting: bytes) -> tuple[str, bytes]:
+def _check(credentials: Credentials | Trust, attempt: Attempt, greeting: bytes) -> tuple[str, bytes]:
     try:
         name, public, nonce, certificate, signature = fields.unpack(greeting)
         party = name.decode()
@@ -139,22 +182,34 @@ def _check(credentials: Credentials | Trust, terms: Terms, greeting: bytes) -> t
         raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
     if len(nonce) != NONCE_BYTES:
         raise PeerError(f"the greeting of party {party} has no nonce")
-    identity.verify(known, _said(terms, party, public, nonce), signature)
+    identity.verify(known, _greeting(attempt, party, public, nonce), signature)
     return party, public
 
 
-def _said(terms: Terms, party: str, public: bytes, nonce: bytes) -> bytes:
-    return fields.pack(b"fedboost/1/hello", terms.digest.encode(), party.encode(), public, nonce)
+def _greeting(attempt: Attempt, party: str, public: bytes, nonce: bytes) -> bytes:
+    return fields.pack(b"fedboost/2/hello", attempt.packed(), party.encode(), public, nonce)
+
+
+def _requested(terms: Terms, nonce: bytes, time: int) -> bytes:
+    return fields.pack(b"fedboost/1/request", terms.digest.encode(), nonce, fields.number(time))
 
 
 def attestation(
-    terms: Terms, session: bytes, party: str, turns: int, transcript: bytes, structure: bytes
+    terms: Terms,
+    request: bytes,
+    session: bytes,
+    party: str,
+    turns: int,
+    transcript: bytes,
+    structure: bytes,
 ) -> bytes:
-    """What a party signs at the end: that it answered so many questions under the terms' protection, and was
-    told the model of this structure (`progress.structure`)."""
+    """What a party signs at the end: that it answered so many questions under the terms' protection, in a
+    session that was asked for by the request with this nonce, and was told the model of this structure
+    (`progress.structure`). session: the digest of the attempt, which binds its name, number and greetings."""
     return fields.pack(
-        b"fedboost/1/attestation",
+        b"fedboost/2/attestation",
         terms.digest.encode(),
+        request,
         session,
         party.encode(),
         terms.protection.encode(),

@@ -5,7 +5,7 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
-import hashlib
+import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ from fedboost.gbdt.loss import LOSSES, Slopes, in_groups
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import RowsOfNodes, Split
 from fedboost.protocol import queries
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Values
+from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Scales, Values
 from fedboost.protocol.queries import (
     Elected,
     EndRoundQuery,
@@ -41,6 +41,7 @@ from fedboost.protocol.queries import (
 )
 from fedboost.protocol.terms import Terms
 from fedboost.protocol.voting import OwnHistograms, vote
+from fedboost.version import VERSION
 
 _VALUES = 1 << 22
 """Of features that are at hand at a time, where rows go down the trees of an earlier model."""
@@ -91,9 +92,9 @@ class NoRows:
         """Stand where the session stands."""
         self.so_far = so_far
 
-    def rows_hashed(self) -> bytes:
-        """Of nothing."""
-        return b""
+    def rows_hashed(self, key: bytes) -> bytes:
+        """An HMAC of no rows."""
+        return hmac.digest(key, b"", "sha256")
 
 
 class Party:
@@ -135,8 +136,6 @@ class Party:
         """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
         self._own: OwnHistograms | None = None
         """Where features are voted for: this party's own histograms of that tree."""
-        self._narrowed: ResidualQuery | None = None
-        """The last question about residuals of the tree that has grown."""
         self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
     def answer(self, query: Query) -> Int64:
@@ -147,7 +146,7 @@ class Party:
 
     def go_to(self, so_far: ModelSoFar) -> None:
         """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
-        if so_far.same(self.so_far):
+        if so_far.position == self.so_far.position:
             return
         finished = len(self.so_far.rounds)
         if not queries.same(so_far.start, self.so_far.start):
@@ -162,7 +161,7 @@ class Party:
             self._end_tree(number, done.splits, done.values)
         if so_far.splits:
             self._split(so_far.splits)
-        self._quantised, self._own, self._narrowed = False, None, None
+        self._quantised, self._own = False, None
         self.so_far = so_far
 
     def _begin_margins(self) -> None:
@@ -310,13 +309,20 @@ class Party:
         """Number of rows."""
         return self._shard.rows
 
-    def rows_hashed(self) -> bytes:
-        """A hash of the rows as the terms want them: 32 bytes."""
-        found = hashlib.sha256(self._shard.label.tobytes())
+    def rows_hashed(self, key: bytes) -> bytes:
+        """An HMAC of all that answers are made of: the rows as the terms want them, and the versions of what
+        computes with them. 32 bytes."""
+        shard = self._shard
+        hashed = hmac.new(key, repr((VERSION, self._terms.objective_package)).encode(), "sha256")
+        beside = shard.label, shard.weight, shard.keys, shard.validation, shard.base_margin, shard.group
+        for values in beside:
+            hashed.update(b"-" if values is None else values.dtype.str.encode())
+            hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
         for column in self.columns:
             for start in range(0, column.size, _VALUES):
-                found.update(np.asarray(column[start : start + _VALUES], np.float32).tobytes())
-        return found.digest()
+                block = np.ascontiguousarray(column[start : start + _VALUES], np.float32)
+                hashed.update(block.data)
+        return hashed.digest()
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -367,8 +373,13 @@ class Party:
         tree, levels = self.so_far.tree, self.so_far.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
-        if self._narrowed is not None:
+        if self.so_far.residual is not None:
             raise PeerError(f"tree {tree}: a question about nodes after one about residuals")
+        if self.so_far.scales not in (None, Scales.of(query)):
+            raise PeerError(
+                f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
+                f"root's"
+            )
         if (levels == 0) != (query.nodes == self._terms.roots):
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
         if levels == self._terms.levels:
@@ -468,9 +479,8 @@ class Party:
         most = queries.RESIDUAL_TURNS if before else self._terms.levels
         if query.tree != tree or levels >= most or (levels == 0 and not before):
             raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
-        if self._narrowed is not None and not query.narrows(self._narrowed):
+        if self.so_far.residual is not None and not query.narrows(self.so_far.residual):
             raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
-        self._narrowed = query
         self._split(query.splits)
         nodes = (
             [np.flatnonzero(self._grown_on()).astype(np.uint32)]
@@ -528,7 +538,7 @@ class Party:
         for nodes in filter(None, (None if several else self._nodes, self._others)):
             nodes.add_values(dict(values), self._margin)
         self._begin_tree(number + 1)
-        self._quantised, self._own, self._narrowed = False, None, None
+        self._quantised, self._own = False, None
 
     def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
         if self._binned is None:

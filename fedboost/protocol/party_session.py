@@ -1,9 +1,10 @@
 """One party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
 
-Promises: a query is answered only if this site's rules and the terms allow it and it is the next turn; the
-same question asked again gets the same bytes. What cannot or must not be answered makes this party leave
-with a sentence that says why, and nothing of its rows goes out: values and row numbers of the table stay in
-`ended`, for the site's own log.
+Promises: a query is answered only if this site's rules and the terms allow it, it is the next turn, and
+nothing that this site remembers of the session contradicts it; what is answered is remembered before its
+first byte leaves; the same question asked again gets the same bytes. What cannot or must not be answered
+makes this party leave with a sentence that says why, and nothing of its rows goes out: values and row numbers
+of the table stay in `ended`, for the site's own log.
 Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
 """
 
@@ -22,8 +23,8 @@ from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import meeting, queries
-from fedboost.protocol.ledger import Charge, Ledger, Spending
-from fedboost.protocol.meeting import Credentials
+from fedboost.protocol.ledger import Charge, Spending
+from fedboost.protocol.meeting import Attempt, Credentials
 from fedboost.protocol.messages import (
     Admit,
     Ask,
@@ -40,8 +41,17 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party import NoRows, Party, Shard
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
+from fedboost.protocol.progress import ModelSoFar
 from fedboost.protocol.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
+from fedboost.protocol.site_memory import (
+    Limits,
+    Offer,
+    Question,
+    SessionMemory,
+    SiteMemory,
+    Standing,
+    TransientMemory,
+)
 from fedboost.protocol.sketch import sketch
 from fedboost.protocol.terms import Terms
 
@@ -51,8 +61,9 @@ MOST_OPENINGS = 2
 
 @dataclass(frozen=True)
 class Release:
-    """What is about to leave this site, for its audit log. charge: where it got noise, what the ledger was
-    charged."""
+    """An answer that is about to leave this site, for its audit log. question: the question's hash, in hex;
+    position: that of where the session stood; both empty for help to open a sum. charge: where it got noise,
+    what the site's memory was charged."""
 
     session: str
     turn: int
@@ -63,27 +74,35 @@ class Release:
     protection: str
     roster: tuple[str, ...]
     charge: Charge | None = None
+    question: str = ""
+    position: str = ""
 
 
 @dataclass(frozen=True)
 class Site:
     """What a session needs of the place it runs at.
 
-    permit: raises Refused if the site's own rules forbid the terms, before any row is read; read_shard: the
-    rows as the terms want them, or Refused, and None at a key holder without rows; record: called with each
-    release before its bytes are handed out; credentials: who this party is, None where nothing is signed;
-    draw: cryptographic randomness; nthread: how many threads compute; ledger: what was spent of the rows'
-    privacy, None where nobody keeps count, so that noise is refused.
+    read_shard: the rows as the terms want them, or Refused, and None at a key holder without rows; draw:
+    cryptographic randomness; credentials: who this party is, None where nothing is signed; permit: called
+    with an offer before any row is read, raises Refused if the site's own rules forbid it; taken: called with
+    an offer that is taken, before any row is read; record: called with each release before its bytes leave;
+    nthread: how many threads compute; memory: what the site remembers of sessions, unless given for as long
+    as this object lives.
     """
 
     name: str
     read_shard: Callable[[Terms], Shard] | None
     draw: Draw
     credentials: Credentials | None = None
-    permit: Callable[[Terms], None] = lambda terms: None
+    permit: Callable[[Offer], Limits] = lambda offer: Limits()
+    taken: Callable[[Offer], None] = lambda offer: None
     record: Callable[[Release], None] = lambda release: None
     nthread: int = 1
-    ledger: Ledger | None = None
+    memory: SiteMemory = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.memory is None:
+            object.__setattr__(self, "memory", TransientMemory(self.draw, self.name))
 
 
 class PartySession:
@@ -94,8 +113,9 @@ class PartySession:
         self.ended: str | None = None
         """None while the session lives, then the reason it ended: '' if the model is done."""
         self._site = site
-        self._session = ""
-        self._terms: Terms | None = None
+        self._admitted: Admit | None = None
+        """The first offer that was taken."""
+        self._memory: SessionMemory | None = None
         self._party: Party | NoRows | None = None
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
@@ -112,21 +132,14 @@ class PartySession:
         self._roster: tuple[str, ...] = ()
         self._transcript = b""
         self._asked: Ask | None = None
-        """The last question, of whichever attempt."""
-        self._questions: dict[int, tuple[Query, ModelSoFar]] = {}
-        """What was asked of the tree that grows, by turn, and where the session stood then."""
-        self._base = self._reached = NOTHING_YET
-        """Where the session stood before that tree, and after the last of these questions."""
+        """The last question that was answered in this process, of whichever attempt."""
         self._said: list[Report] = []
+        """The parts of its answer that were handed out; the rest is still to come from `_parts`."""
+        self._parts: Iterator[Report] = iter(())
         self._answered = 0
-        self._remembers = False
-        """Whether this party knows where the session stood: not if it lost its memory since it began."""
-        self._helped: Ask | None = None
-        """The furthest question whose sum this party helped to open."""
         self._help: dict[bytes, bytes] = {}
-        """What it was asked for in that turn and attempt, and what it gave."""
+        """Requests for help in that turn and attempt, and the answers."""
         self._attested: Attest | None = None
-        self._signed_once = False
 
     def handle(self, message: ToParty) -> Iterator[FromParty]:
         """The replies to one message, to be sent in order."""
@@ -146,24 +159,45 @@ class PartySession:
                     yield self._attest(attempt, rounds)
                 case Bye(reason):
                     made = "" if self._attested else "the aggregator ended the session without a model"
-                    self.ended, self._sealer = quoted(reason) or made, None
+                    self._end(quoted(reason) or made)
                 case _:
                     assert_never(message)
         except FedboostError as error:
-            self.ended, self._sealer = str(error), None
+            self._end(str(error), error.public)
             yield Leave(quoted(error.public), self._session)
 
+    @property
+    def _session(self) -> str:
+        return "" if self._admitted is None else self._admitted.session
+
+    @property
+    def _terms(self) -> Terms:
+        assert self._admitted is not None
+        return self._admitted.terms
+
+    @property
+    def _standing(self) -> Standing:
+        """Where the session stands, by what this site remembers of it."""
+        assert self._memory is not None
+        return self._memory.standing
+
+    def _end(self, reason: str, public: str | None = None) -> None:
+        """The session is over here, and is never gone on with. public: the reason without values of rows."""
+        self.ended, self._sealer = reason, None
+        if self._memory is not None:
+            self._memory.end(quoted(reason if public is None else public))
+
     def _admit(self, admit: Admit) -> Join:
-        if self._party is None:
-            self._begin(admit.session, admit.terms)
-        assert self._terms is not None
-        if (admit.session, admit.terms) != (self._session, self._terms):
+        if self._admitted is None:
+            self._admitted = admit
+            self._begin(admit)
+        first = self._admitted
+        if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
             raise PeerError("admitted to another session, or under other terms")
         if self._join is not None and admit.attempt == self._attempt:
             return self._join
-        if admit.attempt < self._attempt:
+        if admit.attempt <= max(self._attempt, self._standing.attempt):
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
-        self._remembers = self._remembers or admit.attempt <= 1
         if isinstance(self._sealer, EncryptedSealer):
             self._openings += self._sealer.openings
         self._attempt, self._sealer = admit.attempt, None
@@ -171,50 +205,53 @@ class PartySession:
         public = self._handshake.public
         if self._terms.encrypts:
             public = b"" if self._secret is None else self._secret.public.to_bytes()
-        greeting = meeting.greet(
-            self._site.credentials, self._site.name, self._terms, public, self._site.draw
-        )
+        credentials, name = self._site.credentials, self._site.name
+        greeting = meeting.greet(credentials, name, self._current, public, self._site.draw)
         self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
         return self._join
 
-    def _begin(self, session: str, terms: Terms) -> None:
-        self._session = session
-        if self._site.name not in terms.parties:
-            raise Refused(f"the terms do not name party {self._site.name!r}")
-        self._site.permit(terms)
-        if terms.keyholder == self._site.name:
+    @property
+    def _current(self) -> Attempt:
+        """The attempt that is under way."""
+        assert self._admitted is not None
+        request = self._admitted.request
+        nonce = b"" if request is None else request.nonce
+        return Attempt(self._session, self._attempt, self._terms, nonce)
+
+    def _begin(self, admit: Admit) -> None:
+        terms, name, request, analyst = admit.terms, self._site.name, admit.request, ""
+        if name not in terms.parties:
+            raise Refused(f"the terms do not name party {name!r}")
+        if request is not None and self._site.credentials is not None:
+            analyst = meeting.check_request(self._site.credentials, terms, request)
+        nonce = b"" if request is None else request.nonce
+        offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
+        limits = self._site.permit(offer)
+        self._memory = self._site.memory.begin(offer, limits)
+        self._site.taken(offer)
+        if terms.keyholder == name:
             self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
         if terms.noise is not None:
-            if self._site.ledger is None:
-                raise Refused(
-                    f"party {self._site.name} keeps no ledger of what its rows' privacy was spent on"
-                )
-            self._site.ledger.admit(session, terms)
-            self._spending = Spending(session, terms, self._site.ledger)
+            self._spending = Spending(terms, self._memory)
         if self._site.read_shard is None:
             if self._secret is None:
-                raise Refused(f"party {self._site.name} has no rows, and the terms name another key holder")
+                raise Refused(f"party {name} has no rows, and the terms name another key holder")
             self._party = NoRows()
         else:
-            read = partial(self._site.read_shard, terms)
-            self._party = Party(read, terms, self._site.nthread, self._site.name)
-        if self._spending is not None:
-            self._spending.begin(self._party.rows_hashed())
-        self._terms = terms
+            self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, name)
+        self._memory.bind(self._party.rows_hashed)
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
         if self._sealer is not None and greetings == self._met:
             return  # said twice
-        if self._terms is None or self._party is None or self._join is None or self._handshake is None:
+        if self._party is None or self._join is None or self._handshake is None or self._memory is None:
             raise PeerError("introduced to the others before admitted, or twice")
-        met = meeting.meet(self._site.credentials, self._join.greeting, self._terms, greetings)
+        met = meeting.meet(self._site.credentials, self._join.greeting, self._current, greetings)
         so_far.check(self._terms)
-        if not self._can_stand_at(so_far, self._terms):
+        if not self._can_stand_at(so_far):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
+        self._memory.meet(self._attempt)
         self._party.go_to(so_far)
-        self._remembers = True
-        if self._asked is None:
-            self._base, self._reached = so_far.before_tree, so_far
         handshake, self._handshake = self._handshake, None
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
@@ -232,43 +269,41 @@ class PartySession:
         keys = handshake.pair_keys(self._site.name, met.publics, met.session)
         self._sealer = MaskedSealer(self._site.name, group, met.session, keys, self._site.draw)
 
-    def _can_stand_at(self, so_far: ModelSoFar, terms: Terms) -> bool:
-        """Whether the session can have come to stand there, after what this party knows of it."""
-        if not self._remembers:
-            return True
-        if terms.on_loss == "shrink":
-            return so_far.continues(self._base)
+    def _can_stand_at(self, so_far: ModelSoFar) -> bool:
+        """Whether the session can have come to stand there, by what this site remembers."""
+        standing = self._standing
+        if self._terms.on_loss == "shrink":
+            return so_far.has_passed(standing.base)
         # No sum was opened without this party, but a restarted aggregator begins the tree again.
-        known = self._questions.values()
-        places = [one for query, place in known for one in (place, place.after(query))]
-        return any(so_far.same(place) for place in (self._base, self._reached, *places))
+        known = (place for question in standing.questions for place in (question.before, question.after))
+        return so_far.position in (standing.base, standing.reached, *known)
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
-        if self._party is None or self._sealer is None or self._terms is None:
+        if self._party is None or self._sealer is None or self._memory is None:
             raise PeerError("asked before admitted and introduced")
         if self._attested is not None:
             raise PeerError("asked after the model was signed")
         if self._asked is not None and _same(ask, self._asked):
-            yield from self._said
+            yield from tuple(self._said)
+            yield from self._rest()
             return
-        self._check(ask, self._terms, self._party.so_far)
-        self._remember(ask, self._party.so_far)
-        self._said, self._help = [], {}
+        before = self._party.so_far
+        self._check(ask, self._terms, before)
+        self._asked, self._said, self._parts, self._help = ask, [], iter(()), {}
         self._transcript = next_transcript(self._transcript, ask.query)
-        tag = tag_of(ask, self._transcript)
-        parts, size, note, charge = self._sealed(ask.query, tag)
+        parts, size, note, charge = self._sealed(ask.query, tag_of(ask, self._transcript))
+        question = self._remember(ask, before, self._party.so_far)
         self._answered += 1
-        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge)
-        held: Report | None = None
-        for part, cells in enumerate(parts):
-            if held is not None:
-                self._said.append(held)
-                yield held
-            held = Report(ask.turn, ask.attempt, part, cells)
-        assert held is not None
-        last = dataclasses.replace(held, note=note)
-        self._said.append(last)
-        yield last
+        place = question.digest.hex(), before.position.digest.hex()
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge, place)
+        self._parts = _reports(ask, parts, note)
+        yield from self._rest()
+
+    def _rest(self) -> Iterator[Report]:
+        """The parts of the last answer that were not handed out yet."""
+        for report in self._parts:
+            self._said.append(report)
+            yield report
 
     def _check(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> None:
         """Raise unless this question may be asked of this roster, here and now."""
@@ -281,14 +316,15 @@ class PartySession:
         if len(roster) < len(terms.parties) and not so_far.may_lack_parties(ask.query):
             raise PeerError("a sum that lacks parties before the first tree split")
         if not self._is_due(ask, terms, so_far):
-            before = self._asked.turn if self._asked else 0
-            if ask.turn in self._questions:
+            asked = {question.turn for question in self._standing.questions}
+            before = self._asked.turn if self._asked else max(asked, default=0)
+            if ask.turn in asked:
                 raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
             raise PeerError(f"turn {ask.turn} asked after turn {before}")
-        helped = self._helped
-        if helped is not None and sorted(helped.roster) != sorted(roster):
-            moved = queries.stage_of(ask.query) > queries.stage_of(helped.query)
-            if not (moved and so_far.may_change(ask.query)):
+        if self._standing.helped is not None:
+            stage, helped = self._standing.helped
+            moved = queries.stage_of(ask.query) > stage and so_far.may_change(ask.query)
+            if helped != roster and not moved:
                 raise PeerError(
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
@@ -299,36 +335,31 @@ class PartySession:
     def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
         """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
         grows may be asked for again, with the same questions in the same places, or the session went on."""
-        before = self._asked
-        if before is None:
-            return ask.attempt > 1 or ask.turn == 1
-        if ask.attempt == before.attempt and ask.turn != before.turn + 1:
+        before, standing = self._asked, self._standing
+        if before is not None and ask.attempt == before.attempt and ask.turn != before.turn + 1:
             return False
-        if ask.turn in self._questions:
-            query, place = self._questions[ask.turn]
-            return so_far.same(place) and _repeats(ask.query, query, terms)
-        if self._signed_once:
+        known = {question.turn: question for question in standing.questions}
+        if ask.turn in known:
+            return so_far.position == known[ask.turn].before and _repeats(ask.query, known[ask.turn], terms)
+        if standing.signed:
             raise PeerError("asked after the model was signed")
-        later = [turn for turn in self._questions if turn > ask.turn]
-        if later:  # asked before this process was there: it led to where the session stood then
-            if not self._questions[min(later)][1].continues(so_far.after(ask.query)):
-                return False
-            earlier = self._questions.get(ask.turn - 1)
-            return earlier is None or so_far.same(earlier[1].after(earlier[0]))
-        if ask.attempt == before.attempt:
-            return True  # beyond what was asked
+        last = max(known, default=0)
+        if before is not None and ask.attempt == before.attempt:
+            return ask.turn > last
         if terms.on_loss == "shrink":
-            return ask.turn > max(self._questions) and so_far.continues(self._reached)
-        return ask.turn == max(self._questions) + 1 and so_far.same(self._reached)
+            return ask.turn > last and so_far.has_passed(standing.reached)
+        return ask.turn == last + 1 and so_far.position == standing.reached
 
-    def _remember(self, ask: Ask, so_far: ModelSoFar) -> None:
-        """What was asked where in the tree that grows."""
-        if len(so_far.rounds) > len(self._base.rounds):
-            self._questions, self._base = {}, so_far.before_tree
-        if ask.turn >= max(self._questions, default=0):
-            self._reached = so_far.after(ask.query)
-        self._questions[ask.turn] = ask.query, so_far
-        self._asked = ask
+    def _remember(self, ask: Ask, before: ModelSoFar, after: ModelSoFar) -> Question:
+        """Have it written down what was asked where, before the answer leaves."""
+        assert self._memory is not None
+        standing, of_tree = self._standing, isinstance(ask.query, OfTree)
+        question = Question(ask.turn, queries.digest(ask.query), of_tree, before.position, after.position)
+        base, last = standing.base, max((known.turn for known in standing.questions), default=0)
+        if len(before.rounds) > base.rounds:
+            base, last = before.before_tree.position, 0
+        self._memory.ask(question, base, after.position if ask.turn >= last else standing.reached)
+        return question
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes, Charge | None]:
         """The parts of the sealed answer, their bytes, the note that goes with the last, and what it cost."""
@@ -336,7 +367,6 @@ class PartySession:
         assert self._sealer is not None
         if isinstance(query, KllQuery):
             return sketch(self._party.columns[: query.features], query), tag.size, b"", None
-        assert self._terms is not None
         plain = self._terms.protection == "plain"
         if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
@@ -366,41 +396,54 @@ class PartySession:
             if len(self._help) > len(asked.roster):
                 raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
             answer = self._sealer.assist(request)
-            if self._helped is None or queries.stage_of(asked.query) >= queries.stage_of(self._helped.query):
-                self._helped = asked  # a tree that is asked for again does not undo what was opened after it
+            self._note_help(asked)
             self._record(asked, "help to open the sum", 0, len(answer))
             self._help[request] = answer
         return Assist(turn, attempt, self._help[request])
 
+    def _note_help(self, asked: Ask) -> None:
+        """Have it written down over which roster a sum is opened, where that may change."""
+        assert self._memory is not None
+        stage, helped = queries.stage_of(asked.query), self._standing.helped
+        if self._terms.on_loss == "shrink" and (helped is None or stage >= helped[0]):
+            # A tree that is asked for again does not undo what was opened after it.
+            self._memory.help(stage, tuple(sorted(asked.roster)))
+
     def _attest(self, attempt: int, rounds: int) -> Attest:
         asked, party = self._asked, self._party
-        if self._sealer is None or asked is None or party is None or self._terms is None:
+        if self._sealer is None or asked is None or party is None or self._memory is None:
             raise PeerError("a model before anything was asked")
         if attempt != self._attempt or asked.attempt != attempt:
             raise PeerError("a model before anything was asked since the parties gathered anew")
         if self._attested is None:
-            self._attested, self._signed_once = self._signed(attempt, rounds, self._terms, party), True
+            self._memory.sign()
+            self._attested = self._signed(attempt, rounds, party)
         return self._attested
 
-    def _signed(self, attempt: int, rounds: int, terms: Terms, party: Party | NoRows) -> Attest:
-        told = self._answered, self._transcript, party.so_far.structure(rounds)
+    def _signed(self, attempt: int, rounds: int, party: Party | NoRows) -> Attest:
+        claims = self._answered, self._transcript, party.so_far.structure(rounds)
         if self._site.credentials is None:
-            return Attest(attempt, *told, b"", b"")
-        signer = self._site.credentials.signer
-        statement = meeting.attestation(terms, self._digest, self._site.name, *told)
-        return Attest(attempt, *told, signer.certificate, signer.sign(statement))
+            return Attest(attempt, *claims, b"", b"")
+        signer, request = self._site.credentials.signer, self._current.request
+        statement = meeting.attestation(self._terms, request, self._digest, self._site.name, *claims)
+        return Attest(attempt, *claims, signer.certificate, signer.sign(statement))
 
-    def _record(self, ask: Ask, what: str, cells: int, size: int, charge: Charge | None = None) -> None:
-        assert self._terms is not None
-        protection = self._terms.protection
-        self._site.record(
-            Release(self._session, ask.turn, ask.attempt, what, cells, size, protection, ask.roster, charge)
-        )
+    def _record(
+        self,
+        ask: Ask,
+        what: str,
+        cells: int,
+        size: int,
+        charge: Charge | None = None,
+        place: tuple[str, str] = ("", ""),
+    ) -> None:
+        shape = cells, size, self._terms.protection, ask.roster
+        self._site.record(Release(self._session, ask.turn, ask.attempt, what, *shape, charge, *place))
 
 
 def first_transcript(session: bytes, so_far: ModelSoFar) -> bytes:
     """What transcripts begin with: who has met, and where the session stood then."""
-    return hashlib.sha256(fields.pack(session, so_far.digest())).digest()
+    return hashlib.sha256(fields.pack(session, so_far.position.digest)).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
@@ -420,8 +463,19 @@ def _same(one: Ask, other: Ask) -> bool:
     return same_label and queries.same(one.query, other.query)
 
 
-def _repeats(query: Query, before: Query, terms: Terms) -> bool:
+def _repeats(query: Query, before: Question, terms: Terms) -> bool:
     """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
     ends the tree where it stands because a party was lost."""
-    cut_short = isinstance(before, OfTree) and isinstance(query, EndRoundQuery)
-    return queries.same(query, before) or (cut_short and terms.on_loss == "shrink")
+    cut_short = before.of_tree and isinstance(query, EndRoundQuery)
+    return queries.digest(query) == before.digest or (cut_short and terms.on_loss == "shrink")
+
+
+def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:
+    """The parts of an answer as messages, the note with the last."""
+    held: Report | None = None
+    for part, cells in enumerate(parts):
+        if held is not None:
+            yield held
+        held = Report(ask.turn, ask.attempt, part, cells)
+    assert held is not None
+    yield dataclasses.replace(held, note=note)

@@ -61,6 +61,12 @@ class Scales:
     hessian: Scale
     threshold: float = 0.0
 
+    @classmethod
+    def of(cls, query: HistogramQuery | VoteQuery) -> "Scales":
+        """Those of a question about nodes."""
+        threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
+        return cls(query.gradient, query.hessian, threshold)
+
 
 @dataclass(frozen=True)
 class Position:
@@ -119,7 +125,7 @@ class ModelSoFar:
                 if isinstance(query, ResidualQuery):
                     residual = query
                 elif isinstance(query, HistogramQuery) and scales is None:
-                    scales = Scales(query.gradient, query.hessian, query.threshold)
+                    scales = Scales.of(query)
                 splits = self.splits + query.splits
                 return ModelSoFar(
                     self.grids, self.start, self.rounds, splits, self.levels + 1, scales, residual
@@ -145,18 +151,6 @@ class ModelSoFar:
         tree = queries.digest((self.levels, self.scales, self.residual))
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
-
-    def same(self, other: "ModelSoFar") -> bool:
-        """Whether the two stand at the same place."""
-        return self.position == other.position
-
-    def continues(self, earlier: "ModelSoFar") -> bool:
-        """Whether a session that stood at `earlier` can have come to stand here."""
-        return self.has_passed(earlier.position)
-
-    def digest(self) -> bytes:
-        """A hash of all of it: 32 bytes."""
-        return self.position.digest
 
     def has_passed(self, earlier: Position) -> bool:
         """Whether a session that stood there can have come to stand here."""
@@ -215,6 +209,10 @@ class ModelSoFar:
             queries.check_splits(terms, self.splits)
         elif self.splits:
             raise Refused("splits before the root was asked for")
+        if self.residual is not None:
+            queries.check(self.residual, terms)
+        if self.scales is not None:
+            queries.check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
     def structure(self, rounds: int) -> bytes:
         """`structure` of the model after so many rounds, or of all there are; nothing before the constant."""

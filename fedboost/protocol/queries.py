@@ -468,10 +468,8 @@ def check(query: Query, terms: Terms) -> None:
             if not same(cut_points, due.with_levels(terms.columns.levels)):
                 raise Refused("bins of categorical features that are not the levels of the terms")
         case HistogramQuery(_, tree, splits, nodes, _, gradient, hessian, widths, elected, threshold):
-            _check_bits(terms.bits, gradient, hessian)
+            check_scales(terms, gradient, hessian, threshold)
             _check_nodes(terms, tree, splits, nodes)
-            if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
-                raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
             if terms.noise is not None and widths:
                 raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
             if widths and len(widths) != len(nodes):
@@ -533,6 +531,13 @@ def _check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
         raise Refused(
             f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
         )
+
+
+def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
+    """Raise Refused if the terms do not allow that gradients of a tree are so scaled, and rows so drawn."""
+    _check_bits(terms.bits, gradient, hessian)
+    if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
+        raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
 
 
 def _check_bits(bits: int, *scales: Scale) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
-from fedboost.privacy.identity import key_fingerprint
-from fedboost.protocol import memory
+from fedboost.privacy.identity import Identified, key_fingerprint
+from fedboost.protocol import meeting, memory
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox
 from fedboost.protocol.course import Program
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.meeting import Trust
-from fedboost.protocol.messages import Bye, FromParty, Open
+from fedboost.protocol.messages import Bye, FromParty, Open, Request
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel, health, limits
 from fedboost.shell.config import AggregatorConfig
@@ -115,7 +115,13 @@ class AggregatorServer:
             ) from None
         if self._config.state is not None:
             self._folder = Folder(self._config.state)
-            self._unfinished.extend(map(self._resumed, self._folder.unfinished()))
+            for journal in self._folder.unfinished():
+                running = self._resumed(journal)
+                if running.has_opened:
+                    self._unfinished.append(running)
+                else:  # a party may not have heard of it, and takes no later attempt of what it does not know
+                    self._log.info("session dropped: no sum was opened", session=running.session.name)
+                    running.forget()
         await self._server.start()
         self._health.serving = True
         self.address = f"{host}:{port}"
@@ -218,12 +224,11 @@ class AggregatorServer:
             )
         return name
 
-    def _check_role(self, context: Any, role: str, name: str | None = None) -> str:
-        """Whose session a caller's is: the name and the fingerprint of the public key in its certificate, ''
-        without keys. Raises Refused unless the certificate is of this role, and of this name if one is
-        given."""
+    def _check_role(self, context: Any, role: str, name: str | None = None) -> Identified | None:
+        """Who calls, None without keys. Raises Refused unless the certificate is of this role, and of this
+        name if one is given."""
         if self._bundle is None:
-            return ""
+            return None
         try:
             known = peer_of(context.auth_context(), self._bundle, datetime.now(UTC))
         except PeerError as error:
@@ -235,7 +240,7 @@ class AggregatorServer:
             )
         if name is not None and known.name != name:
             raise Refused(f"party {name!r} dials with the certificate of party {known.name!r}")
-        return f"{known.name}#{key_fingerprint(known.public_key)}"
+        return known
 
     def _tell_of_change(self) -> None:
         """Wake the analysts that wait for parties."""
@@ -328,15 +333,18 @@ class AggregatorServer:
         """One analyst, from terms to model. Who comes again with the terms of a session follows that one."""
         try:
             _check_version(context, "analyst")
-            analyst = self._check_role(context, "analyst")
+            caller = self._check_role(context, "analyst")
             loop = asyncio.get_running_loop()
-            terms, wish = await loop.run_in_executor(self._reader, self._read_request, request)
+            terms, wish, signed = await loop.run_in_executor(self._reader, self._read_request, request)
+            if wish in (Wish.FOLLOW, Wish.RETURN):
+                self._check_request(terms, signed, caller.name if caller else "")
             program = self._program(terms)
             if self._waiting >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
             self._log.info("analyst refused", reason=quoted(str(error)))
             await refuse(context, error)
+        analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         running = self._known(analyst, terms)
         if wish is Wish.FINISH:
             if running is not None and not running.over:
@@ -359,7 +367,7 @@ class AggregatorServer:
             finally:
                 self._waiting -= 1
             try:
-                running = self._new(terms, program, analyst)
+                running = self._new(terms, program, analyst, signed)
             except Refused as error:
                 await refuse(context, error)
             self._begin(running)
@@ -369,14 +377,14 @@ class AggregatorServer:
             self._finished.pop((analyst, terms.digest), None)
             running.forget()  # a model is kept until the analyst says that it has arrived
 
-    def _read_request(self, request: bytes) -> tuple[Terms, Wish]:
-        """The terms and the wish in an analyst's request. Runs in the reader's thread."""
-        terms, wish = codec.decode_train_request(request)
+    def _read_request(self, request: bytes) -> tuple[Terms, Wish, Request | None]:
+        """What an analyst wants, as `codec.decode_train_request` has it. Runs in the reader's thread."""
+        terms, wish, signed = codec.decode_train_request(request)
         if not terms.parties:
             raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
         memory.check_terms(terms, self._memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
-        return terms, wish
+        return terms, wish, signed
 
     def _known(self, analyst: str, terms: Terms) -> Running | None:
         """The session of this analyst under these terms, if it runs, waits, or nobody has its model yet.
@@ -388,19 +396,39 @@ class AggregatorServer:
     def _program(self, terms: Terms) -> Program:
         return memory.within(program_of(terms, self._config.programs), self._memory)
 
-    def _new(self, terms: Terms, program: Program, analyst: str) -> Running:
-        name = f"session-{secrets.token_hex(4)}"
-        if self._folder is None:
-            session = AggregatorSession(name, terms, program, trust=self._trust(), draw=secrets.token_bytes)
-            return Running(session, analyst, None, self._send, self._log)
+    def _check_request(self, terms: Terms, request: Request | None, analyst: str) -> None:
+        """Raise Refused unless the analyst who calls signed this request for these terms: parties refuse
+        others. Without keys nothing is signed."""
+        trust = self._trust()
+        if trust is None:
+            return
         try:
-            journal = self._folder.begin(name)
-            journal.append(Begun(name, terms, analyst))
-        except (CannotRecord, ConfigError) as error:
-            self._log.error("cannot begin a session", reason=str(error))
-            raise Refused("the aggregator cannot write to its state folder: tell whoever runs it") from None
+            signer = "" if request is None else meeting.check_request(trust, terms, request)
+        except PeerError as error:
+            raise Refused(str(error)) from None
+        if signer != analyst:
+            raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
+
+    def _new(self, terms: Terms, program: Program, analyst: str, request: Request | None) -> Running:
+        name = f"session-{secrets.token_hex(8)}"
+        journal: Journal | None = None
+        if self._folder is not None:
+            try:
+                journal = self._folder.begin(name)
+                journal.append(Begun(name, terms, analyst, request))
+            except (CannotRecord, ConfigError) as error:
+                self._log.error("cannot begin a session", reason=str(error))
+                raise Refused(
+                    "the aggregator cannot write to its state folder: tell whoever runs it"
+                ) from None
         session = AggregatorSession(
-            name, terms, program, journal.append, trust=self._trust(), draw=secrets.token_bytes
+            name,
+            terms,
+            program,
+            journal.append if journal else lambda record: None,
+            trust=self._trust(),
+            draw=secrets.token_bytes,
+            request=request,
         )
         return Running(session, analyst, journal, self._send, self._log)
 
@@ -418,8 +446,9 @@ class AggregatorServer:
             program = self._program(begun.terms)
             if not begun.terms.parties:
                 raise ConfigError("its terms name no parties")
+            kept = self._trust(), secrets.token_bytes
             session = AggregatorSession(
-                begun.session, begun.terms, program, journal.append, past, self._trust(), secrets.token_bytes
+                begun.session, begun.terms, program, journal.append, past, *kept, request=begun.request
             )
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None

@@ -7,6 +7,7 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 """
 
 import contextlib
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
+from fedboost.protocol import meeting
+from fedboost.protocol.meeting import Trust
+from fedboost.protocol.messages import Request
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.config import check_address, choose_keys
@@ -42,7 +46,11 @@ class Training:
         """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
         self.traffic: dict[str, tuple[int, int]] = {}
         """Party to (bytes sent, bytes received)."""
+        self.asked: datetime | None = None
+        """When the session was asked for, where an earlier request of this analyst began it."""
         self._model: Model | None = None
+        self._nonces: set[bytes] = set()
+        """Of the requests that were signed here: one a connection, for each is good for one session."""
         self._address = address
         self._bundle = bundle
         self._terms = terms
@@ -101,7 +109,7 @@ class Training:
         """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
-        request = codec.encode_train_request(self._terms.canonical(), wish)
+        request = codec.encode_train_request(self._terms.canonical(), wish, self._signed_request())
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match codec.decode_train_event(message):
                 case Waiting(parties):
@@ -122,10 +130,40 @@ class Training:
                         self.traffic = dict(traffic)
                         self.stop()  # it has arrived: the aggregator need not keep it
                         model = Model.from_bytes(bytes(data), "the aggregator's model")
-                        _check(model, self._terms, self._bundle)
+                        self._check(model)
                         self._model = model
                 case Failed(reason):
                     raise SessionFailed(reason)
+
+    def _signed_request(self) -> Request | None:
+        """A fresh request for a session under the terms; None where analysts have no keys."""
+        if self._bundle is None:
+            return None
+        nonce = os.urandom(meeting.NONCE_BYTES)
+        self._nonces.add(nonce)
+        return meeting.request(self._bundle.signer, self._terms, nonce, int(time.time()))
+
+    def _check(self, model: Model) -> None:
+        """The model must be one of these terms and of a request of this analyst, and what parties signed of
+        it must be right."""
+        if model.terms != self._terms:
+            raise PeerError("the aggregator's model was trained under other terms than were submitted")
+        if self._bundle is None:
+            return
+        bundle, now = self._bundle, datetime.now(UTC)
+        signed = model.verify(bundle.roots, now, bundle.denied)
+        if len(signed) < self._terms.signers:
+            raise PeerError(
+                f"the aggregator's model is signed by {len(signed)} parties; {self._terms.signers} are needed"
+            )
+        if not signed:
+            return
+        trust, request = Trust(bundle.roots, bundle.denied, lambda: now), model.request
+        asker = "" if request is None else meeting.check_request(trust, self._terms, request)
+        if request is None or asker != bundle.signer.name:
+            raise PeerError("the aggregator's model was trained for another request than this analyst's")
+        if request.nonce not in self._nonces:
+            self.asked = datetime.fromtimestamp(request.time, UTC)
 
 
 class Connection:
@@ -156,16 +194,3 @@ def connect(address: str, keys: Path | str | None = None, insecure_loopback: boo
     check_address(address, "aggregator")
     folder = None if keys is None else Path(keys)
     return Connection(address, choose_keys(folder, "analyst", address, insecure_loopback))
-
-
-def _check(model: Model, terms: Terms, bundle: Bundle | None) -> None:
-    """The model must be one of these terms, and what parties signed of it must be right."""
-    if model.terms != terms:
-        raise PeerError("the aggregator's model was trained under other terms than were submitted")
-    if bundle is None:
-        return
-    signed = model.verify(bundle.roots, datetime.now(UTC), bundle.denied)
-    if len(signed) < terms.signers:
-        raise PeerError(
-            f"the aggregator's model is signed by {len(signed)} parties; {terms.signers} are needed"
-        )

@@ -31,8 +31,8 @@ from urllib.parse import quote
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.privacy import accounting, fields
-from fedboost.protocol.ledger import KEY_BYTES
 from fedboost.protocol.noise import SMALLEST_EPSILON
+from fedboost.protocol.site_memory import KEY_BYTES
 from fedboost.protocol.terms import Terms
 from fedboost.shell.store import CannotRecord
 

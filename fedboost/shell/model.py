@@ -27,7 +27,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import Tree
 from fedboost.privacy import identity
 from fedboost.protocol import meeting, progress
-from fedboost.protocol.messages import Attest
+from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.terms import Terms, nearest
 from fedboost.shell.card import card_of
 from fedboost.shell.files import write_atomically
@@ -44,7 +44,8 @@ class Model:
 
     terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
     it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
-    sums were over other parties than in the round before (nothing where it always were all).
+    sums were over other parties than in the round before (nothing where it always were all); request: the
+    analyst's signed request for the session, which the signatures are bound to.
     """
 
     booster: Booster = field(repr=False)
@@ -53,6 +54,7 @@ class Model:
     attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
     session: bytes = field(default=b"", repr=False, compare=False)
     rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    request: Request | None = field(default=None, repr=False, compare=False)
 
     def __repr__(self) -> str:
         trees, parties = len(self.booster.trees), ", ".join(self.parties)
@@ -97,8 +99,9 @@ class Model:
                 raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
             if told not in (None, attest.structure):
                 raise PeerError(f"party {party} signed other trees than those of the model")
+            nonce = b"" if self.request is None else self.request.nonce
             statement = meeting.attestation(
-                self.terms, self.session, party, attest.turns, attest.transcript, attest.structure
+                self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
             )
             identity.verify(signed_by, statement, attest.signature)
         return tuple(party for party in self.parties if party in self.attestations)
@@ -139,7 +142,17 @@ class Model:
             }
             for party, attest in self.attestations.items()
         }
-        return {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        facts = {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        if self.request is not None:
+            facts[_PREFIX + "request"] = json.dumps(
+                {
+                    "nonce": self.request.nonce.hex(),
+                    "time": self.request.time,
+                    "certificate": base64.b64encode(self.request.certificate).decode(),
+                    "signature": base64.b64encode(self.request.signature).decode(),
+                }
+            )
+        return facts
 
     def to_bytes(self) -> bytes:
         """The content of the model file."""
@@ -166,6 +179,7 @@ class Model:
             signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
             attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
             session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
+            request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
         stated = {"name": booster.objective, **booster.loss.in_xgboost}
@@ -176,7 +190,7 @@ class Model:
         based = terms.columns.base_margin is not None and terms.program == "boosting"
         if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds, attestations, session, rosters)
+        return cls(booster, terms, rounds, attestations, session, rosters, request)
 
     @classmethod
     def load(cls, path: Path | str) -> "Model":
@@ -346,6 +360,17 @@ def _attestation(entry: Mapping[str, Any]) -> Attest:
         int(entry["turns"]),
         bytes.fromhex(entry["transcript"]),
         bytes.fromhex(entry["structure"]),
+        base64.b64decode(entry["certificate"], validate=True),
+        base64.b64decode(entry["signature"], validate=True),
+    )
+
+
+def _request(entry: Mapping[str, Any] | None) -> Request | None:
+    if entry is None:
+        return None
+    return Request(
+        bytes.fromhex(entry["nonce"]),
+        int(entry["time"]),
         base64.b64decode(entry["certificate"], validate=True),
         base64.b64decode(entry["signature"], validate=True),
     )

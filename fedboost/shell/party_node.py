@@ -22,6 +22,7 @@ from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
 from fedboost.shell.audit import AuditLog
@@ -74,6 +75,7 @@ class PartyNode:
         except ConfigError:
             self._close()
             raise
+        self._memory: SiteMemory = TransientMemory(urandom, config.party)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
@@ -246,7 +248,7 @@ class PartyNode:
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began")
             self._offered = message.session
-            self._session = PartySession(self._site(message.session))
+            self._session = PartySession(self._site())
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
@@ -264,16 +266,21 @@ class PartyNode:
             self._audit.ended(self._offered, reason)
         self._session = None
 
-    def _site(self, session: str) -> Site:
-        def permit(terms: Terms) -> None:
+    def _site(self) -> Site:
+        def permit(offer: Offer) -> Limits:
             if self._misfits >= MOST_MISFITS:
                 raise Refused(
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
                     f"refusal tells something of them, so it refuses all others until it is started again"
                 )
-            self._config.policy.permit(terms, self._config.party, self._ask_somebody)
+            if self._bundle is not None and not offer.analyst:
+                raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
+            self._config.policy.permit(offer.terms, self._config.party, self._ask_somebody)
+            return Limits()
+
+        def taken(offer: Offer) -> None:
             if self._audit:
-                self._audit.admitted(session, terms)
+                self._audit.admitted(offer.session, offer.terms)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None
@@ -282,7 +289,7 @@ class PartyNode:
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         name, nthread = self._config.party, self._config.nthread
         read = None if self._table is None else self._read_shard
-        return Site(name, read, urandom, credentials, permit, record, nthread, self._ledger)
+        return Site(name, read, urandom, credentials, permit, taken, record, nthread, self._memory)
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)

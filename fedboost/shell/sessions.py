@@ -11,6 +11,7 @@ from typing import Any
 
 from fedboost.errors import FedboostError
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
 from fedboost.protocol.terms import Terms
 from fedboost.shell.simulation import finish
@@ -56,6 +57,11 @@ class Running:
     def failed(self) -> bool:
         """Whether it ended without a model."""
         return self.over and isinstance(self._events[-1], Failed)
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether a sum of it was opened by the process before this one."""
+        return self._journal is not None and any(isinstance(past, Opened) for past in self._journal.past)
 
     @property
     def in_a_turn(self) -> bool:

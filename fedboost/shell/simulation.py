@@ -18,7 +18,6 @@ from fedboost.errors import ConfigError
 from fedboost.privacy import identity
 from fedboost.protocol.aggregator_session import AggregatorSession, Outbox
 from fedboost.protocol.course import Callback, Program
-from fedboost.protocol.ledger import MemoryLedger
 from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import Shard
@@ -123,7 +122,8 @@ def finish(session: AggregatorSession, meter: Meter) -> Result:
         if row.roster != last:
             rosters[row.round] = last = row.roster
     digest = session.digest if signed else b""
-    model = Model(session.booster, session.terms, rounds, signed, digest, rosters)
+    request = session.request if signed else None
+    model = Model(session.booster, session.terms, rounds, signed, digest, rosters, request)
     return Result(model, meter.history, meter.traffic)
 
 
@@ -160,7 +160,6 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
             os.urandom,
             credentials.get(name),
             nthread=nthread,
-            ledger=MemoryLedger(os.urandom),
         )
         for name in terms.parties
     }

@@ -33,9 +33,10 @@ from fedboost.protocol.messages import (
     Meet,
     Open,
     Report,
+    Request,
     ToParty,
 )
-from fedboost.protocol.progress import ModelSoFar, Round
+from fedboost.protocol.progress import ModelSoFar, Round, Scales
 from fedboost.protocol.queries import (
     CONSTANT_TREE,
     MAX_ROWS,
@@ -63,7 +64,7 @@ from fedboost.protocol.terms import (
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 MAX_TO_AGGREGATOR = 4 << 20
 """Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
@@ -73,6 +74,8 @@ MAX_TERMS = 16 << 20
 """Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
 MAX_GREETING = 512 << 10
 """Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+MAX_REQUEST = 64 << 10
+"""Bytes of an analyst's request: a certificate with its chain is the most of it."""
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
 """Features that one question names, of all its nodes."""
@@ -142,8 +145,9 @@ def decode_from_party(data: bytes) -> FromParty:
 def encode_to_party(message: ToParty) -> bytes:
     """Bytes of a message of the aggregator."""
     match message:
-        case Admit(session, terms, attempt):
-            out = pb.ToParty(admit=pb.Admit(session=session, terms=terms.canonical(), attempt=attempt))
+        case Admit(session, terms, attempt, request):
+            admit = pb.Admit(session=session, terms=terms.canonical(), attempt=attempt)
+            out = pb.ToParty(admit=_with_request(admit, request))
         case Meet(greetings, so_far):
             out = pb.ToParty(meet=_meet_to_pb(greetings, so_far))
         case Ask(turn, attempt, roster, query):
@@ -167,7 +171,8 @@ def decode_to_party(data: bytes) -> ToParty:
         case "admit":
             try:
                 _require(len(message.admit.session) <= 256, "a session with so long a name")
-                return Admit(message.admit.session, _terms(message.admit.terms), message.admit.attempt)
+                admit = message.admit
+                return Admit(admit.session, _terms(admit.terms), admit.attempt, _request_from_pb(admit))
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
@@ -196,7 +201,22 @@ def _meet_to_pb(greetings: tuple[bytes, ...], so_far: ModelSoFar) -> Any:
         splits=map(_split_to_pb, so_far.splits),
         levels=so_far.levels,
         **({} if so_far.start is None else _query_to_pb(so_far.start)),
+        **_scales_to_pb(so_far.scales),
+        **({} if so_far.residual is None else {"residual": _query_to_pb(so_far.residual)["residuals"]}),
     )
+
+
+def _scales_to_pb(scales: Scales | None) -> dict[str, Any]:
+    if scales is None:
+        return {}
+    pair = {"gradient": _scale_to_pb(scales.gradient), "hessian": _scale_to_pb(scales.hessian)}
+    return {**pair, "threshold": scales.threshold}
+
+
+def _scales_from_pb(meet: Any) -> Scales | None:
+    if not meet.HasField("gradient"):
+        return None
+    return Scales(_scale_from_pb(meet.gradient), _scale_from_pb(meet.hessian), meet.threshold)
 
 
 def _meet_from_pb(meet: Any) -> Meet:
@@ -209,6 +229,8 @@ def _meet_from_pb(meet: Any) -> Meet:
         ),
         _splits_from_pb(meet.splits),
         meet.levels,
+        _scales_from_pb(meet),
+        _residual_from_pb(meet.residual) if meet.HasField("residual") else None,
     )
     return Meet(_few(meet.greetings, MAX_PARTIES, "greetings"), so_far)
 
@@ -336,17 +358,7 @@ def _query_from_pb(ask: Any) -> Query:
                 _scale_from_pb(q.hessian),
             )
         case "residuals":
-            q = ask.residuals
-            _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
-            return ResidualQuery(
-                _rows(q),
-                q.tree,
-                _splits_from_pb(q.splits),
-                _few(q.nodes, MAX_NODES, "nodes"),
-                _few(q.starts, MAX_NODES, "cells"),
-                q.width,
-                _scale_from_pb(q.weight),
-            )
+            return _residual_from_pb(ask.residuals)
         case "end_round":
             q = ask.end_round
             _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
@@ -363,6 +375,19 @@ def _query_from_pb(ask: Any) -> Query:
                 q.sizes,
             )
     raise PeerError("an empty query, or one of a newer version of fedboost")
+
+
+def _residual_from_pb(q: Any) -> ResidualQuery:
+    _require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
+    return ResidualQuery(
+        _rows(q),
+        q.tree,
+        _splits_from_pb(q.splits),
+        _few(q.nodes, MAX_NODES, "nodes"),
+        _few(q.starts, MAX_NODES, "cells"),
+        q.width,
+        _scale_from_pb(q.weight),
+    )
 
 
 def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
@@ -507,17 +532,37 @@ class Wish(Enum):
     FINISH = 3
 
 
-def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW) -> bytes:
-    """Bytes of an analyst's request: the terms as JSON, and what is wanted of their session."""
-    return _serialised(pb.TrainRequest(terms=terms, wish=wish.name))
+def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW, request: Request | None = None) -> bytes:
+    """Bytes of an analyst's wish: the terms as JSON, what is wanted of their session, and the signed request
+    for it."""
+    return _serialised(_with_request(pb.TrainRequest(terms=terms, wish=wish.name), request))
 
 
-def decode_train_request(data: bytes) -> tuple[Terms, Wish]:
-    """The terms an analyst submits, and what is wanted of their session. Raises PeerError, or ConfigError for
-    terms that cannot be."""
-    request = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    _require(request.wish in (wish.value for wish in Wish), f"wish {request.wish}")
-    return _terms(request.terms), Wish(request.wish)
+def decode_train_request(data: bytes) -> tuple[Terms, Wish, Request | None]:
+    """The terms an analyst submits, what is wanted of their session, and the signed request for it. Raises
+    PeerError, or ConfigError for terms that cannot be."""
+    message = _parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
+    _require(message.wish in (wish.value for wish in Wish), f"wish {message.wish}")
+    return _terms(message.terms), Wish(message.wish), _request_from_pb(message)
+
+
+def _with_request(message: Any, request: Request | None) -> Any:
+    """A message with an analyst's request in it, if there is one."""
+    if request is not None:
+        message.request.nonce = request.nonce
+        message.request.time = request.time
+        message.request.certificate = request.certificate
+        message.request.signature = request.signature
+    return message
+
+
+def _request_from_pb(message: Any) -> Request | None:
+    if not message.HasField("request"):
+        return None
+    request = message.request
+    size = request.ByteSize()
+    _require(size <= MAX_REQUEST, f"a request of {size} bytes; {MAX_REQUEST} are allowed")
+    return Request(request.nonce, request.time, request.certificate, request.signature)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

@@ -69,6 +69,24 @@ def test_all_callbacks_are_called():
     assert [number for number, _ in seen] == [0]
 
 
+class Crash(Exception):
+    """The aggregator's process died."""
+
+
+def crashed(X, y, size, weight=None, sites=None, **settings):
+    """The sites of a session whose aggregator died once it had written so many records."""
+    written, places = [], {} if sites is None else sites
+
+    def record(made):
+        written.append(made)
+        if len(written) == size:
+            raise Crash
+
+    with pytest.raises(Crash):
+        run(X, y, PARTS, weight, record=record, sites=places, **settings)
+    return places
+
+
 def test_a_session_that_was_stopped_is_resumed_from_wherever_it_crashed():
     """And no callback is called again for a round of the earlier process: one may look at the time."""
     X, y, weight, settings = setting_of("squared error, weights")
@@ -78,14 +96,17 @@ def test_a_session_that_was_stopped_is_resumed_from_wherever_it_crashed():
     read = [journal.decode(journal.encode(record)) for record in records]
     for size in range(2, len(read) + 1):
         seen, more = [], []
-        session = run(
-            X, y, PARTS, weight, callbacks=[after(2, seen)], past=read[:size], record=more.append, **settings
-        )
+        watched = {"callbacks": [after(2, seen)], "record": more.append, **settings}
+        sites = crashed(X, y, size, weight, callbacks=[after(2)], **settings)
+        session = run(X, y, PARTS, weight, past=read[:size], sites=sites, **watched)
         assert session.booster.to_xgboost() == whole.booster.to_xgboost()
         ended = sum(isinstance(record, Opened) for record in read[:size])
         every = sum(isinstance(record, Opened) for record in read)
         assert len(seen) == max(0, min(2, every - ended))
-        again = run(X, y, PARTS, weight, past=[*read[:size], *more], **settings)  # what two crashes leave
+        sites = crashed(X, y, size, weight, callbacks=[after(2)], **settings)
+        crashed(X, y, len(more), weight, past=read[:size], sites=sites, callbacks=[after(2)], **settings)
+        past = [*read[:size], *more]  # what two crashes leave
+        again = run(X, y, PARTS, weight, past=past, sites=sites, **settings)
         assert again.booster.to_xgboost() == whole.booster.to_xgboost()
 
 

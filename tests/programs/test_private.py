@@ -18,11 +18,12 @@ from fedboost.programs import private
 from fedboost.protocol import noise as noise_of_terms
 from fedboost.protocol import queries
 from fedboost.protocol.aggregator_session import AggregatorSession
-from fedboost.protocol.ledger import MemoryLedger, Spending, release_of
+from fedboost.protocol.ledger import Spending, release_of
 from fedboost.protocol.messages import Report
 from fedboost.protocol.party import Party
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
 from fedboost.protocol.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
+from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
 ROWS = 6000
 RANGES = [(-4, 4), (-4, 4), (0, 1000)]
@@ -47,10 +48,14 @@ def data(kind="binary", rows=ROWS):
     return X, y.astype(np.float32)
 
 
-def trained(kind="binary", parts=None, ledger=None, **settings):
+def trained(kind="binary", parts=None, **settings):
     X, y = data(kind)
     parts = parts or one_party(ROWS)
-    return run(X, y, parts, program=private.train, ledger=ledger, levels=(3, 8), ranges=RANGES, **settings)
+    return run(X, y, parts, program=private.train, levels=(3, 8), ranges=RANGES, **settings)
+
+
+def spending_of(terms, memory, session="s"):
+    return Spending(terms, memory.begin(Offer(session, terms), Limits()))
 
 
 @pytest.mark.parametrize("method", ["additive", "random", "staged", "hist"])
@@ -110,14 +115,13 @@ def test_two_sessions_draw_other_noise_for_the_same_trees():
 
 @pytest.mark.parametrize("settings", [LOCAL, MASKED], ids=["local", "distributed"])
 def test_what_is_charged_is_what_was_planned_and_within_epsilon(settings):
-    ledger = MemoryLedger(bytes)
     parts = randomly(ROWS, 3) if settings is MASKED else one_party(ROWS)
-    session = trained(parts=parts, ledger=ledger, **settings)
+    session = trained(parts=parts, **settings)
     plan, noise = session.terms.plan, session.terms.noise
-    # One ledger for all: parties with other answers have other releases.
-    spent = math.fsum(ledger.charged.values()) / len(parts)
-    assert spent == pytest.approx(plan.cost, rel=1e-12)
-    assert len(ledger.charged) == len(parts) * (1 + 1 + session.terms.rounds)
+    for site in session.sites.values():
+        charged = site.memory.charged
+        assert math.fsum(charged.values()) == pytest.approx(plan.cost, rel=1e-12)
+        assert len(charged) == 1 + 1 + session.terms.rounds
     assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) <= noise.epsilon
     assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) > 0.999 * noise.epsilon
 
@@ -261,8 +265,8 @@ def tagged(query, roster, turn=1):
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     X, _ = data(rows=10)
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **MASKED)
-    ledger, query = MemoryLedger(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
-    spending, values = Spending("s", terms, ledger), np.arange(query.cells)
+    ledger, query = TransientMemory(lambda size: bytes(size)), RangeQuery(1 << 40, 3)
+    spending, values = spending_of(terms, ledger), np.arange(query.cells)
     roster = ("p0", "p1", "p2")
     one, again = (
         spending.release(query, NOTHING_YET, tagged(query, roster, turn), values)[0] for turn in (1, 2)
@@ -274,7 +278,7 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
         spending.release(query, NOTHING_YET, tagged(query, roster), values + 1)[0],
         spending.release(query, ModelSoFar(grids=1), tagged(query, roster), values)[0],
         spending.release(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values)[0],
-        Spending("other", terms, MemoryLedger(lambda size: b"x" * size)).release(
+        spending_of(terms, TransientMemory(lambda size: b"x" * size), "other").release(
             query, NOTHING_YET, tagged(query, roster), values
         )[0],
     ]
@@ -287,8 +291,8 @@ def test_noise_that_the_aggregator_draws_is_charged_each_time_it_may_draw():
     X, _ = data(rows=10)
     central = {"protection": "masked", "noise": {**MASKED["noise"], "placement": "central"}}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, **central)
-    ledger, query = MemoryLedger(bytes), RangeQuery(1 << 40, 3)
-    spending, values = Spending("s", terms, ledger), np.arange(query.cells)
+    ledger, query = TransientMemory(bytes), RangeQuery(1 << 40, 3)
+    spending, values = spending_of(terms, ledger), np.arange(query.cells)
     for turn in (1, 2):
         said = spending.release(query, NOTHING_YET, tagged(query, ("p0", "p1", "p2"), turn), values)[0]
         assert (said == values).all()
@@ -325,12 +329,12 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     assert "nothing to draw from" in str(session.error)
 
 
-def told(party, terms, ledger, so_far, query):
+def told(party, terms, spending, so_far, query):
     """What a party that has forgotten the session says, if it is told that it stands there."""
     party = Party(party, terms)
     party.go_to(so_far)
     values = party.answer(query)
-    return Spending("s", terms, ledger).release(query, so_far, tagged(query, ("p0",)), values)[0]
+    return spending.release(query, so_far, tagged(query, ("p0",)), values)[0]
 
 
 def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
@@ -338,13 +342,14 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     same bytes would say that it is not."""
     X, y = data(rows=50)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
-    ledger = MemoryLedger(bytes)
+    ledger = TransientMemory(bytes)
+    spending = spending_of(terms, ledger)
     cuts = CutPoints(tuple(private.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_levels((3, 8))
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
     places = [ModelSoFar(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
     nobody = lambda: shard_of(X, y, rows=slice(0, 0))  # noqa: E731 - so that no sum depends on margins
-    one, again, other = (told(nobody, terms, ledger, place, query) for place in (places[0], *places))
+    one, again, other = (told(nobody, terms, spending, place, query) for place in (places[0], *places))
     assert (one == again).all()
     assert (one != other).any()
     assert len(ledger.charged) == 2

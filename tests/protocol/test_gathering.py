@@ -18,7 +18,7 @@ from fedboost.programs import boosting
 from fedboost.protocol import journal, meeting
 from fedboost.protocol.aggregator_session import MOST_LOSSES, AggregatorSession, Gone, Here
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
-from fedboost.protocol.meeting import Trust, session_digest
+from fedboost.protocol.meeting import Attempt, Trust, session_digest
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Meet, Open, Report
 from fedboost.protocol.party_session import PartySession, first_transcript, next_transcript, tag_of
 from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
@@ -79,7 +79,7 @@ class Liar:
         greetings = tuple(join.greeting for join in joins)
         for party in self.roster:
             self.say(party, Meet(greetings, self.so_far))
-        self.digest = session_digest(self.terms, greetings)
+        self.digest = session_digest(Attempt("s", self.attempt, self.terms), greetings)
         self.transcript = first_transcript(self.digest, self.so_far)
 
     def ask(self, query, turn=None, opened=True):
@@ -150,10 +150,13 @@ def claimed(so_far, values):
 
 def test_sums_before_the_first_tree_are_over_all_parties():
     """Counts and label sums over two rosters would show the difference exactly, and they are the same in each
-    session: so neither a new session nor a party without memory helps."""
-    for attempt in (1, 2):
+    session: so neither a new session nor a restarted party helps."""
+    for begun in (False, True):
         liar = Liar(on_loss="shrink")
-        liar.gather(roster=liar.terms.parties[:3], attempt=attempt)
+        if begun:
+            liar.gather()
+            liar.forget()
+        liar.gather(roster=liar.terms.parties[:3])
         with pytest.raises(Left, match="lacks parties before the first tree split"):
             liar.ask(RowsQuery())
 
@@ -272,16 +275,25 @@ def test_the_first_attempt_begins_at_the_beginning():
 
 def test_a_party_that_met_the_others_but_was_asked_nothing_remembers_too():
     liar = Liar()
-    liar.gather(attempt=2)
+    liar.gather()
+    liar.forget()
     with pytest.raises(Left, match="stand where it cannot"):
         liar.gather(ModelSoFar(grids=1))
+
+
+def begun():
+    """An aggregator of a session that goes on without those who are lost: one that comes back has to believe
+    where the others stand."""
+    liar = Liar(on_loss="shrink")
+    liar.gather()
+    return liar
 
 
 @pytest.mark.parametrize("grids", [6, 2**31])
 def test_no_more_grids_than_there_are(grids):
     """A party that believed it had been asked for six would count over any number of further ones."""
     with pytest.raises(Left, match=f"rows were counted over grids {grids} times, of 5"):
-        Liar().gather(ModelSoFar(grids=grids), attempt=2)
+        begun().gather(ModelSoFar(grids=grids))
 
 
 @pytest.fixture(scope="module")
@@ -334,10 +346,10 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_a_party_without_memory_believes_no_model_that_cannot_be(grown, what):
-    so_far = dataclasses.replace(grown, rounds=IMPOSSIBLE[what](grown), splits=(), levels=0)
+def test_a_party_that_was_away_believes_no_model_that_cannot_be(grown, what):
+    so_far = dataclasses.replace(grown.before_tree, rounds=IMPOSSIBLE[what](grown))
     with pytest.raises(Left):
-        Liar().gather(so_far, attempt=2)
+        begun().gather(so_far)
 
 
 @pytest.mark.parametrize(
@@ -355,12 +367,12 @@ def test_a_party_without_memory_believes_no_model_that_cannot_be(grown, what):
 )
 def test_nor_a_tree_that_cannot_grow(grown, change):
     with pytest.raises(Left):
-        Liar().gather(dataclasses.replace(grown, **change), attempt=2)
+        begun().gather(dataclasses.replace(grown, **change))
 
 
 def test_but_one_that_can(grown):
-    liar = Liar()
-    liar.gather(grown, attempt=2)
+    liar = begun()
+    liar.gather(grown)
     (signed,) = {(end._party.so_far.structure(100)) for end in liar.ends.values()}
     assert len(signed) == 32
 
@@ -627,7 +639,8 @@ def trusting(terms):
 def check_signatures(session, trust):
     assert session.attestations
     for party, attest in session.attestations.items():
-        meeting.check_attest(trust, session.terms, session.digest, party, attest)
+        attempt = Attempt("s", session.attempt, session.terms)
+        meeting.check_attest(trust, attempt, session.digest, party, attest)
 
 
 def test_signatures_belong_to_the_meeting_they_were_given_in():
@@ -804,23 +817,16 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
         liar.ask(first, 1)
 
 
-def test_what_a_party_was_not_there_for_leads_to_what_it_was_asked():
-    """It came in the midst of a tree, and the tree begins again: by other splits it would be another one."""
+def test_a_turn_before_those_that_a_party_knows_of_a_tree_is_not_asked():
+    """A party that was away comes back at the end of a tree: it was not asked for the root, and never is."""
     liar = Liar()
     children = liar.train(never, before=lambda q: isinstance(q, HistogramQuery) and q.nodes != (0,))
     root, begins, turn = liar.asked.query, liar.so_far.before_tree, liar.turn
     liar.ask(children)
-    reached = liar.so_far
     end = EndRoundQuery(root.rows, 0, (), tuple((n, 0.1 + n) for n in (1, 2)), *ends_with(liar))
-    for first in (children.splits, (dataclasses.replace(children.splits[0], bin=0, missing_left=True),)):
-        again = Liar()
-        again.gather(reached, attempt=2)
-        again.ask(end, turn + 2, opened=False)
-        again.gather(begins)
+    again = begun()
+    again.gather(liar.so_far)
+    again.ask(end, turn + 2, opened=False)
+    again.gather(begins)
+    with pytest.raises(Left, match="asked after turn"):
         again.ask(root, turn)
-        other = dataclasses.replace(children, splits=first, widths=())
-        if first == children.splits:
-            again.ask(other)
-        else:
-            with pytest.raises(Left, match="asked after turn"):
-                again.ask(other)

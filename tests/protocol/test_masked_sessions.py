@@ -47,10 +47,10 @@ class Played:
         self._gone = set()
         return self._play(self.session.start(), lost)
 
-    def back(self, party, memory=True):
-        """A lost party is back, and the session goes on; without memory its process was started anew."""
+    def back(self, party, restarted=False):
+        """A lost party is back, and the session goes on; its process may have been started anew."""
         self._gone.discard(party)
-        if not memory:
+        if restarted:
             self.ends[party] = PartySession(self._sites[party])
         return self._play(self.session.handle(party, Here()))
 
@@ -123,7 +123,7 @@ def test_too_few_signatures_are_waited_for():
     session = played.play(after_report(2, "p1"))
     session.tick(10 * session.terms.rejoin_timeout)
     assert (session.state, session.awaited) == ("gathering", ("p1",))
-    assert played.back("p1", memory=False).state == "done"
+    assert played.back("p1", restarted=True).state == "done"
     assert set(session.attestations) == set(session.terms.parties)
 
 
@@ -198,15 +198,15 @@ def test_a_sum_over_fewer_parties():
 
 
 def test_different_stories_to_different_parties_open_nothing():
-    """One that has lost its memory is told that the session stands elsewhere: its share does not open for the
-    others, and no mask is given away."""
+    """One that was restarted is told that the session stands elsewhere: its site remembers, and no mask is
+    given away."""
     other = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
     played = Played(3)
     played.play(after_report(1, "p1"))
     played._change = other
-    played.back("p1", memory=False)
+    played.back("p1", restarted=True)
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
-    assert any("not authentic" in reason for reason in leaving), leaving
+    assert any("stand where it cannot" in reason for reason in leaving), leaving
     assert (played.session.state, played.sums) == ("failed", [ROWS])
 
 

@@ -13,7 +13,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.privacy import fields, identity
 from fedboost.privacy.identity import Signer, to_pem
 from fedboost.privacy.masked import Handshake
-from fedboost.protocol.meeting import NONCE_BYTES, Credentials, greet, meet
+from fedboost.protocol.meeting import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
@@ -47,6 +47,10 @@ def terms(parties=NAMES, **settings):
 TERMS = terms()
 
 
+def attempt_of(terms, session="s", number=1, request=b""):
+    return Attempt(session, number, terms, request)
+
+
 def credentials(of, denied=()):
     return Credentials(of, to_pem(OURS[1]), denied, lambda: NOW)
 
@@ -55,7 +59,7 @@ def credentials(of, denied=()):
 def greeting(of, name=None, terms=TERMS, seed=0):
     """What a party with this signer says; fresh keys for each seed."""
     draw = Random(f"{of.name} {seed}").randbytes
-    return greet(credentials(of), name or of.name, terms, Handshake(draw).public, draw)
+    return greet(credentials(of), name or of.name, attempt_of(terms), Handshake(draw).public, draw)
 
 
 def greetings():
@@ -72,7 +76,7 @@ def changed(said, place, value):
 def meeting(said, me="north", own=None, denied=(), terms=TERMS):
     """`me` meets these greetings, having said `own`, or else what is among them under its name."""
     own = said[me] if own is None else own
-    return meet(credentials(signer(me), denied), own, terms, tuple(said.values()))
+    return meet(credentials(signer(me), denied), own, attempt_of(terms), tuple(said.values()))
 
 
 def refused(said, because, **more):
@@ -102,7 +106,7 @@ def test_all_parties_agree_in_whatever_order_they_are_introduced():
 def test_keys_of_pairs_fit_after_a_meeting():
     shakes = {name: Handshake(Random(name).randbytes) for name in NAMES}
     said = {
-        name: greet(credentials(signer(name)), name, TERMS, shake.public, Random(name).randbytes)
+        name: greet(credentials(signer(name)), name, attempt_of(TERMS), shake.public, Random(name).randbytes)
         for name, shake in shakes.items()
     }
     met = {name: meeting(said, name) for name in NAMES}
@@ -133,11 +137,11 @@ def test_a_certificate_issued_anew_in_between_is_another_session():
 def test_without_keys_there_is_only_plain():
     plain = terms(protection="plain")
     draw = Random(0).randbytes
-    assert greet(None, "north", plain, Handshake(draw).public, draw) == b""
-    met = meet(None, b"", plain, (b"", b"", b""))
+    assert greet(None, "north", attempt_of(plain), Handshake(draw).public, draw) == b""
+    met = meet(None, b"", attempt_of(plain), (b"", b"", b""))
     assert (len(met.session), met.publics) == (32, {})
     with pytest.raises(Refused, match="protection masked needs this site's keys, and it has none"):
-        meet(None, b"", TERMS, (b"", b"", b""))
+        meet(None, b"", attempt_of(TERMS), (b"", b"", b""))
 
 
 # ---- refused: who is there --------------------------------------------------------------------------------
@@ -245,7 +249,9 @@ def test_a_missing_nonce():
     draw = Random(0).randbytes
     for size in (0, NONCE_BYTES - 1, NONCE_BYTES + 1):
         public = Handshake(draw).public
-        said = greet(credentials(signer("south")), "south", TERMS, public, lambda _, size=size: bytes(size))
+        said = greet(
+            credentials(signer("south")), "south", attempt_of(TERMS), public, lambda _, size=size: bytes(size)
+        )
         refused(with_south(said), "the greeting of party south has no nonce")
 
 
@@ -311,4 +317,4 @@ def test_ones_own_certificate_is_held_to_the_same():
     """A party whose own certificate ran out during a long wait sees it, not only the others."""
     said, late = greetings(), replace(credentials(signer("north")), clock=lambda: NOW + 10.5 * DAY)
     with pytest.raises(PeerError, match="'north' expired on"):
-        meet(late, said["north"], TERMS, tuple(said.values()))
+        meet(late, said["north"], attempt_of(TERMS), tuple(said.values()))

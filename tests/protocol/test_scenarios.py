@@ -30,7 +30,7 @@ from fedboost.gbdt.bins import CutPoints, Grid
 from fedboost.gbdt.model import Booster
 from fedboost.privacy.cells import parts_of
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
-from fedboost.protocol.meeting import session_digest
+from fedboost.protocol.meeting import Attempt, session_digest
 from fedboost.protocol.messages import (
     Admit,
     Ask,
@@ -184,7 +184,8 @@ class Aggregator:
         lines += [f"{party} > {shown(message)}" for party, message in outbox]
         for _, message in outbox[-1:] if outbox and isinstance(outbox[-1][1], Ask) else []:
             for other in {id(m): m for _, m in outbox if isinstance(m, Meet)}.values():
-                digest = session_digest(self._session.terms, other.greetings)
+                attempt = Attempt("s", self._session.attempt, self._session.terms)
+                digest = session_digest(attempt, other.greetings)
                 self._transcript = first_transcript(digest, other.so_far)
             self._transcript = next_transcript(self._transcript, message.query)
         session = self._session

@@ -18,8 +18,21 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Bye, Close, Join, Leave, Meet, Open, Report
-from fedboost.protocol.progress import ModelSoFar, Round
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+    Request,
+)
+from fedboost.protocol.progress import ModelSoFar, Round, Scales
 from fedboost.protocol.queries import (
     Elected,
     EndRoundQuery,
@@ -120,6 +133,9 @@ cut_points = st.lists(st.tuples(cuts, st.booleans(), st.booleans()), max_size=4)
     )
 )
 values = st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple)
+few_numbers = st.lists(u32, max_size=5).map(tuple)
+trees = st.integers(-1, 2**31 - 1)
+residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbers, u32, scales)
 queries = st.one_of(
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
@@ -139,16 +155,7 @@ queries = st.one_of(
         st.floats(),
     ),
     st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
-    st.builds(
-        ResidualQuery,
-        rows,
-        st.integers(-1, 2**31 - 1),
-        splits,
-        st.lists(u32, max_size=5).map(tuple),
-        st.lists(u32, max_size=5).map(tuple),
-        u32,
-        scales,
-    ),
+    residuals,
     st.builds(
         EndRoundQuery,
         rows,
@@ -165,6 +172,8 @@ queries = st.one_of(
     ),
 )
 few_bytes = st.binary(max_size=50)
+times = st.integers(-(1 << 63), (1 << 63) - 1)
+requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
 so_far = st.builds(
     ModelSoFar,
     u32,
@@ -172,6 +181,8 @@ so_far = st.builds(
     st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
     splits,
     u32,
+    st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False)),
+    st.none() | residuals,
 )
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
@@ -181,7 +192,7 @@ from_party = st.one_of(
     st.builds(Leave, words),
 )
 to_party = st.one_of(
-    st.builds(Admit, words, terms(), u32),
+    st.builds(Admit, words, terms(), u32, requests),
     st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), so_far),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
     st.builds(Open, u32, u32, few_bytes),
@@ -216,10 +227,10 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
 
 
-@given(terms(), st.sampled_from(Wish))
-def test_what_an_analyst_submits_comes_back(submitted, wish):
-    request = codec.encode_train_request(submitted.canonical(), wish)
-    assert codec.decode_train_request(request) == (submitted, wish)
+@given(terms(), st.sampled_from(Wish), requests)
+def test_what_an_analyst_submits_comes_back(submitted, wish, request):
+    data = codec.encode_train_request(submitted.canonical(), wish, request)
+    assert codec.decode_train_request(data) == (submitted, wish, request)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():

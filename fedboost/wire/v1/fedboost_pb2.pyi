@@ -109,14 +109,28 @@ class ToParty(_message.Message):
     def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
 class Admit(_message.Message):
-    __slots__ = ("session", "terms", "attempt")
+    __slots__ = ("session", "terms", "attempt", "request")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     session: str
     terms: str
     attempt: int
-    def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ...) -> None: ...
+    request: Request
+    def __init__(self, session: _Optional[str] = ..., terms: _Optional[str] = ..., attempt: _Optional[int] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
+
+class Request(_message.Message):
+    __slots__ = ("nonce", "time", "certificate", "signature")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    time: int
+    certificate: bytes
+    signature: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
     __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums")
@@ -149,20 +163,28 @@ class Ask(_message.Message):
     def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
-    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels")
+    __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
     GRIDS_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     LEVELS_FIELD_NUMBER: _ClassVar[int]
+    GRADIENT_FIELD_NUMBER: _ClassVar[int]
+    HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLD_FIELD_NUMBER: _ClassVar[int]
+    RESIDUAL_FIELD_NUMBER: _ClassVar[int]
     greetings: _containers.RepeatedScalarFieldContainer[bytes]
     grids: int
     start: StartQuery
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
     splits: _containers.RepeatedCompositeFieldContainer[Split]
     levels: int
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., levels: _Optional[int] = ...) -> None: ...
+    gradient: Scale
+    hessian: Scale
+    threshold: float
+    residual: ResidualQuery
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("splits", "values")
@@ -395,12 +417,14 @@ class LeafValue(_message.Message):
     def __init__(self, node: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
 
 class TrainRequest(_message.Message):
-    __slots__ = ("terms", "wish")
+    __slots__ = ("terms", "wish", "request")
     TERMS_FIELD_NUMBER: _ClassVar[int]
     WISH_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
     terms: str
     wish: Wish
-    def __init__(self, terms: _Optional[str] = ..., wish: _Optional[_Union[Wish, str]] = ...) -> None: ...
+    request: Request
+    def __init__(self, terms: _Optional[str] = ..., wish: _Optional[_Union[Wish, str]] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
 
 class TrainEvent(_message.Message):
     __slots__ = ("waiting", "round", "model", "failed")
