@@ -448,7 +448,7 @@ def by_set(
     for number, of in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]
         party, colon, rows = of.rpartition(OF_PARTY)
-        if (not part[0] and colon) or part[0] < min_rows * weight.limit:
+        if (not part[0] and colon) or 0 <= part[0] < min_rows * weight.limit:
             continue
         if not part[0] and number:
             raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
