@@ -1,4 +1,4 @@
-"""`fedboost audit`: what has left this site, in plain words, by the site's own log.
+"""`fedboost audit`: what has left this site, in plain words, by the site's own log, warnings first.
 
 Promises: nothing is said of a log before its whole chain was verified; names that came from outside cannot
 move the cursor.
@@ -6,16 +6,13 @@ Refuses: a log with a line that does not fit, naming the first one, and a log wi
 kept (ConfigError).
 """
 
-import math
 import textwrap
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from string import hexdigits
 
 from fedboost.cli.show import print_json, size
-from fedboost.errors import ConfigError, printable
-from fedboost.privacy.accounting import epsilon_of
+from fedboost.errors import ConfigError, printable, quoted
 from fedboost.protocol.queries import (
     BY_PARTY,
     EndRoundQuery,
@@ -29,11 +26,31 @@ from fedboost.protocol.queries import (
     SumsQuery,
     VoteQuery,
 )
-from fedboost.shell.audit import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, read_log
+from fedboost.protocol.terms import Terms
+from fedboost.shell.audit import (
+    BEFORE_THE_FIRST,
+    HELP,
+    Admitted,
+    Entry,
+    Released,
+    read_admitted,
+    read_log,
+)
+from fedboost.shell.audit_sessions import Session, sessions_of
+from fedboost.shell.audit_warnings import AuditWarning, warnings_of
 from fedboost.shell.policy import AGGREGATOR_SEES, shown
 
 WIDTH, INDENT, WHAT = 79, 13, 43
 """Columns of a line, of what stands before a value, and of the kind of an answer."""
+MOST_IN_FULL = 5
+"""Sessions that are printed in full; of more a line each."""
+
+DRAWN = {
+    "distributed": "of which each site drew a share",
+    "local": "which this site drew",
+    "central": "which the aggregator drew",
+}
+"""Who drew the noise, by its placement."""
 
 IN_WORDS = {
     RowsQuery.__name__: "number of rows; magnitudes of labels, weights",
@@ -47,89 +64,129 @@ IN_WORDS = {
     ResidualQuery.__name__: "how far off labels are, by groups of rows",
     EndRoundQuery.__name__: "error of the model, summed over all rows",
     BY_PARTY: "error of the model: of all rows, of this site's",
-    "help to open the sum": "help to open a sum: keys, no data",
+    HELP: "help to open a sum: keys, no data",
 }
 """What a release says, by its `what`."""
 NO_METRICS = "that a round is over: no metrics, no numbers"
 """The same of the end of a round where the terms want no metrics, as those with noise do."""
 
 
-@dataclass
-class Session:
-    """What the log says of one session."""
-
-    name: str
-    begin: str
-    end: str
-    admitted: Admitted | None = None
-    ended: Ended | None = None
-    releases: list[Released] = field(default_factory=list)
-
-    @property
-    def protections(self) -> list[str]:
-        """Under which protection something left; what was agreed to if nothing did."""
-        agreed = [self.admitted.protection] if self.admitted else []
-        return sorted({release.protection for release in self.releases}) or agreed
-
-    @property
-    def answers(self) -> dict[str, list[Released]]:
-        """What was answered, by kind, in the order of the first of each."""
-        kinds: dict[str, list[Released]] = {}
-        for release in self.releases:
-            kinds.setdefault(release.what, []).append(release)
-        return kinds
-
-    @property
-    def cost(self) -> float | None:
-        """Mu squared of all that left with noise, what left again counted once; None where nothing did."""
-        charges = {one.charge: one.cost for one in self.releases if one.cost is not None}
-        return math.fsum(charges.values()) if charges else None
-
-    @property
-    def epsilon(self) -> float | None:
-        """What that is at the delta of the terms."""
-        if self.cost is None or self.admitted is None or self.admitted.delta is None:
-            return None
-        return epsilon_of(math.sqrt(self.cost), self.admitted.delta)
-
-    @property
-    def state(self) -> str:
-        """How it ended."""
-        if self.ended is None:
-            return "no end recorded: it still runs, or this site was stopped"
-        return (
-            "with a model, the aggregator says"
-            if not self.ended.reason
-            else f"without a model: {self.ended.reason}"
-        )
-
-
-def run_audit(log: Path, as_json: bool, expect: str | None = None) -> None:
-    """`fedboost audit`. expect: the hash an earlier audit ended with."""
+def run_audit(log: Path, as_json: bool, expect: str | None = None, name: str | None = None) -> int:
+    """`fedboost audit`; the number of warnings. expect: the hash an earlier audit ended with; name: of the
+    session to list answer by answer."""
     wanted = None if expect is None else _hash(expect)
     entries = read_log(log)
     expected = None if wanted is None else _place(wanted, entries, log)
-    sessions = _sessions(entries)
-    last_hash = entries[-1].hash if entries else BEFORE_THE_FIRST
+    sessions = sessions_of(entries)
+    warnings = warnings_of(sessions, _terms_of(sessions, log))
+    if name is not None:
+        warnings = [warning for warning in warnings if name in warning.sessions]
+    shown_sessions = [session for session in sessions if name in (None, session.name)]
+    if name is not None and not shown_sessions:
+        names = ", ".join(dict.fromkeys(shown(session.name) for session in sessions))
+        raise ConfigError(f"{log}: has no session {shown(name)!r}; it has {names or 'none'}")
     if as_json:
-        for session in sessions:
-            print_json(**_as_json(session))
-        kept = {} if expected is None else {"expected": expected}
-        print_json(event="verified", entries=len(entries), hash=last_hash, **kept)
-        return
-    if not entries:
+        _print_as_json(warnings, shown_sessions, entries, expected, listed=name is not None)
+    elif not entries:
         print(f"{log}: the log is empty, nothing is recorded in it")
-        return
-    print(f"{log}: verified, {len(entries)} {'entry' if len(entries) == 1 else 'entries'}")
+    else:
+        _print(log, warnings, shown_sessions, entries, expected, listed=name is not None)
+    return len(warnings)
+
+
+def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
+    """The terms of sessions, by digest."""
+    terms: dict[str, Terms | ConfigError] = {}
+    for digest in {session.admitted.terms for session in sessions if session.admitted}:
+        try:
+            terms[digest] = read_admitted(log, digest)
+        except ConfigError as error:
+            terms[digest] = error
+    return terms
+
+
+def _print_as_json(
+    warnings: list[AuditWarning],
+    sessions: list[Session],
+    entries: list[Entry],
+    expected: int | None,
+    listed: bool,
+) -> None:
+    for warning in warnings:
+        seen, meaning, action = warning.sentences
+        texts = {"seen": seen, "meaning": meaning, "action": action}
+        print_json(event="warning", rule=warning.rule, sessions=warning.sessions, **texts)
     for session in sessions:
-        print()
-        _print_session(session)
+        print_json(**_as_json(session))
+        for release in session.releases if listed else ():
+            print_json(event="released", **release.model_dump(mode="json", exclude={"kind"}))
+    kept = {} if expected is None else {"expected": expected}
+    last = entries[-1].hash if entries else BEFORE_THE_FIRST
+    print_json(event="verified", entries=len(entries), warnings=len(warnings), hash=last, **kept)
+
+
+def _print(
+    log: Path,
+    warnings: list[AuditWarning],
+    sessions: list[Session],
+    entries: list[Entry],
+    expected: int | None,
+    listed: bool,
+) -> None:
+    print(f"{log}: verified, {_count(len(entries), 'entry', 'entries')}")
+    _print_warnings(warnings)
+    if len(sessions) > MOST_IN_FULL and not listed:
+        _print_table(sessions, {name for warning in warnings for name in warning.sessions})
+    else:
+        for session in sessions:
+            print()
+            _print_session(session, len({other.name for other in sessions if _has_terms_of(other, session)}))
+            if listed:
+                _print_releases(session)
     if expected is not None:
         what = f"Entry {expected} of {len(entries)}" if expected else "The empty log before the first entry"
         print(f"\n{what} has the hash that was expected: all up to it is as it was.")
-    print(f"\nThe last entry, number {len(entries)}, has the hash\n{last_hash}")
+    print(f"\nThe last entry, number {len(entries)}, has the hash\n{entries[-1].hash}")
     print("Keep it elsewhere: a log cut short or written anew has no entry with it, as")
     print("`fedboost audit --expect HASH` finds.")
+
+
+def _print_warnings(warnings: list[AuditWarning]) -> None:
+    if not warnings:
+        print("no warnings: nothing in it that trainings under their terms would not do")
+        return
+    print(f"\n{_count(len(warnings), 'WARNING', 'WARNINGS')}")
+    for number, warning in enumerate(warnings, 1):
+        seen, meaning, action = map(printable, warning.sentences)
+        print(textwrap.fill(seen, WIDTH, initial_indent=f"{number:>3}. ", subsequent_indent=" " * 5))
+        print(textwrap.fill(f"{meaning} {action}", WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5))
+
+
+def _print_table(sessions: list[Session], warned: set[str]) -> None:
+    """A line for each session, where there are too many to print in full; and why it made no model."""
+    print(f"\n  {'first heard of':<17}{'session':<25}{'parties':>7}{'answers':>9}{'bytes':>9}  ended")
+    for session in sessions:
+        mark, known = "!" if session.name in warned else " ", session.admitted
+        name = quoted(session.name, 22)
+        parties = "" if known is None else len(known.parties)
+        sent = size(sum(release.bytes for release in session.releases))
+        line = f"{_moment(session.begin)[:16]:<17}{name:<25}{parties:>7}{len(session.answers):>9}{sent:>9}"
+        print(f"{mark} {line}  {_end(session)}")
+        if session.over and session.ended is not None and session.ended.reason:
+            reason = printable(session.ended.reason)
+            print(textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4))
+    if warned:
+        print("\n! is before a session with a warning.", end="")
+    print("\nEach in full, with all its answers: `fedboost audit LOG --session NAME`.")
+
+
+def _end(session: Session) -> str:
+    """The end of a session, in a word or two."""
+    if session.admitted is None and not session.releases:
+        return "refused"
+    if not session.over:
+        return "open"
+    return "no model" if session.ended and session.ended.reason else "model"
 
 
 def _hash(text: str) -> str:
@@ -153,55 +210,50 @@ def _place(wanted: str, entries: list[Entry], log: Path) -> int:
     return hashes.index(wanted)
 
 
-def _sessions(entries: Iterable[Entry]) -> list[Session]:
-    """Sessions in the order in which they began; a name that is used again is another session."""
-    sessions: list[Session] = []
-    running: dict[str, Session] = {}
-    for entry in entries:
-        event = entry.event
-        session = running.get(event.session)
-        if session is None or session.ended or isinstance(event, Admitted):
-            session = running[event.session] = Session(event.session, entry.time, entry.time)
-            sessions.append(session)
-        session.end = entry.time
-        match event:
-            case Admitted():
-                session.admitted = event
-            case Released():
-                session.releases.append(event)
-            case Ended():
-                session.ended = event
-    return sessions
-
-
-def _print_session(session: Session) -> None:
+def _print_session(session: Session, under_these_terms: int) -> None:
     print(f"Session {shown(session.name)}")
     _line("when", f"{_moment(session.begin)} to {_moment(session.end)} UTC")
-    terms = session.admitted
-    if terms is not None:
-        _line("terms", terms.terms)
-        _line("with", _names(terms.parties))
-        _line("to train", f"{shown(terms.objective)}, at most {terms.rounds} rounds")
-        _line("from columns", f"{len(terms.columns)}: {_names(terms.columns)}")
+    known = session.admitted
+    if known is not None:
+        _print_admission(session, known, under_these_terms)
     elif not session.releases:
         reason = session.ended.reason if session.ended else ""
         _line("refused", printable(reason) or "before it began")
         _line("left", "nothing")
         return
-    if terms is not None and terms.epsilon is not None:
-        _line("with noise", f"of epsilon {terms.epsilon:g} at delta {terms.delta:g}, as agreed")
     for protection in session.protections:
         seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
-        if protection != "plain" and BY_PARTY in session.answers:
+        if protection != "plain" and BY_PARTY in session.by_kind:
             seen += ", but for its metrics"
         _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
     _print_answers(session)
     if session.epsilon is not None and session.cost is not None:
         _line("privacy", f"epsilon {session.epsilon:.4g} was spent, mu squared {session.cost:.6g}")
     smallest = min((release.roster for release in session.releases), key=len, default=())
-    if terms is not None and session.releases and len(smallest) < len(terms.parties):
-        _line("smallest sum", f"over {len(smallest)} of {len(terms.parties)} parties: {_names(smallest)}")
+    if known is not None and session.releases and len(smallest) < len(known.parties):
+        _line("smallest sum", f"over {len(smallest)} of {len(known.parties)} parties: {_names(smallest)}")
     _line("ended", printable(session.state))
+
+
+def _print_admission(session: Session, known: Admitted, under_these_terms: int) -> None:
+    """What this site agreed to."""
+    _line("terms", known.terms)
+    if under_these_terms > 1:
+        _line("", f"{under_these_terms} sessions of this log are under these terms")
+    if known.analyst is not None:
+        _line("signed by", f"{shown(known.analyst)}, the analyst")
+    elif known.attempt is not None:
+        _line("signed by", "nobody")
+    attempts = session.attempts
+    if attempts is not None and (attempts[1] > 1 or len(session.parts) > 1):
+        again = "" if len(session.parts) == 1 else f"; this site took it up {len(session.parts)} times"
+        _line("attempts", f"{attempts[0]} to {attempts[1]}{again}")
+    _line("with", _names(known.parties))
+    _line("to train", f"{shown(known.objective)}, at most {known.rounds} rounds")
+    _line("from columns", f"{len(known.columns)}: {_names(known.columns)}")
+    if known.epsilon is not None:
+        drawn = DRAWN.get(known.placement or "", "as agreed")
+        _line("with noise", f"of epsilon {known.epsilon:g} at delta {known.delta:g}, {drawn}")
 
 
 def _print_answers(session: Session) -> None:
@@ -209,7 +261,7 @@ def _print_answers(session: Session) -> None:
         _line("left", "nothing")
         return
     print(f"  what left {'':{WHAT}}{'times':>6}{'integers':>9}{'bytes':>9}")
-    for what, releases in session.answers.items():
+    for what, releases in session.by_kind.items():
         words = IN_WORDS.get(what, shown(what))
         if what == EndRoundQuery.__name__ and not any(release.cells for release in releases):
             words = NO_METRICS
@@ -217,13 +269,37 @@ def _print_answers(session: Session) -> None:
     print(f"    {'in all':<{WHAT + 8}}{_sums(session.releases)}")
 
 
+def _print_releases(session: Session) -> None:
+    """Each answer: which question, and where the session stood, by the first digits of their hashes."""
+    print("\n   turn attempt  what left              question position integers    bytes")
+    for release in session.releases:
+        question, position = (_digits(value) for value in (release.question, release.position))
+        sums = f"{_integers(release.cells):>9}{size(release.bytes):>9}"
+        what = quoted(release.what, 22)
+        print(f"{release.turn:>7}{release.attempt:>8}  {what:<23}{question:<9}{position:<8}{sums}")
+
+
+def _digits(value: str | None) -> str:
+    return "-" if value is None else quoted(value[:7], 7)
+
+
+def _has_terms_of(session: Session, other: Session) -> bool:
+    """Return whether something left in a session that is the other one, or under the same terms."""
+    known, others = session.admitted, other.admitted
+    return bool(session.releases) and known is not None and others is not None and known.terms == others.terms
+
+
 def _sums(releases: list[Released]) -> str:
     integers = sum(release.cells for release in releases)
     sent = sum(release.bytes for release in releases)
-    return f"{len(releases):>6}{_count(integers):>9}{size(sent):>9}"
+    return f"{len(releases):>6}{_integers(integers):>9}{size(sent):>9}"
 
 
-def _count(number: int) -> str:
+def _count(number: int, one: str, several: str) -> str:
+    return f"{number} {one if number == 1 else several}"
+
+
+def _integers(number: int) -> str:
     """Exact where it fits."""
     return f"{number}" if number < 10**8 else f"{number / 1e6:.0f} M"
 
@@ -251,7 +327,7 @@ def _as_json(session: Session) -> Mapping[str, object]:
             "integers": sum(release.cells for release in releases),
             "bytes": sum(release.bytes for release in releases),
         }
-        for what, releases in session.answers.items()
+        for what, releases in session.by_kind.items()
     }
     return {
         "event": "session",
@@ -259,12 +335,17 @@ def _as_json(session: Session) -> Mapping[str, object]:
         "begin": session.begin,
         "end": session.end,
         "terms": session.admitted.terms if session.admitted else None,
+        "analyst": session.admitted.analyst if session.admitted else None,
+        "request": session.admitted.request if session.admitted else None,
+        "attempts": session.attempts,
+        "taken_up": len(session.parts),
         "parties": session.admitted.parties if session.admitted else None,
         "columns": session.admitted.columns if session.admitted else None,
         "protections": session.protections,
+        "placement": session.admitted.placement if session.admitted else None,
         "released": answers,
         "cost": session.cost,
         "epsilon": session.epsilon,
         "smallest_roster": min((len(release.roster) for release in session.releases), default=None),
-        "ended": session.ended.reason if session.ended else None,
+        "ended": session.ended.reason if session.ended and session.over else None,
     }

@@ -339,10 +339,19 @@ def digest(
 
 @app.command(
     epilog="Example: fedboost audit party.audit.jsonl\n\n"
-    "Example: fedboost audit party.audit.jsonl --expect $(cat last-hash)"
+    "Example: fedboost audit party.audit.jsonl --session session-1f3a5c7e\n\n"
+    "Example: fedboost audit party.audit.jsonl --strict --expect $(cat last-hash)"
 )
 def audit(
     log: Annotated[Path, typer.Argument(help="A party's audit log.", show_default=False)],
+    session: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Only this session, with each of its answers.",
+            show_default=False,
+        ),
+    ] = None,
     expect: Annotated[
         str | None,
         typer.Option(
@@ -351,12 +360,15 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Verify a site's audit log, and say in plain words what has left it."""
+    """Verify a site's audit log, warn of what no training under its terms would do, and say in plain words
+    what has left the site."""
     from fedboost.cli.audit import run_audit
 
-    run_audit(log, json, expect)
+    if run_audit(log, json, expect, session) and strict:
+        raise typer.Exit(1)
 
 
 def _interrupted() -> None:

@@ -1,11 +1,13 @@
 """The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
 
 A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
-missing is left out). Its hash is
-the SHA-256 of that JSON without the hash, and each entry holds the hash of the one before.
+missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash of
+the one before. The terms of a session are in a file beside the log, `terms/DIGEST.json`.
 
-Promises: an entry is with the operating system before its bytes leave, and on the disk when the session has
-ended; what cannot be recorded raises, so that it does not leave; one process at a time writes a log.
+Promises: an entry is with the operating system before its bytes leave, so that it outlives the process. It is
+on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
+has ended: a power failure can lose the lines since the last of these. What cannot be recorded raises, so that
+it does not leave; one process at a time writes a log.
 `read_log` finds every change but two: entries cut off at the end, and a log written anew from some line on.
 Both change the hash of the last entry, so whoever kept that hash finds them too.
 Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
@@ -19,6 +21,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,19 +32,30 @@ from pydantic import Field, ValidationError
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.party_session import Release
 from fedboost.protocol.terms import Frozen, Terms
+from fedboost.shell.files import write_atomically
 from fedboost.shell.policy import columns_of
-from fedboost.shell.store import CannotRecord
+from fedboost.shell.store import CannotRecord, sync_folder
 
 BEFORE_THE_FIRST = "0" * 64
 """What stands for the hash of the entry before the first."""
-OWNER_ALONE = 0o600
+OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
+STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
+"""Reasons for a pause."""
+HELP = "help to open the sum"
+"""What a release is called that answers no question."""
+TERMS = "terms"
+"""The folder beside a log with the terms of its sessions."""
 
 Count = Annotated[int, Field(ge=0)]
 
 
 class Admitted(Frozen):
-    """This site agreed to take part. `terms` is their digest, `columns` what they name, label first; epsilon
-    and delta are those of the noise, where there is some."""
+    """A process of this site agreed to take part in a session, or to go on with it.
+
+    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
+    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed.
+    """
 
     kind: Literal["admitted"] = "admitted"
     session: str
@@ -53,12 +67,19 @@ class Admitted(Frozen):
     columns: tuple[str, ...]
     epsilon: float | None = None
     delta: float | None = None
+    placement: str | None = None
+    attempt: Count | None = None
+    analyst: str | None = None
+    request: str | None = None
 
 
 class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes, added to those of the roster. Where it
-    got noise, `charge` is its name in the site's ledger and `cost` the mu squared it was charged there, once
-    however often the name is here."""
+    """Something leaves this site: so many integers in so many bytes, added to those of the roster.
+
+    charge, cost: where it got noise, its name in the site's ledger and the mu squared it was charged there,
+    once however often the name is here; question, position: hashes of the question and of where the session
+    stood, missing for help to open a sum.
+    """
 
     kind: Literal["released"] = "released"
     session: str
@@ -71,15 +92,19 @@ class Released(Frozen):
     roster: tuple[str, ...]
     charge: str | None = None
     cost: Annotated[float, Field(ge=0)] | None = None
+    question: str | None = None
+    position: str | None = None
 
 
 class Ended(Frozen):
     """A session is over for this site; an empty reason means that the model was made. Where this site left,
-    it is what the others were told, without the values and rows that its own log may name."""
+    it is what the others were told, without the values and rows that its own log may name. paused: it is not
+    over, and goes on when this site is there again."""
 
     kind: Literal["ended"] = "ended"
     session: str
     reason: str
+    paused: Literal[True] | None = None
 
 
 Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
@@ -126,6 +151,7 @@ class AuditLog:
                 raise ConfigError(f"{path}: is not a plain file; the audit log must be one")
             self._size = status.st_size
             self._last = self._read_last()
+            self._named = self._last is not None
         except BaseException:
             self.close()
             raise
@@ -135,6 +161,11 @@ class AuditLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def last(self) -> tuple[int, str]:
+        """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
+        return (0, BEFORE_THE_FIRST) if self._last is None else (self._last.n, self._last.hash)
 
     @property
     def has_charges(self) -> bool:
@@ -150,8 +181,13 @@ class AuditLog:
             self._path.unlink(missing_ok=True)
         os.close(self._file)
 
-    def admitted(self, session: str, terms: Terms) -> None:
-        """This site takes part in a session. Raises as `record` does."""
+    def admitted(
+        self, session: str, terms: Terms, analyst: str = "", request: str = "", attempt: int = 1
+    ) -> None:
+        """This site takes part in a session; puts its terms and the log on the disk. Raises as `record`
+        does."""
+        self._keep(terms)
+        noise = terms.noise
         self._append(
             Admitted(
                 session=session,
@@ -161,14 +197,20 @@ class AuditLog:
                 objective=terms.objective,
                 rounds=terms.rounds,
                 columns=columns_of(terms),
-                epsilon=None if terms.noise is None else terms.noise.epsilon,
-                delta=None if terms.noise is None else terms.noise.delta,
+                epsilon=None if noise is None else noise.epsilon,
+                delta=None if noise is None else noise.delta,
+                placement=None if noise is None else noise.placement,
+                attempt=attempt,
+                analyst=analyst or None,
+                request=request or None,
             )
         )
+        self._sync()
 
     def record(self, release: Release) -> None:
         """This is about to leave. If it cannot be recorded, it must not: raises CannotRecord when the disk
         does not take it, Refused when somebody else has changed the log."""
+        charge = release.charge
         self._append(
             Released(
                 session=release.session,
@@ -179,18 +221,45 @@ class AuditLog:
                 bytes=release.size,
                 protection=release.protection,
                 roster=release.roster,
-                charge=None if release.charge is None else release.charge.name,
-                cost=None if release.charge is None else release.charge.cost,
+                charge=None if charge is None else charge.name,
+                cost=None if charge is None else charge.cost,
+                question=release.question or None,
+                position=release.position or None,
             )
         )
+        if charge is not None:
+            self._sync()
 
-    def ended(self, session: str, reason: str) -> None:
-        """A session is over, '' with a model; puts the log on the disk. Raises as `record` does."""
-        self._append(Ended(session=session, reason=reason.encode(errors="replace").decode()))
+    def ended(self, session: str, reason: str, paused: bool = False) -> None:
+        """A session is over, '' with a model, or `paused` until this site is there again; puts the log on the
+        disk. Raises as `record` does."""
+        reason = reason.encode(errors="replace").decode()
+        self._append(Ended(session=session, reason=reason, paused=True if paused else None))
+        self._sync()
+
+    def _keep(self, terms: Terms) -> None:
+        """Have the terms in their file, once."""
+        path, text = terms_file(self._path, terms.digest), terms.canonical().encode()
+        try:
+            if path.is_file() and path.read_bytes() == text:
+                return
+            path.parent.mkdir(FOLDER_OF_OWNER, exist_ok=True)
+            write_atomically(path, text, OWNER_ALONE)
+            sync_folder(path.parent)
+        except OSError as error:
+            raise self._full(error, path) from None
+        except ConfigError as error:
+            raise CannotRecord(str(error)) from None
+
+    def _sync(self) -> None:
+        """Have every line on the disk, and with the first ones the log's name."""
         try:
             os.fsync(self._file)
+            if not self._named:
+                sync_folder(self._path.parent)
         except OSError as error:
             raise self._full(error) from None
+        self._named = True
 
     def _append(self, event: Admitted | Released | Ended) -> None:
         n, previous = (self._last.n + 1, self._last.hash) if self._last else (1, BEFORE_THE_FIRST)
@@ -213,10 +282,11 @@ class AuditLog:
     def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")
 
-    def _full(self, error: OSError) -> CannotRecord:
+    def _full(self, error: OSError, path: Path | None = None) -> CannotRecord:
+        what = f"{self._path}: cannot write this audit log" if path is None else f"{path}: cannot write"
         return CannotRecord(
-            f"{self._path}: cannot write this audit log: {error.strerror}; put that right and start this "
-            f"party again: the session goes on with it"
+            f"{what}: {error.strerror}; put that right and start this party again: the session goes on "
+            f"with it"
         )
 
     def _lock(self) -> None:
@@ -266,6 +336,29 @@ def read_log(path: Path) -> list[Entry]:
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     return entries
+
+
+def terms_file(log: Path, digest: str) -> Path:
+    """Where the terms with a digest are kept beside a log."""
+    return log.parent / TERMS / f"{digest}.json"
+
+
+def read_admitted(log: Path, digest: str) -> Terms:
+    """The terms with a digest, which were admitted in a log. ConfigError if they are not there as they were
+    written."""
+    path = terms_file(log, digest)
+    try:
+        if not re.fullmatch("[0-9a-f]{64}", digest):
+            raise OSError(errno.EINVAL, "no digest")
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    if hashlib.sha256(text).hexdigest() != digest:
+        raise ConfigError(f"{path}: changed after it was written: its SHA-256 is not its name")
+    try:
+        return Terms.from_canonical(text.decode())
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
 
 
 def _read(line: bytes) -> Entry:

@@ -14,8 +14,9 @@ from pathlib import Path
 from fedboost.errors import ConfigError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a new file beside the one at `path`, sync it, and put it in the place of that one."""
+def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Write a new file beside the one at `path`, sync it, and put it in the place of that one. mode: who may
+    read and write it, as the process's umask says unless given."""
     if _is_stream(path):
         _write_through(path, data)
         return
@@ -29,9 +30,11 @@ def write_atomically(path: Path, data: bytes) -> None:
             new.write(data)
             new.flush()
             os.fsync(new.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)
+        if mode is None:
+            umask = os.umask(0)
+            os.umask(umask)
+            mode = 0o666 & ~umask
+        os.chmod(name, mode)
         os.replace(name, file)
     except OSError as error:
         Path(name).unlink(missing_ok=True)

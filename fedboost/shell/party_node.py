@@ -25,7 +25,7 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
-from fedboost.shell.audit import AuditLog
+from fedboost.shell.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, TlsFault, read_again, tls_fault
@@ -108,7 +108,7 @@ class PartyNode:
         finally:
             self._hung_up.set()
             with contextlib.suppress(CannotRecord):
-                self._close_session("this site stopped")
+                self._close_session(STOPPED, paused=True)
             self._close()
 
     def _close(self) -> None:
@@ -162,7 +162,7 @@ class PartyNode:
             while (message := await inbox.get()) is not None:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
                     self._log.warning("certificate expired", keys=str(self._bundle.folder))
-                    self._close_session("this site's certificate expired")
+                    self._close_session(EXPIRED, paused=True)
                     return  # what it signs is worth nothing: it dials again, with the next one
                 await self._answer(call, message)
                 if once and self.ended:
@@ -261,9 +261,9 @@ class PartyNode:
         self.ended.append(reason)
         self._close_session(reason)
 
-    def _close_session(self, reason: str) -> None:
+    def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None and self._audit:
-            self._audit.ended(self._offered, reason)
+            self._audit.ended(self._offered, reason, paused)
         self._session = None
 
     def _site(self) -> Site:
@@ -280,7 +280,8 @@ class PartyNode:
 
         def taken(offer: Offer) -> None:
             if self._audit:
-                self._audit.admitted(offer.session, offer.terms)
+                request = offer.request.hex()
+                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None

@@ -44,7 +44,7 @@ class Journal:
         self._size = size
         if size == 0:
             self._write(VERSION_LINE)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def append(self, record: Record) -> None:
         """Write a record, and have it on the disk."""
@@ -59,7 +59,7 @@ class Journal:
         """The session is over, and whoever wanted to know knows."""
         self.close()
         self.path.unlink(missing_ok=True)
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
 
     def _write(self, data: bytes) -> None:
         try:
@@ -152,7 +152,8 @@ class Folder:
         os.close(self._lock)
 
 
-def _sync_folder(path: Path) -> None:
+def sync_folder(path: Path) -> None:
+    """Have the names of a folder's files on the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,6 +1,6 @@
-"""The attack: a difference of two exact means over sets of rows that differ by one row, or the mean of a few, is
-a label or a value of a single row. The analyst gets four significant digits, and nothing of fewer than ten rows;
-the program at the aggregator goes on with the exact sums."""
+"""The attack: a difference of two exact means over sets of rows that differ by one row, or the mean of a few,
+is a label or a value of a single row. The analyst gets four significant digits, and nothing of fewer than ten
+rows; the program at the aggregator goes on with the exact sums."""
 
 import json
 

@@ -7,7 +7,7 @@ lost, one after the other, as the network's timeouts would.
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 
@@ -78,7 +78,8 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
     """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
     aggregator = AggregatorSession("fuzz", terms, boosting.train)
-    parties = {party: PartySession(site) for party, site in (at or sites(name)).items()}
+    places = {party: replace(site, memory=None) for party, site in (at or sites(name)).items()}  # each anew
+    parties = {party: PartySession(site) for party, site in places.items()}
     training = Training(aggregator, parties)
     down: deque[tuple[str, bytes]] = deque()
     up: deque[tuple[str, bytes]] = deque()

@@ -38,7 +38,7 @@ def test_a_seed(seed):
 def test_the_seeds_have_every_fault_and_every_end(first):
     outcomes = [play(seed) for seed in range(first, first + 150)]
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
-    assert {"drop", "twice", "swap", "back", "forget", "crash", "tick"} <= set(faults)
+    assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick"} <= set(faults)
     assert {outcome.terms.protection for outcome in outcomes} == {"plain", "masked"}
     assert {outcome.model is None for outcome in outcomes} == {True, False}
     changed = any(outcome.model and len(set(outcome.rosters)) > 1 for outcome in outcomes)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -17,15 +18,17 @@ from fedboost.cli.audit import IN_WORDS, run_audit
 from fedboost.errors import ConfigError
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
 from fedboost.protocol.party_session import PartySession, Release, Site
 from fedboost.protocol.queries import BY_PARTY, Query, RowsQuery
-from fedboost.shell.audit import AuditLog, read_log
+from fedboost.shell.audit import AuditLog, read_admitted, read_log, terms_file
 from fedboost.shell.data import to_shard
 from fedboost.shell.store import CannotRecord
 
 PAIR = ("north", "south")
-RELEASE = Release("s", 1, 0, "RowsQuery", 385, 3080, "plain", PAIR)
+RELEASE = Release("s", 1, 1, "RowsQuery", 385, 3080, "plain", PAIR)
+PLACE = {"question": "ab" * 32, "position": "cd" * 32}
 
 
 @pytest.fixture
@@ -67,9 +70,62 @@ def test_what_is_written_is_read_and_goes_on_when_opened_again(path):
     assert admitted.terms == terms(PAIR).digest
     assert admitted.columns == ("y", "age", "dose", "ward")
     left = (released.session, released.turn, released.attempt, released.what, released.cells)
-    assert left == ("s", 1, 0, "RowsQuery", 385)
+    assert left == ("s", 1, 1, "RowsQuery", 385)
     assert (released.bytes, released.protection, released.roster) == (3080, "plain", PAIR)
     assert (ended.session, ended.reason) == ("s", "")
+
+
+def test_what_is_not_known_is_not_in_the_line(path):
+    """An old log has none of these fields: its lines are as they would be written now."""
+    with AuditLog(path) as log:
+        log.admitted("s", terms(PAIR))
+        log.record(RELEASE)
+        log.record(dataclasses.replace(RELEASE, **PLACE))
+        log.admitted("s", terms(PAIR), "anna", "ef" * 32, 2)
+        log.ended("s", "this site stopped", paused=True)
+    first, released, placed, admitted, ended = (
+        json.loads(line)["event"] for line in path.read_text().splitlines()
+    )
+    assert first["attempt"] == 1
+    assert {"analyst", "request", "placement"}.isdisjoint(first)
+    assert {"question", "position"}.isdisjoint(released)
+    assert (placed["question"], placed["position"]) == ("ab" * 32, "cd" * 32)
+    assert (admitted["analyst"], admitted["request"], admitted["attempt"]) == ("anna", "ef" * 32, 2)
+    assert ended["paused"] is True
+
+
+def test_the_terms_are_beside_the_log_once_under_their_digest(path):
+    with AuditLog(path) as log:
+        log.admitted("s", terms(PAIR))
+        file = terms_file(path, terms(PAIR).digest)
+        assert file == path.parent / "terms" / f"{terms(PAIR).digest}.json"
+        assert hashlib.sha256(file.read_bytes()).hexdigest() == terms(PAIR).digest
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        written_at = file.stat().st_mtime_ns
+        log.admitted("t", terms(PAIR))
+        assert file.stat().st_mtime_ns == written_at
+        file.write_bytes(b"{}")
+        log.admitted("u", terms(PAIR))
+    assert read_admitted(path, terms(PAIR).digest) == terms(PAIR)
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_session_whose_terms_cannot_be_kept_is_not_admitted(path):
+    (path.parent / "terms").write_text("no folder")
+    with AuditLog(path) as log, pytest.raises(CannotRecord, match=r"terms.*put that right and start this"):
+        log.admitted("s", terms(PAIR))
+    assert not path.exists()
+
+
+def test_the_last_entry_is_known_to_who_writes(path):
+    with AuditLog(path) as log:
+        assert log.last == (0, "0" * 64)
+        log.admitted("s", terms(PAIR))
+        log.record(RELEASE)
+        assert log.last == (2, read_log(path)[-1].hash)
+    with AuditLog(path) as log:
+        assert log.last == (2, read_log(path)[-1].hash)
 
 
 def test_the_log_is_for_its_owner_alone(path):
@@ -109,7 +165,7 @@ def session(path):
             "north",
             lambda _: shard,
             os.urandom,
-            permit=lambda agreement: log.admitted("s", agreement),
+            taken=lambda offer: log.admitted("s", offer.terms),
             record=log.record,
         )
         one = PartySession(site)
@@ -151,16 +207,27 @@ def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch):
     assert read_log(path)[-1].event.reason == "stopped"
 
 
-def test_the_end_of_a_session_is_on_the_disk_or_an_error(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("step", "synced"),
+    [
+        (lambda log: log.admitted("s", terms(PAIR)), True),
+        (lambda log: log.record(RELEASE), False),
+        (lambda log: log.record(dataclasses.replace(RELEASE, charge=Charge("a", 0.1))), True),
+        (lambda log: log.ended("s", ""), True),
+    ],
+)
+def test_starts_charges_and_ends_are_on_the_disk_or_an_error(step, synced, path, monkeypatch):
     def fails(_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with AuditLog(path) as log:
-        log.record(RELEASE)
+        log.admitted("s", terms(PAIR))
         monkeypatch.setattr(os, "fsync", fails)
-        log.record(RELEASE)
-        with pytest.raises(CannotRecord, match=r"cannot write this audit log: Input/output error"):
-            log.ended("s", "")
+        if synced:
+            with pytest.raises(CannotRecord, match=r"cannot write this audit log: Input/output error"):
+                step(log)
+        else:
+            step(log)
 
 
 @pytest.mark.parametrize(
@@ -339,8 +406,10 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     run_audit(path, as_json=False)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[1:])) < 80
-    head, first, second, third, again, foot = out.split("\n\n")
+    head, warnings, first, second, third, again, foot = out.split("\n\n")
     assert head == f"{path}: verified, 10 entries"
+    assert warnings.startswith("2 WARNINGS\n  1. Session one: sums over other parties than the terms allow")
+    assert "  2. The groups of sessions one and three differ by" not in warnings  # plain hides nothing
     assert first.startswith("Session one\n  when         2")
     text = " ".join(first.split())
     assert terms(PAIR).digest in text
@@ -359,6 +428,61 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     assert "left         nothing" in again
     assert "no end recorded" in again
     assert read_log(path)[-1].hash in foot
+
+
+def test_a_session_is_listed_answer_by_answer(path):
+    with AuditLog(path) as log:
+        for name in ("one", "two"):
+            log.admitted(name, terms(PAIR), "anna", name * 9)
+            log.record(dataclasses.replace(RELEASE, session=name, **PLACE))
+            log.record(
+                dataclasses.replace(RELEASE, session=name, turn=7, what="help to open the sum", cells=0)
+            )
+            log.ended(name, "")
+    end = fedboost("audit", path, "--session", "two")
+    assert end.code == 0
+    assert "Session two" in end.out
+    assert "Session one" not in end.out
+    assert "signed by    anna, the analyst" in end.out
+    assert "2 sessions of this log are under these terms" in fedboost("audit", path).out
+    lines = end.out.splitlines()
+    assert max(map(len, lines[1:])) < 80
+    assert "      1       1  RowsQuery              abababa  cdcdcdc       385   3.1 kB" in lines
+    assert "      7       1  help to open the sum   -        -               0   3.1 kB" in lines
+    events = [
+        json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()
+    ]
+    assert [event["event"] for event in events] == ["session", "released", "released", "verified"]
+    assert events[1]["question"] == "ab" * 32
+    for arguments in ((), ("--json",)):
+        end = fedboost("audit", path, "--session", "three", *arguments)
+        assert (end.code, end.out) == (2, "")
+        assert end.err == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+
+
+def test_many_sessions_have_a_line_each(path):
+    with AuditLog(path) as log:
+        for number in range(20):
+            session = f"session-{number:08x}" if number else "a name of a session that is too long for it"
+            log.admitted(session, terms(PAIR, rounds=2), attempt=1 + (number == 4))
+            log.record(dataclasses.replace(RELEASE, session=session, attempt=1 + (number == 4)))
+            if number != 3:
+                log.ended(session, "party east was lost" if number == 2 else "")
+        log.ended("session-refused", "site north refuses")
+    out = fedboost("audit", path).out
+    lines = out.splitlines()
+    assert max(map(len, lines[1:])) < 80
+    assert len(lines) <= 40
+    ends = {line[19:].split()[0]: line for line in lines if " session-" in line and line[2:3] == "2"}
+    assert len(ends) == 20
+    assert ends["session-00000001"].endswith(" 2        1   3.1 kB  model")
+    assert ends["session-00000002"].endswith("  no model")
+    assert lines[lines.index(ends["session-00000002"]) + 1] == "    party east was lost"
+    assert ends["session-00000003"].endswith("  open")
+    assert ends["session-refused"].endswith("  refused")
+    assert [name for name, line in ends.items() if line.startswith("!")] == ["session-00000004"]
+    assert "Session session-00000004 begins here with attempt 2." in out
+    assert "--session NAME" in out
 
 
 def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
@@ -407,7 +531,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     with AuditLog(path) as log:
         sites["north"] = dataclasses.replace(
             sites["north"],
-            permit=lambda one: log.admitted("s", one),
+            taken=lambda offer: log.admitted("s", offer.terms),
             record=lambda one: (log.record(one), releases.append(one)),
         )
         trained(agreement, sites)

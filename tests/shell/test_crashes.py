@@ -239,7 +239,8 @@ def test_a_program_that_breaks_over_the_sums_of_a_journal_is_refused_by_name(tmp
 def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
     """Both are of an earlier process. The other one goes on, and no party hears of it."""
     later = AGREED.changed(rounds=7)
-    folder = journals(tmp_path / "state", [FIRST, GATHERED], [Begun("t", later, ""), GATHERED])
+    begun = [GATHERED, Opened(1, digest(RowsQuery()), np.ones(COUNTS, np.int64))]
+    folder = journals(tmp_path / "state", [FIRST, *begun], [Begun("t", later, ""), *begun])
 
     async def scenario():
         async with consortium(tmp_path / "c", {}, state=folder) as one:
@@ -249,6 +250,18 @@ def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
             return left, [path.name for path in folder.glob("*.journal")]
 
     assert in_time(scenario()) == (["session-0.journal"], [])
+
+
+def test_a_session_of_which_nothing_was_opened_is_begun_anew(tmp_path):
+    """A party may not have heard of it yet, and takes no later attempt of what it does not know."""
+    folder = journals(tmp_path / "state", [FIRST, GATHERED])
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, state=folder) as one:
+            return one.log.named("session dropped: no sum was opened")
+
+    assert [line["session"] for line in in_time(scenario())] == ["s"]
+    assert not list(folder.glob("*.journal"))
 
 
 def short_lived(folder, seconds):

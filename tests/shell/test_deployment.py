@@ -77,7 +77,7 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     model = fb.Model.load(tmp_path / "out" / "model.json")
     assert tuple(model.attestations) == model.parties == ("north", "south", "east")
     assert model.protection == "masked"
-    assert {log.name for log in (tmp_path / "audit").iterdir()} == {f"{p}.jsonl" for p in model.parties}
+    assert {log.name for log in (tmp_path / "audit").glob("*.jsonl")} == {f"{p}.jsonl" for p in model.parties}
 
 
 @pytest.mark.slow

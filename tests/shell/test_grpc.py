@@ -71,7 +71,7 @@ def test_the_model_file_is_that_of_the_simulation(folder, parties):
         assert over_grpc["seconds"] > 0
         assert over_grpc["logloss"] == simulated["logloss"]
     # But for the longer name of the session, in Admit and Join, the same bytes travel.
-    longer = len("session-01234567") - len("simulation")
+    longer = len("session-0123456789abcdef") - len("simulation")
     assert training.history[0]["bytes"] == result.history[0]["bytes"] + 2 * longer * parties
     assert [row["bytes"] for row in training.history[1:]] == [row["bytes"] for row in result.history[1:]]
     for name, (sent, received) in result.traffic.items():
@@ -334,8 +334,8 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         ({"name": b""}, "a party must give its name"),
         ({"name": b"x" * 257}, "a party must give its name"),
         ({"name": b"\xff\xfe"}, "a party must give its name"),
-        ({"version": "3"}, "speaks wire version 2, the party 3"),
-        ({"version": None}, "speaks wire version 2, the party names none"),
+        ({"version": "4"}, "speaks wire version 3, the party 4"),
+        ({"version": None}, "speaks wire version 3, the party names none"),
     ],
     ids=["none", "empty", "long", "no text", "newer", "no version"],
 )
@@ -354,19 +354,19 @@ def test_a_party_that_does_not_greet_well_is_told_why(folder, greeting, said):
 def test_an_analyst_of_another_version_is_told_so(folder):
     async def scenario():
         async with consortium(folder, {}) as one, channel_to(one) as opened:
-            code, details = await status_of(submit(opened, terms(TWO), version="3"))
+            code, details = await status_of(submit(opened, terms(TWO), version="4"))
             assert code == grpc.StatusCode.INVALID_ARGUMENT
-            assert "speaks wire version 2, the analyst 3" in details
+            assert "speaks wire version 3, the analyst 4" in details
 
     in_time(scenario())
 
 
 def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(party_node, "codec", SimpleNamespace(**{**vars(codec), "WIRE_VERSION": 3}))
+    monkeypatch.setattr(party_node, "codec", SimpleNamespace(**{**vars(codec), "WIRE_VERSION": 4}))
 
     async def scenario():
         async with consortium(folder, {}) as one:
-            with pytest.raises(ConfigError, match="wire version 2, the party 3; install the same version"):
+            with pytest.raises(ConfigError, match="wire version 3, the party 4; install the same version"):
                 await one.start_party("north", rows())
 
     in_time(scenario())

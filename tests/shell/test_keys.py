@@ -44,7 +44,7 @@ from fedboost.privacy.identity import (
     verify,
 )
 from fedboost.privacy.masked import Handshake
-from fedboost.protocol.meeting import Credentials, greet, meet
+from fedboost.protocol.meeting import Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 from fedboost.shell import keys
 from fedboost.shell.files import folder_name
@@ -480,11 +480,12 @@ def test_parties_of_an_existing_infrastructure_meet(tmp_path):
         Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: NOW)
         for bundle in (read_bundle(folder, "party") for folder in folders)
     ]
+    attempt = Attempt("s", 1, terms)
     said = [
-        greet(site, name, terms, Handshake(os.urandom).public, os.urandom)
+        greet(site, name, attempt, Handshake(os.urandom).public, os.urandom)
         for name, site in zip(names, sites, strict=True)
     ]
-    met = [meet(site, own, terms, tuple(said)) for site, own in zip(sites, said, strict=True)]
+    met = [meet(site, own, attempt, tuple(said)) for site, own in zip(sites, said, strict=True)]
     assert met[0] == met[1] == met[2]
 
 

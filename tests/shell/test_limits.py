@@ -21,6 +21,7 @@ from sites import (
 )
 
 from fedboost.errors import Refused, SessionFailed
+from fedboost.protocol import meeting
 from fedboost.protocol.messages import Join, Leave, Report
 from fedboost.shell import aggregator_server, channel, health, limits
 from fedboost.shell.limits import Bucket, Outgoing, Peers
@@ -161,8 +162,10 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
     narrow = [("grpc.http2.bdp_probe", 0)]  # else gRPC itself takes in megabytes that nobody reads
     monkeypatch.setattr(channel, "_TLS_OPTIONS", [*channel._TLS_OPTIONS, *narrow])
     columns = {"label": "y", "numeric": ["age"], "categorical": WIDE}
-    agreement = terms([ODD], columns=columns).canonical()
-    wide, stop = (codec.encode_train_request(agreement, wish) for wish in (Wish.FOLLOW, Wish.STOP))
+    agreement = terms([ODD], columns=columns)
+    request = meeting.request(bundles["analyst"].signer, agreement, bytes(32), 0)
+    wishes = Wish.FOLLOW, Wish.STOP
+    wide, stop = (codec.encode_train_request(agreement.canonical(), wish, request) for wish in wishes)
 
     async def submit(one, analyst):
         """Begin a session with the party that does not read, and give it up."""

@@ -1,0 +1,118 @@
+"""An aggregator that lies: honest parties, and a hand that says what a test wants to them."""
+
+import dataclasses
+
+import numpy as np
+from inprocess import randomly, shard_of, sites_of, terms_of
+
+from fedboost.privacy.masked import Group, MaskedOpener
+from fedboost.programs import boosting
+from fedboost.protocol.meeting import Attempt, session_digest
+from fedboost.protocol.messages import Admit, Ask, Leave, Meet, Open
+from fedboost.protocol.party_session import PartySession, first_transcript, next_transcript, tag_of
+from fedboost.protocol.progress import NOTHING_YET
+from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, from_cells
+
+ROWS = 120
+RNG = np.random.default_rng(8)
+X = RNG.normal(size=(ROWS, 2)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] ** 2 > 0.5).astype(np.float32)
+SMALL = {"rounds": 3, "max_depth": 2, "max_bin": 8}
+
+
+class Left(Exception):
+    """An honest party left, with this reason."""
+
+
+def agreed(parties=4, protection="masked", on_loss="wait", **settings):
+    return terms_of(X, parties, protection=protection, on_loss=on_loss, **{**SMALL, **settings})
+
+
+def places(terms):
+    parts = randomly(ROWS, len(terms.parties))
+    return sites_of(
+        terms, {n: shard_of(X, Y, rows=part) for n, part in zip(terms.parties, parts, strict=True)}
+    )
+
+
+class Liar:
+    """An aggregator that says what the test wants to honest parties, and opens what they let it open."""
+
+    def __init__(self, **settings):
+        self.terms = agreed(**settings)
+        self.recorded = []
+        sites = places(self.terms)
+        self.sites = {
+            n: dataclasses.replace(site, record=lambda release, n=n: self.recorded.append((n, release.what)))
+            for n, site in sites.items()
+        }
+        self.ends = {n: PartySession(site) for n, site in self.sites.items()}
+        self.attempt, self.turn = 0, 0
+        self.so_far = NOTHING_YET
+        self.asked = self.last_end = None
+
+    def say(self, party, message):
+        replies = list(self.ends[party].handle(message))
+        if replies and isinstance(replies[-1], Leave):
+            raise Left(replies[-1].reason)
+        return replies
+
+    def gather(self, so_far=None, roster=None, attempt=None):
+        self.attempt = attempt or self.attempt + 1
+        self.so_far = self.so_far if so_far is None else so_far
+        self.roster = roster or self.terms.parties
+        joins = [self.say(p, Admit("s", self.terms, self.attempt))[0] for p in self.roster]
+        greetings = tuple(join.greeting for join in joins)
+        for party in self.roster:
+            self.say(party, Meet(greetings, self.so_far))
+        self.digest = session_digest(Attempt("s", self.attempt, self.terms), greetings)
+        self.transcript = first_transcript(self.digest, self.so_far)
+
+    def ask(self, query, turn=None, opened=True):
+        """The sum of a question, or Left."""
+        self.turn = turn or self.turn + 1
+        self.transcript = next_transcript(self.transcript, query)
+        self.asked = Ask(self.turn, self.attempt, self.roster, query)
+        self.last_end = query if isinstance(query, EndRoundQuery) else self.last_end
+        group = Group.of(self.terms.parties, self.terms.colluding)
+        opener = MaskedOpener(tag_of(self.asked, self.transcript), group, self.digest)
+        for party in self.roster:
+            for report in self.say(party, self.asked):
+                opener.add(party, report.part, report.cells)
+            opener.note(party, report.note)
+        if not opened:
+            return None
+        self.requests = opener.requests()
+        for party, request in self.requests.items():
+            (help,) = self.say(party, Open(self.turn, self.attempt, request))
+            opener.assist(party, help.answer)
+        self.so_far = self.so_far.after(query)
+        return from_cells(query, opener.open())
+
+    def train(self, until, before=lambda query: False):
+        """Honestly: gather, and go on until a question was opened (or comes, that is not asked)."""
+        self.gather()
+        program = boosting.train(self.terms, [])
+        query = next(program)
+        while True:
+            if before(query):
+                return query
+            total = self.ask(query)
+            if until(query):
+                return query
+            query = program.send(total)
+
+    def forget(self):
+        self.ends = {n: PartySession(site) for n, site in self.sites.items()}
+
+
+def never(query):
+    return False
+
+
+def root_of(tree):
+    return lambda query: isinstance(query, HistogramQuery) and (query.tree, query.nodes) == (tree, (0,))
+
+
+def end_of(tree):
+    return lambda query: isinstance(query, EndRoundQuery) and query.tree == tree
