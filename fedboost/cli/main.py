@@ -137,7 +137,7 @@ def aggregator(
     run_aggregator(config, insecure_loopback, json)
 
 
-@app.command(epilog="Example: fedboost health --aggregator fed.example.org:7070 --keys keys/analyst")
+@app.command(epilog="Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie")
 def health(
     aggregator: Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)],
     keys: Annotated[
@@ -179,7 +179,7 @@ def keyholder(
 
 
 @app.command(
-    epilog="Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/analyst "
+    epilog="Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie "
     "--out model.json"
 )
 def train(

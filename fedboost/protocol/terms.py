@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
@@ -22,6 +23,8 @@ from pydantic import (
     FailFast,
     Field,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -50,6 +53,24 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
 """The first fault is enough: each takes half a kilobyte, and terms from outside could have millions."""
 MAX_FEATURES = 1 << 16
+_ENTRIES_AT_ONCE = 1 << 10
+
+
+def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a table part by part and stop at the first part with a fault, as FailFast does for lists."""
+    if not isinstance(value, dict) or not _ENTRIES_AT_ONCE < len(value) <= MAX_FEATURES:
+        return validate(value)
+    entries = iter(value.items())
+    out: dict[str, Any] = {}
+    while part := dict(islice(entries, _ENTRIES_AT_ONCE)):
+        out |= validate(part)
+    return out
+
+
+Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
+"""A mapping by name of which the first faults are enough, too."""
+MAX_NEAR = 256
+"""Known names, at most, among which one like an unknown one is looked for: two are compared in 0.5 ms."""
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 SMALLEST_SHARE = 0.05
@@ -123,6 +144,16 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_most_unknown(cls, values: Any) -> Any:
+        """Keep one unknown key of many: each is a fault of its own, and one is reported."""
+        if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
+            return values
+        known = {name: value for name, value in values.items() if name in cls.model_fields}
+        unknown = next(name for name in values if name not in cls.model_fields)
+        return known | {unknown: values[unknown]}
+
 
 class Schema(Frozen):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
@@ -151,7 +182,7 @@ class Schema(Frozen):
         default=None, description="a column that says which rows are ranked against each other"
     )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
-    ranges: Mapping[Name, tuple[float, float]] = Field(
+    ranges: Table[tuple[float, float]] = Field(
         default_factory=dict,
         max_length=MAX_FEATURES,
         description="from where to where the values of a numeric column go; with noise nobody may look",
@@ -159,7 +190,7 @@ class Schema(Frozen):
     label_range: tuple[float, float] | None = Field(
         default=None, description="from where to where labels go; with noise nobody may look"
     )
-    categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
+    categorical: Table[Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -188,11 +219,11 @@ class Schema(Frozen):
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
             raise ValueError("no features: name at least one column in numeric or categorical")
+        numeric = {*self.numeric}
         for name, (low, high) in self.ranges.items():
-            if name not in self.numeric:
-                raise ValueError(
-                    f"ranges names {name!r}, which is no numeric column{nearest(name, self.numeric)}"
-                )
+            if name not in numeric:
+                hint = nearest(name, self.numeric)
+                raise ValueError(f"ranges names {name[:_LONGEST]!r}, which is no numeric column{hint}")
             if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
                 raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
         if (
@@ -267,9 +298,7 @@ class Terms(Frozen):
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
-    monotone_constraints: Mapping[Name, Literal[-1, 0, 1]] = Field(
-        default_factory=dict, max_length=MAX_FEATURES
-    )
+    monotone_constraints: Table[Literal[-1, 0, 1]] = Field(default_factory=dict, max_length=MAX_FEATURES)
     interaction_constraints: Several[Several[Name]] = Field(default=(), max_length=MAX_FEATURES)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     max_delta_step: float | None = Field(default=None, ge=0, le=MAX_STEP)
@@ -875,18 +904,22 @@ class Terms(Frozen):
 
         Categorical columns keep the order of their declaration, which is the order of the features.
         """
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
-        return hashlib.sha256(self.canonical().encode()).hexdigest()
+        return hashlib.sha256(self._canonical.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Terms) and self.canonical() == other.canonical()
+        return isinstance(other, Terms) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self.canonical())
+        return hash(self.digest)
 
     def with_parties(self, parties: Iterable[str]) -> Self:
         """The same terms for these parties."""
@@ -932,8 +965,8 @@ def _unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', or nothing if no known word is near."""
-    names, word = list(known), word[:_LONGEST]
+    """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
+    names, word = [name[:_LONGEST] for name in islice(known, MAX_NEAR)], word[:_LONGEST]
     other = _OTHER_NAMES.get(word)
     close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""

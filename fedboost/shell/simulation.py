@@ -37,8 +37,9 @@ Reader = Callable[[Terms], Shard]
 class Result:
     """What a training came to.
 
-    history: a row a round with `round`, the metrics by name, `seconds`, and `bytes` (sent and received by
-    all parties in that round); traffic: party to (bytes sent, bytes received), all turns together.
+    history: a row a round with `round`, the metrics by name (as an analyst gets them,
+    `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:
+    party to (bytes sent, bytes received), all turns together.
     """
 
     model: Model
@@ -63,8 +64,8 @@ def simulate(
     seed: of the order in which messages are delivered; it does not change the model.
     on_round: called with each row of the history as it comes.
     nthread: threads of each party; parties take their turns one after the other.
-    callbacks: each is called after each round with its number, from 0, and its metrics by name; where one
-    returns True the training ends, and the model has the rounds so far.
+    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
+    digit; where one returns True the training ends, and the model has the rounds so far.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -117,7 +118,7 @@ def finish(session: AggregatorSession, meter: Meter) -> Result:
     if session.error is not None:
         raise session.error
     assert session.booster is not None
-    rounds = tuple({"round": row.round, **row.metrics} for row in session.history)
+    rounds = tuple({"round": row.round, **row.published} for row in session.history)
     signed = {
         party: session.attestations[party]
         for party in session.terms.parties

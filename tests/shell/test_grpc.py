@@ -312,40 +312,6 @@ def test_an_analyst_stops_its_session(folder):
     assert [node.ended for node in nodes.values()] == [["the analyst stopped it", ""]] * 2
 
 
-def test_another_analyst_with_the_same_terms_neither_stops_nor_follows_a_session(folder, monkeypatch):
-    """Whose session it is, the certificate says. Without keys all analysts of a machine are one."""
-    tables, who = shared_out(2), ["one"]
-
-    def role(server, context, role, name=None):
-        return name if role == "party" else who[0]
-
-    monkeypatch.setattr(AggregatorServer, "_check_role", role)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            agreement = terms(TWO, rounds=5000)
-            training = one.analyst.train(agreement)
-            await asyncio.to_thread(next, iter(training))
-            who[0] = "other"
-            await asyncio.to_thread(one.analyst.train(agreement).stop)
-            waiting = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            other = one.analyst.train(agreement, PATIENCE, lambda _: loop.call_soon_threadsafe(waiting.set))
-            rows = asyncio.create_task(asyncio.to_thread(next, iter(other)))
-            await waiting.wait()
-            assert not rows.done()
-            await asyncio.to_thread(next, iter(training))
-            who[0] = "one"
-            await asyncio.to_thread(training.stop)
-            first = await rows
-            who[0] = "other"
-            await asyncio.to_thread(other.stop)
-            return first, len(one.log.named("session begins"))
-
-    first, begun = in_time(scenario())
-    assert (first["round"], begun) == (0, 2)
-
-
 # ---- parties that cannot attend ---------------------------------------------------------------------
 
 
