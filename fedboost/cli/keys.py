@@ -62,7 +62,7 @@ def init_consortium(
         f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
         f"{_fingerprint(root)}\n"
         f"Keep the key offline: whoever has it can let anybody in. Now issue bundles:\n"
-        f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst{elsewhere}"
+        f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
 
 
@@ -87,9 +87,9 @@ def aggregator(
     _issue("aggregator", "aggregator", folder, days, passphrase_file)
 
 
-@keys_app.command(epilog="Example: fedboost keys analyst\n\nExample: fedboost keys analyst marie")
+@keys_app.command(epilog="Example: fedboost keys analyst marie")
 def analyst(
-    name: Annotated[str, typer.Argument(help="The analyst's name.")] = "analyst",
+    name: Annotated[str, typer.Argument(help="The analyst's name, as sites see it.", show_default=False)],
     folder: Folder = KEYS,
     days: Days = 365,
     passphrase_file: Passphrase = None,

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +92,15 @@ def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
     return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
 
 
+def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
+    """The same in words, a dash for those that are not published."""
+    found = metrics_of(row)
+    whole = [of for of in terms.sets if metrics.OF_PARTY not in of]
+    names = [("" if of == metrics.TRAIN else f"{of}-") + name for of in whole for name in terms.metrics]
+    shown = dict.fromkeys(names, "-") | {name: f"{value:.5f}" for name, value in found.items()}
+    return printable(between.join(f"{name} {value}" for name, value in shown.items()))
+
+
 @contextmanager
 def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
     """A function to call with each row of the history: draws a bar, prints lines where standard output is no
@@ -104,16 +113,15 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
     def told(row: Row) -> tuple[str, str]:
         nonlocal so_far
         so_far += row["bytes"]
-        figures = " ".join(f"{name} {value:.5f}" for name, value in metrics_of(row).items())
-        return printable(figures), size(so_far)
+        return figures(row, terms), size(so_far)
 
     if not sys.stdout.isatty():
 
         def tell(row: Row) -> None:
-            figures, total = told(row)
+            numbers, total = told(row)
             done = int(row["round"]) + 1
             if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-                print(" ".join(filter(None, (f"round {done}/{terms.rounds}", figures, total))), flush=True)
+                print(" ".join(filter(None, (f"round {done}/{terms.rounds}", numbers, total))), flush=True)
 
         yield tell
         return
@@ -131,9 +139,9 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
     task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
 
     def draw(row: Row) -> None:
-        figures, total = told(row)
+        numbers, total = told(row)
         bar.start()  # not before there is something to show
-        bar.update(task, advance=1, metric=figures, bytes=total)
+        bar.update(task, advance=1, metric=numbers, bytes=total)
 
     try:
         yield draw
@@ -141,8 +149,9 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         bar.stop()
 
 
-def print_party_metrics(row: Mapping[str, float]) -> None:
-    """Metrics of each party's rows alone, if there are any in a row of the history."""
+def print_party_metrics(row: Mapping[str, float], parties: Iterable[str]) -> None:
+    """Metrics of each party's rows alone, if there are any in a row of the history; a dash for those that are
+    not published."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -152,8 +161,9 @@ def print_party_metrics(row: Mapping[str, float]) -> None:
     table = Table("party", *names, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
-    for party, of in found.items():
-        told = (f"{of[name]:.5f}" if name in of else "" for name in names)
+    for party in parties:
+        of = found.get(party, {})
+        told = (f"{of[name]:.5f}" if name in of else "-" for name in names)
         table.add_row(Text(printable(party)), *told)
     if found:
         Console().print(table)

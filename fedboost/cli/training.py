@@ -12,6 +12,7 @@ from fedboost.cli.scores import rows_of_sites
 from fedboost.cli.show import (
     PLAIN_NOTICE,
     absences,
+    figures,
     metrics_of,
     notice,
     notice_shared_groups,
@@ -19,7 +20,6 @@ from fedboost.cli.show import (
     print_json,
     print_party_metrics,
     print_traffic,
-    printable,
     progress,
     signatures,
     size,
@@ -123,13 +123,13 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
             traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
         )
         return
-    metrics = printable(", ".join(f"{name} {value:.5f}" for name, value in last.items()))
-    figures = f"training {metrics}, " if last else ""
+    numbers = figures(end, model.terms, ", ")
+    training = f"training {numbers}, " if numbers else ""
     total = size(sum(map(sum, traffic.values())))
-    print(f"{len(model.booster.trees)} trees, {figures}{total} in all")
+    print(f"{len(model.booster.trees)} trees, {training}{total} in all")
     if model.kept < len(model.rounds):
         print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
-    print_party_metrics(end)
+    print_party_metrics(end, model.terms.holders)
     print_traffic(traffic, len(model.rounds))
     print(signatures(model))
     for line in absences(model):

@@ -69,6 +69,11 @@ TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
 OF_PARTY = ":"
 """Stands between a party's name and the set, or the metric, that is of its rows alone."""
+MIN_ROWS = 10
+"""Rows of a set whose metrics are published: as many as `min_rows_per_leaf` of a site's policy is by default,
+for the aggregator does not know what the sites' policies say."""
+DIGITS = 4
+"""Significant digits of a metric that is published: exact sums of a few rows could be read off all digits."""
 _GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
 _NDCG = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
@@ -402,6 +407,12 @@ def is_metric(name: str) -> bool:
     return True
 
 
+def is_at_threshold(name: str) -> bool:
+    """Whether whoever names this metric chooses a number behind its @ (0.5 is what error has without one):
+    the differences of two of them are sums over the few rows between the numbers."""
+    return "@" in name and metric_of(name) != Error()
+
+
 def metrics_for(objective: str) -> list[str]:
     """The names of the metrics that fit an objective, a parameter as @t, a number of rows as @k."""
     with_parameter = {name: make((low + high) / 2) for name, (make, low, high) in SHAPES.items()}
@@ -432,20 +443,31 @@ def sums(
     return np.concatenate([_total(weight, weights), *of_names])
 
 
-def by_set(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
+def by_set(
+    names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale, min_rows: int = 0
+) -> dict[str, float]:
     """Metric by name, those of another set than the first behind its own name, those of a party behind the
-    party's; none of a party without such rows. PeerError as `values`."""
+    party's; none of a party without such rows, nor of a set that may have fewer than `min_rows`: its sum of
+    weights is less than so many rows of the largest weight have (without weights, the number of rows).
+    PeerError as `values`."""
     out: dict[str, float] = {}
     for number, of in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]
         party, colon, rows = of.rpartition(OF_PARTY)
-        if not part[0] and colon:
+        if (not part[0] and colon) or 0 <= part[0] < min_rows * weight.limit:
             continue
         if not part[0] and number:
             raise ConfigError(f"no party has {rows} rows: give them in the table, or draw a larger share")
         prefix = party + colon + ("" if rows == TRAIN else f"{rows}-")
         out |= {prefix + name: value for name, value in values(names, part, weight).items()}
     return out
+
+
+def published(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
+    """The same for the analyst: of no set that may have fewer than MIN_ROWS rows, to DIGITS significant
+    digits."""
+    found = by_set(names, sets, total, weight, MIN_ROWS)
+    return {name: float(f"{value:.{DIGITS}g}") for name, value in found.items()}
 
 
 def of_all(found: Mapping[str, float]) -> dict[str, float]:

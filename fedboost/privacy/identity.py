@@ -12,6 +12,7 @@ certificate, by serial number: a name is issued anew with another one.
 Issuing draws keys and serial numbers from the cryptography library; nothing here reads a clock.
 """
 
+import hashlib
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -23,7 +24,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedboost.errors import ConfigError, PeerError, quoted
@@ -130,6 +131,11 @@ def is_name(text: str) -> bool:
 def fingerprint(certificate: x509.Certificate) -> str:
     """SHA-256 of a certificate, in hex and in groups, for people to compare."""
     return certificate.fingerprint(hashes.SHA256()).hex(" ", 4)
+
+
+def key_fingerprint(key: PublicKey) -> str:
+    """SHA-256 of a public key, in hex: the same for every certificate of the key."""
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def serial_of(text: str) -> str:

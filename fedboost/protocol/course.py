@@ -33,10 +33,12 @@ MOST_ATTEMPTS = 1 << 31
 
 @dataclass(frozen=True)
 class Round:
-    """What one round came to: its number from 0, its metrics over the rows of the roster, the roster."""
+    """What one round came to: its number from 0, its metrics over the rows of the roster, those of them that
+    the analyst gets (`metrics.published`), the roster."""
 
     round: int
     metrics: dict[str, float]
+    published: dict[str, float]
     roster: tuple[str, ...]
 
 
@@ -205,8 +207,8 @@ class Course:
         return any(said)
 
     def _round(self, query: EndRoundQuery, total: Int64) -> Round:
-        values = metrics.by_set(query.metrics, query.sets, total, query.weight)
-        return Round(query.tree, values, self.roster)
+        sums = query.metrics, query.sets, total, query.weight
+        return Round(query.tree, metrics.by_set(*sums), metrics.published(*sums), self.roster)
 
     # ---- after a restart ----------------------------------------------------------------------------
 

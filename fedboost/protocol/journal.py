@@ -24,8 +24,8 @@ from fedboost.protocol.terms import Terms
 
 @dataclass(frozen=True)
 class Begun:
-    """A session of this name began under these terms, for this analyst; request: the signed one, where there
-    is any."""
+    """A session of this name began under these terms, for this analyst (NAME#FINGERPRINT, by the key in the
+    certificate, '' without keys); request: the signed one, where there is any."""
 
     session: str
     terms: Terms

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from itertools import islice
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
@@ -22,6 +23,8 @@ from pydantic import (
     FailFast,
     Field,
     ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -38,7 +41,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
-from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
 from fedboost.protocol import earlier
 from fedboost.protocol.noise import Noise, Plan, plan_of
 
@@ -50,6 +53,24 @@ Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
 """The first fault is enough: each takes half a kilobyte, and terms from outside could have millions."""
 MAX_FEATURES = 1 << 16
+_ENTRIES_AT_ONCE = 1 << 10
+
+
+def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """Validate a table part by part and stop at the first part with a fault, as FailFast does for lists."""
+    if not isinstance(value, dict) or not _ENTRIES_AT_ONCE < len(value) <= MAX_FEATURES:
+        return validate(value)
+    entries = iter(value.items())
+    out: dict[str, Any] = {}
+    while part := dict(islice(entries, _ENTRIES_AT_ONCE)):
+        out |= validate(part)
+    return out
+
+
+Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
+"""A mapping by name of which the first faults are enough, too."""
+MAX_NEAR = 256
+"""Known names, at most, among which one like an unknown one is looked for: two are compared in 0.5 ms."""
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
 SMALLEST_SHARE = 0.05
@@ -123,6 +144,16 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_most_unknown(cls, values: Any) -> Any:
+        """Keep one unknown key of many: each is a fault of its own, and one is reported."""
+        if not isinstance(values, dict) or len(values) <= len(cls.model_fields):
+            return values
+        known = {name: value for name, value in values.items() if name in cls.model_fields}
+        unknown = next(name for name in values if name not in cls.model_fields)
+        return known | {unknown: values[unknown]}
+
 
 class Schema(Frozen):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
@@ -151,7 +182,7 @@ class Schema(Frozen):
         default=None, description="a column that says which rows are ranked against each other"
     )
     numeric: Several[Name] = Field(default=(), max_length=MAX_FEATURES)
-    ranges: Mapping[Name, tuple[float, float]] = Field(
+    ranges: Table[tuple[float, float]] = Field(
         default_factory=dict,
         max_length=MAX_FEATURES,
         description="from where to where the values of a numeric column go; with noise nobody may look",
@@ -159,7 +190,7 @@ class Schema(Frozen):
     label_range: tuple[float, float] | None = Field(
         default=None, description="from where to where labels go; with noise nobody may look"
     )
-    categorical: Mapping[Name, Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
+    categorical: Table[Several[str]] = Field(default_factory=dict, max_length=MAX_FEATURES)
 
     @property
     def features(self) -> tuple[str, ...]:
@@ -188,11 +219,11 @@ class Schema(Frozen):
             raise ValueError(f"column {twice[0]!r} is named more than once")
         if not self.features:
             raise ValueError("no features: name at least one column in numeric or categorical")
+        numeric = {*self.numeric}
         for name, (low, high) in self.ranges.items():
-            if name not in self.numeric:
-                raise ValueError(
-                    f"ranges names {name!r}, which is no numeric column{nearest(name, self.numeric)}"
-                )
+            if name not in numeric:
+                hint = nearest(name, self.numeric)
+                raise ValueError(f"ranges names {name[:_LONGEST]!r}, which is no numeric column{hint}")
             if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
                 raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
         if (
@@ -267,9 +298,7 @@ class Terms(Frozen):
     colsample_bytree: float = Field(default=1.0, gt=0, le=1)
     colsample_bylevel: float = Field(default=1.0, gt=0, le=1)
     colsample_bynode: float = Field(default=1.0, gt=0, le=1)
-    monotone_constraints: Mapping[Name, Literal[-1, 0, 1]] = Field(
-        default_factory=dict, max_length=MAX_FEATURES
-    )
+    monotone_constraints: Table[Literal[-1, 0, 1]] = Field(default_factory=dict, max_length=MAX_FEATURES)
     interaction_constraints: Several[Several[Name]] = Field(default=(), max_length=MAX_FEATURES)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     max_delta_step: float | None = Field(default=None, ge=0, le=MAX_STEP)
@@ -378,7 +407,7 @@ class Terms(Frozen):
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if self.hides and self.parties:
-            self._check_group(len(self.parties))
+            self._check_group()
         self._check_keyholder()
         if self.cut_points == "even" and self.noise is None:
             raise ValueError(
@@ -491,9 +520,9 @@ class Terms(Frozen):
 
     @property
     def honest(self) -> int:
-        """Parties, at least, whose shares of the noise nobody else knows, in every sum that is opened. One
-        party can always subtract its own."""
-        return self.fewest - max(1, Group.of(self.parties, self.colluding).colluding)
+        """Parties with rows, at least, whose shares of the noise nobody else knows. One party can always
+        subtract its own; a key holder without rows draws none."""
+        return len(self.holders) - max(1, Group.of(self.parties, self.colluding).colluding)
 
     @property
     def bound(self) -> bounded.Bound:
@@ -505,7 +534,7 @@ class Terms(Frozen):
         """What a session with noise releases."""
         assert self.noise is not None
         counted = len(self.columns.numeric) if self.cut_points == "grid" else 0
-        honest, parties = max(self.honest, 1), max(len(self.parties), 1)
+        honest, parties = max(self.honest, 1), max(len(self.holders), 1)
         about_trees = self.rounds * self.levels, 1.0
         if self.noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
             about_trees = self.rounds * self.levels, math.sqrt(len(self.columns.features) + 1)
@@ -626,8 +655,9 @@ class Terms(Frozen):
     def _check_keyholder(self) -> None:
         """Who can decrypt, where sums are encrypted."""
         if not self.encrypts:
-            if self.keyholder is not None:
-                raise ValueError(f"keyholder is for protection paillier or bfv, not {self.protection}")
+            for name in ("keyholder", "keyholder_rows"):
+                if vars(self)[name] != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is for protection paillier or bfv, not {self.protection}")
             return
         if self.keyholder is None and self.parties:
             raise ValueError(
@@ -672,8 +702,9 @@ class Terms(Frozen):
                 "rows; leave it out, for topk"
             )
 
-    def _check_group(self, parties: int) -> None:
-        smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
+    def _check_group(self) -> None:
+        """Who can hide whom: masks hide a party among those with rows that do not collude."""
+        parties, smallest = len(self.holders), 2 if self.allow_two_parties else SMALLEST_GROUP
         if parties < smallest:
             hint = "" if parties < 2 else " (a party can subtract itself from the sum of two)"
             shared = self.noise is not None and self.noise.placement == "distributed"
@@ -681,15 +712,22 @@ class Terms(Frozen):
             two = (
                 "allow_two_parties = true, which hides from the aggregator alone, or " if parties == 2 else ""
             )
+            needed = f"{smallest} parties with rows" if self.encrypts else f"{smallest} parties"
+            beside = "" if self.keyholder_rows else f" beside the key holder {quoted(str(self.keyholder))}"
             raise ValueError(
-                f"protection {self.protection} needs {smallest} parties, the terms name {parties}{hint}; "
+                f"protection {self.protection} needs {needed}, the terms name {parties}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
-        threshold = Group.of(self.parties, self.colluding).threshold
-        if parties > LARGEST_GROUP or threshold > parties:
+        if len(self.parties) > LARGEST_GROUP:
             raise ValueError(
-                f"protection masked with {parties} parties of which {self.colluding} collude: "
-                f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
+                f"protection {self.protection} with {len(self.parties)} parties: {LARGEST_GROUP} is the most"
+            )
+        colluding = Group.of(self.parties, self.colluding).colluding
+        if colluding > parties - 2:
+            rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
+            raise ValueError(
+                f"protection {self.protection} with {parties} parties{rows} of which {colluding} collude"
+                f"{counted} hides nobody: it takes two that do not, so colluding is at most {parties - 2}"
             )
 
     @property
@@ -866,18 +904,22 @@ class Terms(Frozen):
 
         Categorical columns keep the order of their declaration, which is the order of the features.
         """
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
         return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the canonical JSON, in hex."""
-        return hashlib.sha256(self.canonical().encode()).hexdigest()
+        return hashlib.sha256(self._canonical.encode()).hexdigest()
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Terms) and self.canonical() == other.canonical()
+        return isinstance(other, Terms) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        return hash(self.canonical())
+        return hash(self.digest)
 
     def with_parties(self, parties: Iterable[str]) -> Self:
         """The same terms for these parties."""
@@ -923,8 +965,8 @@ def _unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """' (did you mean X?)', or nothing if no known word is near."""
-    names, word = list(known), word[:_LONGEST]
+    """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
+    names, word = [name[:_LONGEST] for name in islice(known, MAX_NEAR)], word[:_LONGEST]
     other = _OTHER_NAMES.get(word)
     close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""

@@ -12,6 +12,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.privacy.identity import Identified, key_fingerprint
 from fedboost.protocol import meeting, memory
 from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here, Outbox
 from fedboost.protocol.course import Program
@@ -28,6 +30,7 @@ from fedboost.protocol.messages import Bye, FromParty, Open, Request
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel, health, limits
 from fedboost.shell.config import AggregatorConfig
+from fedboost.shell.connections import Connections, allow_files
 from fedboost.shell.gate import Gate, refuse
 from fedboost.shell.health import Health
 from fedboost.shell.keys import Bundle, peer_of, server_credentials
@@ -73,11 +76,15 @@ class AggregatorServer:
         self._stopping = False
         self._turned = asyncio.Event()
         self._ticker: asyncio.Task[None] | None = None
+        self._reader = ThreadPoolExecutor(1, "read-terms")
+        """Terms may have megabytes: they are read beside the event loop, one request at a time."""
         self._gate = Gate(bundle, log)
         self._health = Health(self._gate)
+        connections = ("grpc.max_allowed_incoming_connections", allow_files())
         self._server = grpc.aio.server(
-            options=channel.SERVER_OPTIONS, maximum_concurrent_rpcs=limits.OPEN_CALLS
+            options=[*channel.SERVER_OPTIONS, connections], maximum_concurrent_rpcs=limits.OPEN_CALLS
         )
+        self._connections: Connections | None = None
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
@@ -118,6 +125,7 @@ class AggregatorServer:
         await self._server.start()
         self._health.serving = True
         self.address = f"{host}:{port}"
+        self._connections = Connections(port, self._log)
         self._ticker = asyncio.create_task(self._tick())
         self._begin_next()
 
@@ -144,6 +152,7 @@ class AggregatorServer:
             self._ticker.cancel()
         self._running = None
         await self._server.stop(grace=1.0)
+        self._reader.shutdown(wait=False)
         if self._folder is not None:
             self._folder.close()
         self._ended.set()
@@ -215,11 +224,11 @@ class AggregatorServer:
             )
         return name
 
-    def _check_role(self, context: Any, role: str, name: str | None = None) -> str:
-        """The caller's name. Raises Refused unless its certificate is of this role, and of this name if one
-        is given."""
+    def _check_role(self, context: Any, role: str, name: str | None = None) -> Identified | None:
+        """Who calls, None without keys. Raises Refused unless the certificate is of this role, and of this
+        name if one is given."""
         if self._bundle is None:
-            return name or ""
+            return None
         try:
             known = peer_of(context.auth_context(), self._bundle, datetime.now(UTC))
         except PeerError as error:
@@ -231,7 +240,7 @@ class AggregatorServer:
             )
         if name is not None and known.name != name:
             raise Refused(f"party {name!r} dials with the certificate of party {known.name!r}")
-        return known.name
+        return known
 
     def _tell_of_change(self) -> None:
         """Wake the analysts that wait for parties."""
@@ -296,6 +305,8 @@ class AggregatorServer:
                     keys=str(self._bundle.folder),
                 )
             self._guarded(lambda running: running.tick(time.monotonic()))
+            if self._connections is not None:
+                self._connections.look(self._gate.calling, time.monotonic())
 
     def _send(self, outbox: Outbox) -> None:
         if self._stopping and self._folder is not None:  # the next process asks the next question
@@ -322,19 +333,18 @@ class AggregatorServer:
         """One analyst, from terms to model. Who comes again with the terms of a session follows that one."""
         try:
             _check_version(context, "analyst")
-            analyst = self._check_role(context, "analyst")
-            terms, wish, signed = codec.decode_train_request(request)
+            caller = self._check_role(context, "analyst")
+            loop = asyncio.get_running_loop()
+            terms, wish, signed = await loop.run_in_executor(self._reader, self._read_request, request)
             if wish in (Wish.FOLLOW, Wish.RETURN):
-                self._check_request(terms, signed, analyst)
-            if not terms.parties:
-                raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
-            memory.check_terms(terms, self._memory)
+                self._check_request(terms, signed, caller.name if caller else "")
             program = self._program(terms)
             if self._waiting >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
             self._log.info("analyst refused", reason=quoted(str(error)))
             await refuse(context, error)
+        analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         running = self._known(analyst, terms)
         if wish is Wish.FINISH:
             if running is not None and not running.over:
@@ -367,8 +377,18 @@ class AggregatorServer:
             self._finished.pop((analyst, terms.digest), None)
             running.forget()  # a model is kept until the analyst says that it has arrived
 
+    def _read_request(self, request: bytes) -> tuple[Terms, Wish, Request | None]:
+        """What an analyst wants, as `codec.decode_train_request` has it. Runs in the reader's thread."""
+        terms, wish, signed = codec.decode_train_request(request)
+        if not terms.parties:
+            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        memory.check_terms(terms, self._memory)
+        _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
+        return terms, wish, signed
+
     def _known(self, analyst: str, terms: Terms) -> Running | None:
-        """The session of this analyst under these terms, if it runs, waits, or nobody has its model yet."""
+        """The session of this analyst under these terms, if it runs, waits, or nobody has its model yet.
+        Another analyst's is none of theirs, whatever name they go by: the key that began it counts."""
         sessions = [self._running, *self._unfinished, *self._finished.values()]
         wanted = analyst, terms.digest
         return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)

@@ -34,8 +34,8 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.party_session import Release
 from fedboost.protocol.terms import Frozen, Terms
 from fedboost.shell.files import write_atomically
-from fedboost.shell.policy import columns_of
 from fedboost.shell.store import CannotRecord, sync_folder
+from fedboost.shell.summary import columns_of
 
 BEFORE_THE_FIRST = "0" * 64
 """What stands for the hash of the entry before the first."""

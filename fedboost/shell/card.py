@@ -12,7 +12,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, printable
 from fedboost.privacy import accounting
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
 from fedboost.protocol.terms import Terms
 

@@ -21,7 +21,7 @@ from fedboost.errors import (
     SessionFailed,
     quoted,
 )
-from fedboost.shell.keys import CLIENT_TLS_OPTIONS, Bundle, channel_credentials, tls_fault
+from fedboost.shell.keys import CLIENT_TLS_OPTIONS, Bundle, TlsFault, channel_credentials, tls_fault
 from fedboost.shell.limits import SERVER_OPTIONS as LIMITS
 from fedboost.wire.codec import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
@@ -87,6 +87,13 @@ def explained(error: Any, who: str) -> FedboostError:
     return PeerError(f"{who} answered {code.name}: {details}")
 
 
+def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
+    """Nobody answered in so many seconds, for the reason that was seen last."""
+    if fault is None:
+        return ConfigError(f"no aggregator answers at {address} (waited {wait:g} s); {advice}")
+    return ConfigError(fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))
+
+
 def dial(address: str, bundle: Bundle | None) -> Any:
     """A channel of asyncio to the aggregator; only with a bundle is it encrypted and are both ends known."""
     if bundle is None:
@@ -122,12 +129,15 @@ def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: floa
             except grpc.FutureTimeoutError:
                 waited += pause
             fault = tls_fault(address, bundle) if bundle else None
-            if fault:
-                raise ConfigError(fault)
+            if fault and not fault.passes:
+                raise ConfigError(fault.reason)
             if waited >= wait:
-                raise ConfigError(
-                    f"no aggregator answers at {address} (waited {wait:g} s); check the address, and that "
-                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks")
+                raise unanswered(
+                    address,
+                    wait,
+                    fault,
+                    "check the address, and that "
+                    + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks"),
                 )
         train: Any = opened.unary_stream
         yield from train(TRAIN)(request, metadata=((VERSION_KEY, str(WIRE_VERSION)),))

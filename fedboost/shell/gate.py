@@ -7,6 +7,7 @@ Refuses: calls beyond a peer's share (`shell.limits`), a call that does not say 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any, NoReturn
@@ -27,21 +28,33 @@ class Gate:
         self._bundle = bundle
         self._log = log
         self._peers = Peers(1 if bundle else limits.SHARING_AN_ADDRESS)
+        self._calling: Counter[str] = Counter()
+
+    @property
+    def calling(self) -> list[str]:
+        """The ends of connections, as gRPC names them, that have a call open."""
+        return [*self._calling]
 
     def guarded(self, answer: Answer) -> Callable[[AsyncIterator[bytes], Any], Awaitable[None]]:
         """The handler of a method, for gRPC."""
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> None:
-            now = time.monotonic()
-            peer = self._peer(context, now)
-            if fault := peer.fault(now):
-                await self._refuse(peer, fault, context)
-                return
-            peer.open += 1
+            now, end = time.monotonic(), str(context.peer())
+            self._calling[end] += 1
             try:
-                await answer(requests, context, peer)
+                peer = self._peer(context, now)
+                if fault := peer.fault(now):
+                    await self._refuse(peer, fault, context)
+                    return
+                peer.open += 1
+                try:
+                    await answer(requests, context, peer)
+                finally:
+                    peer.open -= 1
             finally:
-                peer.open -= 1
+                self._calling[end] -= 1
+                if not self._calling[end]:
+                    del self._calling[end]
 
         return handle
 

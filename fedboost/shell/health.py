@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import Refused
 from fedboost.shell import channel
 from fedboost.shell.gate import Gate
 from fedboost.shell.keys import Bundle, tls_fault
@@ -78,8 +78,6 @@ async def ask(address: str, bundle: Bundle | None, wait: float) -> None:
             if not silent:
                 raise channel.explained(error, f"the aggregator at {address}") from None
             fault = await asyncio.to_thread(tls_fault, address, bundle) if bundle else None
-            raise ConfigError(
-                fault or f"no aggregator answers at {address} (waited {wait:g} s); check the address"
-            ) from None
+            raise channel.unanswered(address, wait, fault, "check the address") from None
     if answer != SERVING:
         raise Refused(f"the aggregator at {address} is being stopped")

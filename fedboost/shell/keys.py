@@ -50,6 +50,16 @@ ROOT_KEY = "consortium-key.pem"
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
 """What a client adds to its channel's options: whatever the address, only the aggregator may answer."""
 
+
+@dataclass(frozen=True)
+class TlsFault:
+    """Why there is no connection, in one sentence for people. `passes`: it may be otherwise soon, so that it
+    is worth dialling again."""
+
+    reason: str
+    passes: bool = False
+
+
 _PATIENCE = 3.0
 """Seconds that `tls_fault` waits for each answer."""
 
@@ -223,9 +233,9 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
     return identify(b"\n".join([*leaf, *intermediates]), bundle.roots, now, bundle.denied)
 
 
-def tls_fault(address: str, bundle: Bundle) -> str | None:
-    """Why whoever listens at HOST:PORT and this bundle do not get on, in one sentence for people: gRPC says
-    of most causes only that the connection was lost. None if nobody listens there, or all is well.
+def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
+    """Why whoever listens at HOST:PORT and this bundle do not get on: gRPC says of most causes only that the
+    connection was lost. None if nobody listens there, or all is well.
 
     Blocks for some seconds at most; reads the bundle's folder again. ConfigError if that cannot be read.
     """
@@ -233,14 +243,21 @@ def tls_fault(address: str, bundle: Bundle) -> str | None:
     try:
         now = datetime.now(UTC)
         if now > bundle.ends:
-            return f"{ours}: {_expired(bundle.ends, bundle.signer.role)}"
+            return TlsFault(f"{ours}: {_expired(bundle.ends, bundle.signer.role)}")
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
-        return f"{ours}: {error}"
+        return TlsFault(f"{ours}: {error}")
     context = _dialling(bundle)
     host, _, port = address.rpartition(":")
+    hangs_up = TlsFault(
+        f"what listens at {address} hangs up before TLS: the aggregator may be at its limit of connections, "
+        f"or it is no aggregator",
+        passes=True,
+    )
     try:
         opened = socket.create_connection((host.strip("[]"), int(port)), _PATIENCE)
+    except ConnectionResetError:
+        return hangs_up
     except OSError:
         return None
     try:
@@ -254,10 +271,21 @@ def tls_fault(address: str, bundle: Bundle) -> str | None:
             if _is_taken(secured):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate of the aggregator at {address} {_of_server(error)}"
+        return TlsFault(f"the certificate of the aggregator at {address} {_of_server(error)}")
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+        return hangs_up
+    except ssl.SSLError:
+        return TlsFault(
+            f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
+        )
+    except TimeoutError:
+        return TlsFault(
+            f"what listens at {address} does not answer: the aggregator may be busy, or it is no aggregator",
+            passes=True,
+        )
     except OSError:
-        return f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
-    return (
+        return hangs_up
+    return TlsFault(
         f"the aggregator at {address} refuses {ours}: it trusts another consortium, or its clock is wrong; "
         f"compare the fingerprints that `fedboost keys show` prints there and here"
     )

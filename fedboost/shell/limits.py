@@ -63,8 +63,16 @@ loopback, with reports of 2 MB. One window a round trip is 160 Mbit/s over 50 ms
 OPEN_CALLS = 1024
 """Open calls of all peers: a hundred parties, as many as one masked session takes, with all that each may
 have, and room for analysts."""
-CONNECTIONS = 512
-"""Connections of all peers: below the 1,024 files that a process may commonly have open."""
+CONNECTIONS = 2048
+"""Connections of all peers, where the process may open as many files and as many again; else half of what it
+may."""
+OTHER_FILES = CONNECTIONS
+"""Files that the process may need beside them, and room to count them in."""
+IDLE_CONNECTIONS = 128
+"""Connections of one address that have no call open: all parties of the largest masked session, a hundred,
+may dial from one machine at a time."""
+FLOOD_IS_OVER_SECONDS = 60.0
+"""An address that floods with connections is in the log again when it was quiet for so long."""
 STREAMS_PER_CONNECTION = 32
 """Calls on one connection; a client keeps further ones back."""
 HANDSHAKE_MS = 10_000
@@ -81,7 +89,6 @@ SERVER_OPTIONS = [
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
     ("grpc.http2.lookahead_bytes", READ_AHEAD),
     ("grpc.http2.bdp_probe", 0),
-    ("grpc.max_allowed_incoming_connections", CONNECTIONS),
     ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
     ("grpc.max_connection_idle_ms", IDLE_MS),
     ("grpc.max_metadata_size", METADATA_BYTES),

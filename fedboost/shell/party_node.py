@@ -25,13 +25,14 @@ from fedboost.protocol.party_session import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
+from fedboost.shell.approval import nothing_approved, policy_for
 from fedboost.shell.audit import EXPIRED, STOPPED
 from fedboost.shell.config import PartyConfig
 from fedboost.shell.data import read_table, to_shard, undeclared
-from fedboost.shell.keys import Bundle, read_again, tls_fault
+from fedboost.shell.keys import Bundle, TlsFault, read_again, tls_fault
 from fedboost.shell.memory_start import open_log, open_memory
-from fedboost.shell.policy import shown, terminal_ask
 from fedboost.shell.store import CannotRecord
+from fedboost.shell.summary import shown, terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -48,7 +49,9 @@ MOST_UNREAD = 16
 MOST_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and whoever can read the site's log has found by then what does not fit."""
-
+LARGE_MESSAGE = 1 << 16
+"""Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
+there and back."""
 
 Inbox = asyncio.Queue[ToParty | PeerError | None]
 Replies = asyncio.Queue[FromParty | None]
@@ -89,6 +92,8 @@ class PartyNode:
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
         the audit log or the memory cannot be written.
         """
+        if hint := nothing_approved(self._config):
+            self._log.warning(hint)
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
@@ -110,6 +115,7 @@ class PartyNode:
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
         waited, pause, said = 0.0, FIRST_RETRY, ""
+        fault: TlsFault | None = None
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
                 self._bundle = read_again(self._bundle)
@@ -118,17 +124,14 @@ class PartyNode:
                     await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
                 except TimeoutError:
                     waited += pause
-                    why = "nobody answers there"
                     if self._bundle is not None and waited >= SAY_SO:
                         fault = await asyncio.to_thread(tls_fault, address, self._bundle)
-                        if fault and not self._attended:
-                            raise ConfigError(fault) from None
-                        why = fault or why
+                        if fault and not fault.passes and not self._attended:
+                            raise ConfigError(fault.reason) from None
                     if waited >= wait:
-                        raise ConfigError(
-                            f"no aggregator answers at {address} (waited {wait:g} s); check `aggregator` in "
-                            f"this site's file and that the aggregator runs"
-                        ) from None
+                        advice = "check `aggregator` in this site's file and that the aggregator runs"
+                        raise channel.unanswered(address, wait, fault, advice) from None
+                    why = fault.reason if fault else "nobody answers there"
                     if waited >= SAY_SO and said != why:
                         self._log.info("waiting for the aggregator", address=address, reason=why)
                         said = why
@@ -183,7 +186,11 @@ class PartyNode:
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
             async for data in call:
                 try:
-                    message: ToParty | PeerError = codec.decode_to_party(data)
+                    message: ToParty | PeerError = (
+                        codec.decode_to_party(data)
+                        if len(data) <= LARGE_MESSAGE
+                        else await asyncio.to_thread(codec.decode_to_party, data)
+                    )
                 except PeerError as error:
                     message = error
                 if isinstance(message, Bye):
@@ -263,8 +270,8 @@ class PartyNode:
                 )
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-            self._config.policy.permit(offer.terms, self._config.party, self._ask_somebody)
-            return Limits()
+            policy = policy_for(self._config, offer.terms)
+            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
         def taken(offer: Offer) -> None:
             if self._audit:

@@ -37,8 +37,9 @@ Reader = Callable[[Terms], Shard]
 class Result:
     """What a training came to.
 
-    history: a row a round with `round`, the metrics by name, `seconds`, and `bytes` (sent and received by
-    all parties in that round); traffic: party to (bytes sent, bytes received), all turns together.
+    history: a row a round with `round`, the metrics by name (as an analyst gets them,
+    `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:
+    party to (bytes sent, bytes received), all turns together.
     """
 
     model: Model
@@ -63,8 +64,8 @@ def simulate(
     seed: of the order in which messages are delivered; it does not change the model.
     on_round: called with each row of the history as it comes.
     nthread: threads of each party; parties take their turns one after the other.
-    callbacks: each is called after each round with its number, from 0, and its metrics by name; where one
-    returns True the training ends, and the model has the rounds so far.
+    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
+    digit; where one returns True the training ends, and the model has the rounds so far.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -77,8 +78,7 @@ def simulate(
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
         raise ConfigError("no parties: give at least one table")
-    without_rows = {terms.keyholder} - {None, *shards}
-    terms = terms.with_parties([*shards, *filter(None, without_rows)])
+    terms = _of_these(terms, list(shards))
     if program is None and terms.program != "boosting":
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
@@ -106,12 +106,19 @@ def simulate(
     return finish(session, meter)
 
 
+def _of_these(terms: Terms, shards: list[str]) -> Terms:
+    """The same terms for these parties; a key holder that is none of them takes part without rows."""
+    if terms.keyholder is None or terms.keyholder in shards:
+        return terms.with_parties(shards)
+    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
+
+
 def finish(session: AggregatorSession, meter: Meter) -> Result:
     """The result of a session that is over; raises SessionFailed if it has no model."""
     if session.error is not None:
         raise session.error
     assert session.booster is not None
-    rounds = tuple({"round": row.round, **row.metrics} for row in session.history)
+    rounds = tuple({"round": row.round, **row.published} for row in session.history)
     signed = {
         party: session.attestations[party]
         for party in session.terms.parties

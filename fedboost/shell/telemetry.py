@@ -64,6 +64,6 @@ class Meter:
         for done in new:
             now, so_far = time.monotonic(), sum(map(sum, self.traffic.values()))
             seconds, size = now - self._last, so_far - self._bytes_before
-            self.history.append({"round": done.round, **done.metrics, "seconds": seconds, "bytes": size})
+            self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
             self._last, self._bytes_before = now, so_far
         return self.history[len(self.history) - len(new) :]

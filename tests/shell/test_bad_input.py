@@ -43,7 +43,8 @@ def folder(tmp_path, monkeypatch):
     csv.write_csv(rows(), "site-1.csv")
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
     (tmp_path / "alone.toml").write_text(terms_to_toml(terms()))
-    (tmp_path / "party.toml").write_text('party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n')
+    site = 'party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n'
+    (tmp_path / "party.toml").write_text(site + 'policy = { parties = "any", columns = "any" }\n')
     (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
     (tmp_path / "folder").mkdir()
     simulate(terms(rounds=1), {"north": rows()}).model.save("model.json")

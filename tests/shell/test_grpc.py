@@ -36,6 +36,7 @@ from fedboost.shell.config import AggregatorConfig, PartyConfig
 from fedboost.shell.data import to_shard
 from fedboost.shell.loopback import ANYTHING, Loopback
 from fedboost.shell.party_node import PartyNode
+from fedboost.shell.policy import COMMAND
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
 from fedboost.wire.codec import Waiting
@@ -309,40 +310,6 @@ def test_an_analyst_stops_its_session(folder):
 
     nodes = in_time(scenario())
     assert [node.ended for node in nodes.values()] == [["the analyst stopped it", ""]] * 2
-
-
-def test_another_analyst_with_the_same_terms_neither_stops_nor_follows_a_session(folder, monkeypatch):
-    """Whose session it is, the certificate says. Without keys all analysts of a machine are one."""
-    tables, who = shared_out(2), ["one"]
-
-    def role(server, context, role, name=None):
-        return name if role == "party" else who[0]
-
-    monkeypatch.setattr(AggregatorServer, "_check_role", role)
-
-    async def scenario():
-        async with consortium(folder, tables) as one:
-            agreement = terms(TWO, rounds=5000)
-            training = one.analyst.train(agreement)
-            await asyncio.to_thread(next, iter(training))
-            who[0] = "other"
-            await asyncio.to_thread(one.analyst.train(agreement).stop)
-            waiting = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            other = one.analyst.train(agreement, PATIENCE, lambda _: loop.call_soon_threadsafe(waiting.set))
-            rows = asyncio.create_task(asyncio.to_thread(next, iter(other)))
-            await waiting.wait()
-            assert not rows.done()
-            await asyncio.to_thread(next, iter(training))
-            who[0] = "one"
-            await asyncio.to_thread(training.stop)
-            first = await rows
-            who[0] = "other"
-            await asyncio.to_thread(other.stop)
-            return first, len(one.log.named("session begins"))
-
-    first, begun = in_time(scenario())
-    assert (first["round"], begun) == (0, 2)
 
 
 # ---- parties that cannot attend ---------------------------------------------------------------------
@@ -909,7 +876,7 @@ def test_a_port_that_is_taken_is_a_clear_error():
 @pytest.mark.slow
 def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
     tables = shared_out(3)
-    with Loopback(tmp_path, written(tmp_path, tables)) as one:
+    with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
         model = one.analyst.train(terms(THREE, protection="masked")).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert model.protection == "masked"
@@ -943,8 +910,11 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
     names = ["aggregator", "a/b", "A/B", "..", 'Ünï "😀"']
     tables = dict(zip(names, shared_out(5).values(), strict=True))
     files = written(tmp_path, dict(zip("12345", tables.values(), strict=True)))
+    agreement = terms(names, protection="masked")
     with Loopback(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
-        model = one.analyst.train(terms(names, protection="masked")).model
+        assert all(COMMAND in one.log(name) for name in names)
+        assert len(set(one.approve(agreement))) == 5
+        model = one.analyst.train(agreement).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert all("session offered" in one.log(name) for name in names)
 

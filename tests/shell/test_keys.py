@@ -43,7 +43,7 @@ from fedboost.privacy.identity import (
     to_pem,
     verify,
 )
-from fedboost.privacy.masked import Handshake
+from fedboost.privacy.pairwise import Handshake
 from fedboost.protocol.meeting import Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 from fedboost.shell import keys
@@ -51,6 +51,7 @@ from fedboost.shell.files import folder_name
 from fedboost.shell.keys import (
     CLIENT_TLS_OPTIONS,
     Bundle,
+    TlsFault,
     channel_credentials,
     peer_of,
     read_bundle,
@@ -555,8 +556,9 @@ def fault(server, client):
 
     async def look():
         async with serving(server) as address:
-            said = await asyncio.to_thread(tls_fault, address, client)
-            return said and said.replace(address, "ADDRESS")
+            seen = await asyncio.to_thread(tls_fault, address, client)
+            assert seen is None or not seen.passes
+            return seen and seen.reason.replace(address, "ADDRESS")
 
     return in_time(look())
 
@@ -748,12 +750,32 @@ def waits(taken):
         pass
 
 
-@pytest.mark.parametrize("answer", [shouts, resets, waits, closes])
-def test_what_listens_does_not_speak_tls(north, answer, monkeypatch):
-    monkeypatch.setattr(keys, "_PATIENCE", 0.3)
+def test_what_listens_does_not_speak_tls(north):
+    with listening(shouts) as address:
+        seen = tls_fault(address, read_bundle(north, "party"))
+    said = f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
+    assert seen == TlsFault(said)
+
+
+def closes_unread(taken):
+    """With a reset, since something is unread; maybe before the client has looked at its connection."""
+
+
+@pytest.mark.parametrize("answer", [resets, closes, closes_unread])
+def test_a_hang_up_says_nothing_of_tls(north, answer):
+    """An aggregator at its limit of connections hangs up, too: it is worth dialling again."""
     with listening(answer) as address:
-        said = tls_fault(address, read_bundle(north, "party"))
-    assert said == f"what listens at {address} does not speak TLS as a fedboost aggregator with keys does"
+        seen = tls_fault(address, read_bundle(north, "party"))
+    assert seen.passes
+    assert seen.reason.startswith(f"what listens at {address} hangs up before TLS: ")
+
+
+def test_a_silence_says_nothing_of_tls(north, monkeypatch):
+    monkeypatch.setattr(keys, "_PATIENCE", 0.3)
+    with listening(waits) as address:
+        seen = tls_fault(address, read_bundle(north, "party"))
+    assert seen.passes
+    assert seen.reason.startswith(f"what listens at {address} does not answer: ")
 
 
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
@@ -765,8 +787,9 @@ def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
 def test_a_refusal_in_the_words_of_tls_is_one(hub, north):
     """gRPC only hangs up; OpenSSL, in front of an aggregator, says what it thinks of a certificate."""
     with listening(encrypted(waits, hub, to_pem(THEIRS[1]))) as address:
-        said = tls_fault(address, read_bundle(north, "party"))
-    assert said.startswith(f"the aggregator at {address} refuses {north}/certificate.pem: ")
+        seen = tls_fault(address, read_bundle(north, "party"))
+    assert not seen.passes
+    assert seen.reason.startswith(f"the aggregator at {address} refuses {north}/certificate.pem: ")
 
 
 def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
@@ -784,14 +807,15 @@ def test_an_aggregator_without_keys_does_not_speak_tls(hub, north):
         ) as opened:
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await opened.unary_unary("/test/Who")(b"")
-        said = await asyncio.to_thread(tls_fault, address, bundle)
+        seen = await asyncio.to_thread(tls_fault, address, bundle)
         await server.stop(0)
-        return caught.value, said
+        return caught.value, seen
 
-    error, said = in_time(look())
+    error, seen = in_time(look())
     assert error.code() == grpc.StatusCode.UNAVAILABLE
     assert "WRONG_VERSION_NUMBER" in error.details()
-    assert "does not speak TLS" in said
+    assert "does not speak TLS" in seen.reason
+    assert not seen.passes
 
 
 def test_where_nobody_listens_there_is_no_fault_of_tls(north):

@@ -234,7 +234,8 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
 
 @pytest.mark.parametrize("keys", [True, False])
 def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
-    few = {"grpc.max_allowed_incoming_connections": 8, "grpc.server_handshake_timeout_ms": 400}
+    monkeypatch.setattr(limits, "CONNECTIONS", 8)
+    few = {"grpc.server_handshake_timeout_ms": 400}
     options = [(name, few.get(name, value)) for name, value in channel.SERVER_OPTIONS]
     monkeypatch.setattr(channel, "SERVER_OPTIONS", options)
 

@@ -31,6 +31,7 @@ from fedboost.shell import channel, party_node
 from fedboost.shell.analyst import Connection, connect
 from fedboost.shell.audit import read_log
 from fedboost.shell.keys import read_bundle, write_bundle
+from fedboost.shell.loopback import ANYTHING
 from fedboost.shell.model import Model
 from fedboost.shell.party_node import MOST_MISFITS
 from fedboost.shell.policy import Policy
@@ -271,7 +272,7 @@ def test_a_sites_policy_is_told_to_the_analyst_and_nothing_leaves(tmp_path, monk
         async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
             await until(lambda: len(one.log.named("party here")) == 3)
             config = one.nodes["east"]._config
-            policy = Policy(max_rounds=2)
+            policy = Policy.model_validate({**ANYTHING, "max_rounds": 2})
             one.nodes["east"]._config = config.model_copy(update={"policy": policy})
             with pytest.raises(SessionFailed, match=r"party east left: site east refuses: .*max_rounds = 2"):
                 await one.train(masked(tables))

@@ -35,9 +35,10 @@ from fedboost.shell.budget import Budget
 from fedboost.shell.card import card_of
 from fedboost.shell.memory_file import NAME, make_file, read_spent
 from fedboost.shell.model import Model
-from fedboost.shell.policy import Policy, summary
+from fedboost.shell.policy import Policy
 from fedboost.shell.site_memory import FileMemory
 from fedboost.shell.store import CannotRecord
+from fedboost.shell.summary import summary
 
 ROOT = Path(__file__).parents[2]
 THREE = ("north", "south", "east")
