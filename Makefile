@@ -34,6 +34,7 @@ bench: $(VENV)/dev
 	$(call measure,predict)
 	$(call measure,contributions)
 	$(call measure,startup)
+	$(call measure,memory_turn)
 	$(call measure,masked)
 	$(call measure,encrypted)
 	$(call measure,network)

@@ -8,7 +8,7 @@ above it with the row and without, of which the 97.5 % bounds of Clopper and Pea
 95 %. They give a lower bound on epsilon, of which nothing is assumed, and a sharper one that takes the pair
 for one that Gaussian privacy allows.
 
-Promises: noise, ledger, bounds, program and the sums of a party are those of real sessions; the same seed
+Promises: noise, bounds, program and the sums of a party are those of real sessions; the same seed
 gives the same runs. Where a share of the noise is the attacker's own, it is left out.
 Refuses: nothing.
 """

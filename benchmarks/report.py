@@ -45,6 +45,7 @@ SECTIONS = {
     "predict": Section("Prediction"),
     "contributions": Section("SHAP values"),
     "startup": Section("Start-up"),
+    "memory_turn": Section("A site's memory of a turn"),
     "masked": Section("Masks"),
     "encrypted": Section(
         "Encryption",

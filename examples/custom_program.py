@@ -65,6 +65,7 @@ def main() -> None:
             np.savetxt(files[name], columns, delimiter=",", header=",".join(shard), comments="", fmt="%.17g")
         with Loopback(Path(folder), files, programs=["custom_program:train"]) as consortium:
             named = terms.changed(program="custom_program:train")
+            consortium.approve(named)
             over_grpc = consortium.analyst.train(named).model
     print("simulated == over gRPC:", simulated.fingerprint == over_grpc.fingerprint)
 

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 from inprocess import randomly, shard_of, sites_of, terms_of
 
-from fedboost.privacy.masked import Group, MaskedOpener
+from fedboost.privacy.masked import MaskedOpener
+from fedboost.privacy.pairwise import Group
 from fedboost.programs import boosting
 from fedboost.protocol.meeting import Attempt, session_digest
 from fedboost.protocol.messages import Admit, Ask, Leave, Meet, Open

@@ -38,7 +38,7 @@ from fedboost.shell.audit import (
 )
 from fedboost.shell.audit_sessions import Session, sessions_of
 from fedboost.shell.audit_warnings import AuditWarning, warnings_of
-from fedboost.shell.policy import AGGREGATOR_SEES, shown
+from fedboost.shell.summary import AGGREGATOR_SEES, shown
 
 WIDTH, INDENT, WHAT = 79, 13, 43
 """Columns of a line, of what stands before a value, and of the kind of an answer."""

@@ -23,13 +23,13 @@ from fedboost.cli.show import (
     signatures,
 )
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.privacy.masked import SMALLEST_GROUP
+from fedboost.privacy.pairwise import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.shell.files import check_writable, party_stems
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.loopback import Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
@@ -90,8 +90,9 @@ def run_demo(
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
     if terms.protection == "plain":
         notice(PLAIN_NOTICE)
-    policy = {} if terms.protection == "masked" else ANYTHING
-    with Loopback(folder, files, policy=policy) as consortium:
+    with Loopback(folder, files) as consortium:
+        consortium.approve(terms)
+        say("each site has approved the terms, as a person there does by `fedboost approve`")
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
             for row in training:
@@ -125,7 +126,13 @@ def run_demo(
 
 def _encrypted(parties: list[str]) -> dict[str, object]:
     """Settings for sums that are encrypted: a key holder beside the sites, and few bins, since each costs."""
-    return {"parties": [*parties, KEYHOLDER], "keyholder": KEYHOLDER, "max_bin": 32, "key_bits": 2048}
+    return {
+        "parties": [*parties, KEYHOLDER],
+        "keyholder": KEYHOLDER,
+        "keyholder_rows": False,
+        "max_bin": 32,
+        "key_bits": 2048,
+    }
 
 
 def hospitals() -> Sites:

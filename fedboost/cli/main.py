@@ -327,11 +327,31 @@ def estimate(
     run_estimate(terms, rows, features, parties, json)
 
 
+@app.command(epilog="Example: fedboost approve terms.toml --config party.toml --analyst marie")
+def approve(
+    terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
+    config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],
+    analyst: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Who may train under these terms, as in the certificate (may be repeated).",
+            show_default=False,
+        ),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
+) -> None:
+    """Say what terms would tell of this site's rows, to whom, and which rules of its policy they break; on
+    yes allow them, and no others. Exit code 1 for a no."""
+    from fedboost.cli.approve import run_approve
+
+    run_approve(terms, config, analyst or [], yes)
+
+
 @app.command(epilog="Example: fedboost digest terms.toml")
 def digest(
     terms: Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)],
 ) -> None:
-    """Say what a terms file asks for, and its digest, by which sites approve it."""
+    """Say what a terms file asks for, and its digest, by which sites know it."""
     from fedboost.cli.tables import run_digest
 
     run_digest(terms)

@@ -1,9 +1,11 @@
 """`fedboost privacy`: what was spent of the rows' privacy here, what terms would spend, what a model did.
 
-Promises: `--help` imports nothing heavy; nothing here writes to a ledger.
-Refuses: terms and models without noise, a ledger that is damaged (ConfigError).
+Promises: `--help` imports nothing heavy; nothing here but `init` writes to a site's memory.
+Refuses: terms and models without noise, a memory that is damaged, another in the place of one that is there
+(ConfigError).
 """
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +13,7 @@ import typer
 
 privacy_app = typer.Typer(
     name="privacy",
-    help="Differential privacy: a site's budget, what terms would cost, a model's card.",
+    help="Differential privacy: a site's memory and budget, what terms would cost, a model's card.",
     epilog="Example: fedboost privacy budget --config party.toml\n\n"
     "Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000",
     no_args_is_help=True,
@@ -31,22 +33,17 @@ def budget(
 ) -> None:
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
     from fedboost.cli.show import print_json, printable
-    from fedboost.shell.audit import Released, read_log
-    from fedboost.shell.config import lost_ledger, read_party
-    from fedboost.shell.ledger import USUAL_DELTA, Spent, read_ledger
+    from fedboost.shell.budget import USUAL_DELTA, Spent
+    from fedboost.shell.config import read_party
+    from fedboost.shell.memory_start import spent_of
 
     site = read_party(config)
-    assert site.ledger is not None
-    own, limit = site.dataset or site.party, site.policy.budget
-    found = read_ledger(site.ledger)
-    if not site.ledger.exists() and site.audit is not None and site.audit.exists():
-        events = (entry.event for entry in read_log(site.audit))
-        if any(isinstance(event, Released) and event.charge is not None for event in events):
-            raise lost_ledger(site)
-    if own not in [spent.dataset for spent in found]:
-        found = [Spent(own, 0, 0, 0.0, USUAL_DELTA), *found]
+    own, limit = site.rows_name, site.policy.budget
+    datasets = spent_of(site)
+    if own not in [spent.dataset for spent in datasets]:
+        datasets = [Spent(own, 0, 0, 0.0, USUAL_DELTA), *datasets]
     lines = []
-    for spent in found:
+    for spent in datasets:
         of_own = limit if spent.dataset == own else None
         delta = of_own.delta if of_own else spent.delta
         left = None if of_own is None else of_own.left(spent.cost)
@@ -58,9 +55,9 @@ def budget(
                 own=spent.dataset == own,
                 sessions=spent.sessions,
                 releases=spent.releases,
-                cost=spent.cost,
+                cost=_finite(spent.cost),
                 delta=delta,
-                spent=epsilon,
+                spent=_finite(epsilon),
                 budget=None if of_own is None else of_own.epsilon,
                 left=left,
             )
@@ -85,6 +82,45 @@ def budget(
             f"The budget of {printable(own)} is epsilon {limit.epsilon:g} at delta {limit.delta:g}. Epsilons "
             f"do not add, their costs do:\nwhat is left is what one more session may have."
         )
+
+
+def _finite(number: float) -> float | None:
+    """The number as JSON has it: null where nothing bounds it."""
+    return number if math.isfinite(number) else None
+
+
+@privacy_app.command(
+    name="init",
+    epilog="Example: fedboost privacy init --config party.toml\n\n"
+    "Example: fedboost privacy init --from party.ledger.sqlite --config party.toml",
+)
+def begin(
+    config: Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)],
+    ledger: Annotated[
+        Path | None,
+        typer.Option("--from", help="A ledger of an earlier version, to be taken over.", show_default=False),
+    ] = None,
+    restored: Annotated[
+        bool, typer.Option("--restored", help="Go on with a memory that was put back from a backup.")
+    ] = False,
+) -> None:
+    """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
+    it was lost. What the audit log has of earlier sessions is taken over."""
+    from fedboost.errors import ConfigError, printable
+    from fedboost.shell.config import read_party
+    from fedboost.shell.memory_start import accept_restored, init_memory
+
+    if restored and ledger is not None:
+        raise ConfigError("--from and --restored exclude each other: the first begins a memory")
+    site = read_party(config, holds_rows=None)
+    begun = accept_restored(site) if restored else init_memory(site, ledger)
+    how = "this memory is gone on with" if restored else "a new memory"
+    print(
+        f"{begun.path}: {how}, of the rows {printable(site.rows_name)}; it knows {begun.sessions} sessions "
+        f"and {begun.releases} releases that were charged"
+    )
+    if begun.sessions:
+        print("None of those sessions is gone on with: who was training begins again.")
 
 
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")

@@ -32,7 +32,8 @@ def shown_metrics(terms: Terms) -> tuple[str, ...]:
 
 def unprotected(terms: Terms) -> Terms:
     """The same model from rows that are all here: there is nobody to hide them from, and nobody to lose."""
-    return terms.changed(protection="plain", parties=[], on_loss="wait", quorum=None, keyholder=None)
+    nobody: dict[str, object] = {"parties": [], "keyholder": None, "keyholder_rows": True}
+    return terms.changed(protection="plain", on_loss="wait", quorum=None, **nobody)
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:

@@ -12,12 +12,13 @@ from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import read_terms, terms_to_toml, to_toml
+from fedboost.shell.config import read_terms, terms_to_toml
 from fedboost.shell.data import listing, read_table, to_base_margin, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
-from fedboost.shell.policy import summary
+from fedboost.shell.policy import COMMAND
+from fedboost.shell.summary import summary
 
 
 def run_predict(model_file: Path, data: Path, out: Path | None) -> None:
@@ -103,8 +104,7 @@ def run_digest(terms_file: Path) -> None:
             'add parties = ["north", "south"]'
         )
     print(summary(terms))
-    print("\nA site that approves them beforehand says so under [policy] in its file:")
-    print(f"approval = {to_toml([terms.digest])}")
+    print(f"\nA site approves these terms, and no others, by\n{COMMAND}")
 
 
 def write(text: str, out: Path | None) -> None:

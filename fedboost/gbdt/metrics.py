@@ -407,6 +407,12 @@ def is_metric(name: str) -> bool:
     return True
 
 
+def is_at_threshold(name: str) -> bool:
+    """Whether whoever names this metric chooses a number behind its @ (0.5 is what error has without one):
+    the differences of two of them are sums over the few rows between the numbers."""
+    return "@" in name and metric_of(name) != Error()
+
+
 def metrics_for(objective: str) -> list[str]:
     """The names of the metrics that fit an objective, a parameter as @t, a number of rows as @k."""
     with_parameter = {name: make((low + high) / 2) for name, (make, low, high) in SHAPES.items()}

@@ -101,6 +101,11 @@ class Part:
         kernels.add_chosen(total, bitmap, chosen)
         return None
 
+    def residues(self, total: Words) -> Words:
+        """The cells of this part, each below 2**bits, from its words: uint64 [cells]."""
+        bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
+        return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
+
     @property
     def _bitmap(self) -> int:
         """Words of a bit a cell."""

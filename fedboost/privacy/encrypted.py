@@ -1,22 +1,24 @@
-"""Protections `paillier` and `bfv`: parties encrypt, the aggregator adds without reading, a key holder opens.
+"""Protections `paillier` and `bfv`: parties mask and encrypt, the aggregator adds what it cannot read, and a
+key holder opens the sum, which it cannot read either.
 
-Designed for: consortia whose rules ask for encryption, and an aggregator that keeps to the protocol. The
-aggregator never has the secret key; the key holder, a party or a process of its own, never has a party's
-ciphertexts. Together the two could open a single report, and so could an aggregator that has one opened in
-the place of a sum: the key holder cannot tell the two apart. With `masked` neither can be.
+Designed for: consortia whose rules ask for encryption. The aggregator never has the secret key, unless it
+lies: what it has opened may be something else than a sum, which the key holder cannot tell. So the masks of
+`pairwise` lie beneath the encryption: even with the secret key a party's vector is uniformly random, and only
+the sum of all parties is not.
 
-A turn, with ctx = everything that tells this sum from every other:
+A turn, with ctx = everything that both ends must agree on:
 
-    upload   each party: its cells, encrypted under the session's public key
+    upload   each party: its cells and its masks modulo the cell's 2**bits, encrypted under the session's key
     blind    the aggregator adds the ciphertexts up, adds a number drawn from all plaintexts to each, which
              randomises it anew, and sends them with ctx to the key holder
     assist   the key holder decrypts what is as good as noise, once a turn, and counts
-    open     the aggregator takes its numbers away again
+    open     the aggregator takes its numbers away again, and what the masks carried above a cell's bits
 
-Promises: the key holder learns nothing of a sum but how many cells it has; a tag is sealed once; the same
-request gets the same answer, another one of the same turn gets none.
-Refuses: ciphertexts of another key, out of range or of another number than the cells have (PeerError), keys
-that are too short or cannot be keys (PeerError), more openings than the terms have sums (PeerError).
+Promises: the key holder learns nothing of a sum but how many cells it has; an aggregator that lies, or has
+the key, learns no more than the sum over all parties, as long as two of them with rows do not collude with
+it; a tag is sealed once; the same request gets the same answer, another one of the same turn gets none.
+Refuses: rosters other than all parties; ciphertexts of another key, out of range or of another number than
+the cells have; keys that are too short or cannot be keys; more openings than the terms have sums (PeerError).
 
 What differs between the schemes is behind `Public`, `Secret` and `Cipher`: paillier.py and bfv.py.
 """
@@ -31,23 +33,21 @@ import numpy as np
 from fedboost.errors import ConfigError, LocalProtocolError, PeerError, RosterTooSmall
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.cells import WORD_BITS, Part, Words, signed
-from fedboost.privacy.protection import Tag
+from fedboost.privacy.cells import Part, Words, signed
+from fedboost.privacy.pairwise import Group, PairMasks, context, masked_parts
+from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.shamir import Draw
 
 SCHEMES = ("paillier", "bfv")
-DIGEST_BYTES = 32
 NAME_BYTES = 16
 """Of a public key's digest, before every sealed part."""
-MOST_PARTIES = 256
-"""A sum of more would need more room in a slot than it has."""
 
 
 class Cipher(Protocol):
     """Encryption of the cells of one part of a vector. `Any` is a scheme's own form of its ciphertexts."""
 
     def encrypt(self, words: Words) -> bytes:
-        """The ciphertexts of uint64 [cells], each below 2**bits."""
+        """The ciphertexts of uint64 [cells], each below 2**bits: their sum over all parties has room."""
         ...
 
     def read(self, sealed: bytes) -> Any:
@@ -140,14 +140,30 @@ def digest_of(public: Public) -> bytes:
     return hashlib.sha256(fields.pack(b"fedboost/1/public", public.to_bytes())).digest()
 
 
-def context(digest: bytes, tag: Tag, parties: int) -> bytes:
-    """Everything that tells the sum of this tag from every other: 32 bytes. digest: of the public key."""
-    roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
-    shape = (number for run in tag.runs for number in (run.cells, run.bits))
-    numbers = (tag.turn, tag.attempt, tag.tree, parties, *shape)
-    return hashlib.sha256(
-        fields.pack(b"fedboost/1/sum", digest, roster, tag.transcript, *map(fields.number, numbers))
-    ).digest()
+# ---- keys in greetings ------------------------------------------------------------------------------
+
+
+def greeting_of(agreement: bytes, public: Public | None) -> bytes:
+    """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
+    sums are encrypted under."""
+    return fields.pack(agreement, b"" if public is None else public.to_bytes())
+
+
+def agreement_key(greeted: bytes) -> bytes:
+    """The X25519 key that a party greeted with. PeerError if there is none."""
+    return _keys(greeted)[0]
+
+
+def scheme_key(greeted: bytes) -> bytes:
+    """The key that sums are encrypted under, as bytes; empty from all but the key holder."""
+    return _keys(greeted)[1]
+
+
+def _keys(greeted: bytes) -> list[bytes]:
+    keys = fields.unpack(greeted)
+    if len(keys) != 2:
+        raise PeerError("a greeting without the two keys that encrypted sums need")
+    return keys
 
 
 # ---- whoever has the secret key ---------------------------------------------------------------------
@@ -156,15 +172,15 @@ def context(digest: bytes, tag: Tag, parties: int) -> bytes:
 class KeyHolder:
     """Opens blinded sums: of the tag that was announced last, and of each turn only one.
 
-    Two rosters of the same turn would give away the party they differ by. So once a sum of a turn was opened,
+    Two sums of one turn could differ by what changed in a single party. So once a sum of a turn was opened,
     no other attempt of that turn is.
     """
 
-    def __init__(self, secret: Secret, parties: int, most_openings: int) -> None:
+    def __init__(self, secret: Secret, group: Group, session: bytes, most_openings: int) -> None:
         self._secret = secret
-        self._parties = parties
+        self._group = group
+        self._session = session
         self._most = most_openings
-        self._digest = digest_of(secret.public)
         self._tag: Tag | None = None
         self._opened_turn = -1
         self._request, self._answer = b"", b""
@@ -176,10 +192,13 @@ class KeyHolder:
 
     def announce(self, tag: Tag) -> None:
         """The sum that may be asked for from now on. PeerError if it is not newer than the last."""
-        _check_newer(tag, self._tag)
+        check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
             raise PeerError(f"turn {tag.turn} was opened: no other attempt of it is")
-        _check_roster(tag, self._parties)
+        if sorted(tag.roster) != list(self._group.members):
+            raise PeerError(
+                f"a roster of {len(tag.roster)} parties that is not all {len(self._group.members)}"
+            )
         self._tag = tag
         self._request, self._answer = b"", b""
 
@@ -189,8 +208,8 @@ class KeyHolder:
             raise PeerError("a request for help that asks nothing")
         ctx, *sealed = fields.unpack(request)
         tag = self._tag
-        if tag is None or not hmac.compare_digest(ctx, context(self._digest, tag, self._parties)):
-            raise PeerError("asked to open a turn or attempt that is not the last, or another key's sum")
+        if tag is None or not hmac.compare_digest(ctx, context(self._session, self._group, tag)):
+            raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
         asked = hashlib.sha256(request).digest()
         if self._request:
             if not self._answer or not hmac.compare_digest(asked, self._request):
@@ -200,7 +219,8 @@ class KeyHolder:
             raise PeerError(f"asked to open more than the {self._most} sums that the terms have")
         if len(sealed) != len(tag.parts):
             raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.parts)} parts")
-        ciphers = [self._secret.public.cipher(part, self._parties) for part in tag.parts]
+        parties = len(self._group.members)
+        ciphers = [self._secret.public.cipher(part, parties) for part in tag.parts]
         read = [cipher.read(part) for cipher, part in zip(ciphers, sealed, strict=True)]
         self._opened_turn, self._request = tag.turn, asked  # from here on, there is no other
         self.openings += 1
@@ -212,22 +232,30 @@ class KeyHolder:
 
 
 class EncryptedSealer:
-    """Seals one party's vectors under the session's key; with the secret key it also helps to open the sums.
+    """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
+    to open the sums.
 
-    Refuses, and says so (PeerError): a turn or attempt that is not greater than the last; a roster without
-    this party, that names one twice or is larger than the session; help without the secret key, and what
-    `KeyHolder` refuses.
+    Refuses, and says so (PeerError): what `PairMasks.check` does; a roster other than all parties; help
+    without the secret key, and what `KeyHolder` refuses.
     """
 
     def __init__(
-        self, me: str, public: Public, secret: Secret | None, parties: int, most_openings: int
+        self,
+        me: str,
+        group: Group,
+        session: bytes,
+        keys: dict[str, bytes],
+        public: Public,
+        secret: Secret | None,
+        most_openings: int,
     ) -> None:
+        """keys: those shared with each other party; secret: None at all but the key holder."""
         self._me = me
+        self._group = group
+        self._pairs = PairMasks(me, group, session, keys)
         self._public = public
-        self._parties = parties
         self._name = digest_of(public)[:NAME_BYTES]
-        self._holder = None if secret is None else KeyHolder(secret, parties, most_openings)
-        self._tag: Tag | None = None
+        self._holder = None if secret is None else KeyHolder(secret, group, session, most_openings)
         public.prepare()
 
     def __repr__(self) -> str:
@@ -239,20 +267,20 @@ class EncryptedSealer:
         return self._holder.openings if self._holder else 0
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The encrypted parts of a vector."""
-        _check_newer(tag, self._tag)
-        if self._me not in tag.roster:
-            raise PeerError("the roster lacks this party")
-        _check_roster(tag, self._parties)
+        """The masked and encrypted parts of a vector."""
+        self._pairs.check(tag)
+        if len(tag.roster) != len(self._group.members):
+            raise PeerError(
+                f"a roster of {len(tag.roster)} parties that is not all {len(self._group.members)}"
+            )
         if self._holder is not None:
             self._holder.announce(tag)
-        self._tag = tag
-        return self._parts(values.view(np.uint64), tag)
+        streams = self._pairs.streams(tag)
+        return (self._encrypted(part, words) for part, words in masked_parts(values, tag, streams))
 
-    def _parts(self, words: Words, tag: Tag) -> Iterator[bytes]:
-        for part in tag.parts:
-            cells = _shifted(part.of(words), part, times=1)
-            yield self._name + self._public.cipher(part, self._parties).encrypt(cells)
+    def _encrypted(self, part: Part, masked: Words) -> bytes:
+        cipher = self._public.cipher(part, len(self._group.members))
+        return self._name + cipher.encrypt(part.residues(masked))
 
     def note(self) -> bytes:
         """Nothing."""
@@ -274,14 +302,15 @@ class EncryptedOpener:
     Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
     """
 
-    def __init__(self, tag: Tag, public: Public, keyholder: str, parties: int, draw: Draw) -> None:
+    def __init__(
+        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: Draw
+    ) -> None:
         self.parts = len(tag.parts)
         self._tag = tag
         self._keyholder = keyholder
         self._draw = draw
-        digest = digest_of(public)
-        self._name, self._ctx = digest[:NAME_BYTES], context(digest, tag, parties)
-        self._ciphers = [public.cipher(part, parties) for part in tag.parts]
+        self._name, self._ctx = digest_of(public)[:NAME_BYTES], context(session, group, tag)
+        self._ciphers = [public.cipher(part, len(group.members)) for part in tag.parts]
         self._sums: list[Any] = [None] * self.parts
         self._blinds: list[Any] = []
         self._request = b""
@@ -343,8 +372,8 @@ class EncryptedOpener:
         for part, cipher, plain, blind in zip(
             self._tag.parts, self._ciphers, answers, self._blinds, strict=True
         ):
-            part.of(opened)[:] = _shifted(cipher.unblind(plain, blind), part, times=-len(self._tag.roster))
-        self._opened = signed(opened, self._tag.runs)
+            part.of(opened)[:] = cipher.unblind(plain, blind)
+        self._opened = signed(opened, self._tag.runs)  # modulo each cell's size, without what was carried
         self._sums, self._blinds = [], []
 
     def open(self) -> Int64:
@@ -352,28 +381,3 @@ class EncryptedOpener:
         if self._opened is None:
             raise PeerError("the sum cannot be opened yet")
         return self._opened
-
-
-def _check_newer(tag: Tag, last: Tag | None) -> None:
-    if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
-        raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
-
-
-def _check_roster(tag: Tag, parties: int) -> None:
-    if len(set(tag.roster)) != len(tag.roster):
-        raise PeerError("the roster names a party twice")
-    if len(tag.roster) > parties:
-        raise PeerError(f"a roster of {len(tag.roster)} parties in a session of {parties}")
-
-
-def _shifted(words: Words, part: Part, times: int) -> Words:
-    """Each cell plus `times` half its range, modulo its size: a signed cell that fits its bits is then not
-    negative, and sums tell nothing of the signs of what was added. uint64 [cells]."""
-    out, start = words.copy(), 0
-    for cells, bits in part.pieces.tolist():
-        piece = out[start : start + cells]
-        piece += np.uint64(times * (1 << (bits - 1)) % (1 << WORD_BITS))
-        if bits < WORD_BITS:
-            piece &= np.uint64((1 << bits) - 1)
-        start += cells
-    return out

@@ -22,158 +22,38 @@ import contextlib
 import hashlib
 import hmac
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
-from fedboost.privacy.cells import PART_CELLS, signed
+from fedboost.privacy.cells import signed
+from fedboost.privacy.pairwise import (
+    KEY_BYTES,
+    Group,
+    PairMasks,
+    Stream,
+    context,
+    derive,
+    masked_parts,
+    scratch_of,
+)
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 
-KEY_BYTES = 32
-BEFORE_TREES = -1
-"""The tree of every party's first keys, whichever tree it is first asked in."""
-
-SMALLEST_GROUP = 3
-"""With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
-
-LARGEST_GROUP = 100
-"""Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """The parties of a session, and how many of them may help the aggregator without learning anything.
-
-    `threshold` answers open a lost party's self mask. It is chosen so that no two rosters of one turn can
-    both be opened, whatever the aggregator and `colluding` parties do: two rosters would need
-    2 * threshold - colluding > parties honest answers.
-    """
-
-    members: tuple[str, ...]
-    colluding: int
-
-    @classmethod
-    def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
-        """One colluding party is tolerated from four parties on, unless the terms say otherwise."""
-        return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
-
-    @property
-    def threshold(self) -> int:
-        """Shares that give a self mask back."""
-        return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
-
-    @property
-    def smallest_roster(self) -> int:
-        """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
-        return max(self.threshold, min(SMALLEST_GROUP, len(self.members)))
-
-    def point(self, party: str) -> int:
-        """Where a party's share is taken."""
-        return self.members.index(party) + 1
-
-    def digest(self) -> bytes:
-        """What the session's name is bound to."""
-        names = (member.encode() for member in self.members)
-        return fields.pack(fields.number(self.threshold), fields.number(self.colluding), *names)
-
-
-# ---- keys of a session ------------------------------------------------------------------------------
-
-
-class Handshake:
-    """One party's fresh key of one session; in memory only, and only until the pairs have their keys."""
-
-    def __init__(self, draw: Draw) -> None:
-        self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
-        self.public = self._private.public_key().public_bytes_raw()
-
-    def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
-        """The key shared with each other party, bound to the session's transcript.
-
-        Forgets the private key: whoever has it could derive the keys of every tree anew.
-        """
-        private, self._private = self._private, None
-        if private is None:
-            raise PeerError("the keys of this session were derived already")
-        keys = {}
-        for peer, public in publics.items():
-            if peer == me:
-                continue
-            try:
-                secret = private.exchange(X25519PublicKey.from_public_bytes(public))
-            except ValueError:
-                raise PeerError(f"the key of party {peer} is no X25519 key") from None
-            names = (party.encode() for party in sorted((me, peer)))
-            info = fields.pack(b"fedboost/2/pair", *names)
-            keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
-        return keys
-
-
-def context(session: bytes, group: Group, tag: Tag) -> bytes:
-    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
-    roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
-    shape = (number for run in tag.runs for number in (run.cells, run.bits))
-    numbers = (tag.turn, tag.attempt, tag.tree, *shape)
-    return hashlib.sha256(
-        fields.pack(
-            b"fedboost/2/context",
-            session,
-            group.digest(),
-            roster,
-            tag.transcript,
-            *map(fields.number, numbers),
-        )
-    ).digest()
-
-
-def _derive(key: bytes, what: bytes, *about: bytes) -> bytes:
-    """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
-    return hmac.digest(key, fields.pack(what, *about) + b"\x01", "sha256")
+_NONCE = bytes(12)
+"""Always the same: a key is used for one share."""
 
 
 def _commitment(mask: bytes, ctx: bytes, party: str) -> bytes:
     return hashlib.sha256(fields.pack(b"fedboost/1/commitment", mask, ctx, party.encode())).digest()
 
 
-class _Stream:
-    """AES-256 in counter mode under a key that is used for one vector: the mask of its parts in order.
-
-    It is the counter mode inside GCM, whose tag nobody asks for: OpenSSL makes it faster than CTR itself
-    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
-
-    def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
-        """The next bytes of the mask, in `scratch` if there is one."""
-        out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
-        self._encryptor.update_into(_ZEROS[:size], out)
-        return out
-
-
-_ZEROS = memoryview(bytes(8 * PART_CELLS))  # no part is larger
-_NONCE = bytes(12)
-"""Always the same: a key is used for one stream, or for one share."""
-
-
 _SEALED_SHARE = shamir.SHARE_BYTES + 16
 """Bytes of a share with GCM's tag."""
-
-
-def _scratch(tag: Tag) -> memoryview:
-    """Room for the mask of any part."""
-    return memoryview(bytearray(max(part.size for part in tag.parts)))
 
 
 def _name(field: bytes) -> str:
@@ -190,8 +70,8 @@ def _by_name(entries: list[bytes]) -> dict[str, bytes]:
     return {_name(name): value for name, value in zip(entries[::2], entries[1::2], strict=True)}
 
 
-def _self_stream(mask: bytes, ctx: bytes, party: str) -> _Stream:
-    return _Stream(_derive(mask, b"self", ctx, party.encode()))
+def _self_stream(mask: bytes, ctx: bytes, party: str) -> Stream:
+    return Stream(derive(mask, b"self", ctx, party.encode()))
 
 
 # ---- at a party -------------------------------------------------------------------------------------
@@ -212,13 +92,8 @@ class MaskedSealer:
     def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: Draw) -> None:
         self._me = me
         self._group = group
-        self._session = session
-        self._keys = keys
+        self._pairs = PairMasks(me, group, session, keys)
         self._draw = draw
-        self._tree = BEFORE_TREES
-        self._roster: tuple[str, ...] = ()
-        self._tag: Tag | None = None
-        self._ctx = b""
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
@@ -229,44 +104,31 @@ class MaskedSealer:
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked parts of a vector."""
-        self._admit(tag)
-        ctx = self._ctx = context(self._session, self._group, tag)
+        self._check(tag)
+        streams = self._pairs.streams(tag)
         mask = self._mask = self._draw(KEY_BYTES)
-        self._tag, self._note, self._shares = tag, b"", None
-        streams = [(_self_stream(mask, ctx, self._me), True)]
-        for peer in sorted(tag.roster):
-            if peer != self._me:
-                low, high = sorted((self._me, peer))
-                key = _derive(self._keys[peer], b"pair", ctx, low.encode(), high.encode())
-                streams.append((_Stream(key), peer > self._me))
-        return self._masked_parts(values, tag, streams)
-
-    def _masked_parts(self, values: Int64, tag: Tag, streams: list[tuple[_Stream, bool]]) -> Iterator[bytes]:
-        scratch, whole = _scratch(tag), values.view(np.uint64)
-        for part in tag.parts:
-            words = part.of(whole).copy()
-            for stream, added in streams:
-                operation = part.add if added else part.subtract
-                operation(words, stream.next(part.size, scratch))
-            yield part.packed(words)
+        self._note, self._shares = b"", None
+        streams.append((_self_stream(mask, self._pairs.ctx, self._me), True))
+        return (part.packed(words) for part, words in masked_parts(values, tag, streams))
 
     def note(self) -> bytes:
         """What goes with the last part: a commitment to the self mask, and its sealed share for each peer.
 
         Made once: other shares under the same key would give both away.
         """
-        assert self._tag is not None
+        tag = self._pairs.tag
+        assert tag is not None
         if self._note:
             return self._note
         assert self._mask is not None
-        peers = [peer for peer in sorted(self._tag.roster) if peer != self._me]
+        peers = [peer for peer in sorted(tag.roster) if peer != self._me]
         points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is thrown away
         shares = shamir.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
         sealed = []
         for peer, share in zip(peers, shares, strict=False):
             cipher = AESGCM(self._share_key(peer, self._me, peer))
             sealed += [peer.encode(), cipher.encrypt(_NONCE, share.to_bytes(shamir.SHARE_BYTES), None)]
-        self._note = fields.pack(_commitment(self._mask, self._ctx, self._me), *sealed)
+        self._note = fields.pack(_commitment(self._mask, self._pairs.ctx, self._me), *sealed)
         return self._note
 
     def assist(self, request: bytes) -> bytes:
@@ -275,7 +137,7 @@ class MaskedSealer:
             kind, ctx, *rest = fields.unpack(request)
         except ValueError:
             raise PeerError("a request for help that asks nothing") from None
-        if self._tag is None or not hmac.compare_digest(ctx, self._ctx):
+        if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
             raise PeerError("asked to help with a turn or attempt that is not the last")
         if kind == COMMIT:
             return self._commit(_by_name(rest))
@@ -283,39 +145,25 @@ class MaskedSealer:
             return self._recover([_name(party) for party in rest])
         raise PeerError("asked for help of an unknown kind")
 
-    def _admit(self, tag: Tag) -> None:
-        roster = tuple(sorted(tag.roster))
-        if self._me not in roster or not set(roster) <= set(self._group.members):
-            raise PeerError("the roster has strangers, or lacks this party")
-        if len(set(roster)) != len(roster):
-            raise PeerError("the roster names a party twice")
-        if len(roster) < self._group.smallest_roster:
-            raise PeerError(f"a roster of {len(roster)} parties, fewer than {self._group.smallest_roster}")
-        last = (self._tag.turn, self._tag.attempt) if self._tag else (-1, -1)
-        if (tag.turn, tag.attempt) <= last:
-            raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
-        if self._tag is not None and tag.turn == self._tag.turn and self._shares is not None:
+    def _check(self, tag: Tag) -> None:
+        self._pairs.check(tag)
+        last = self._pairs.tag
+        if len(tag.roster) < self._group.smallest_roster:
+            raise PeerError(
+                f"a roster of {len(tag.roster)} parties, fewer than {self._group.smallest_roster}"
+            )
+        if last is not None and tag.turn == last.turn and self._shares is not None:
             raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
-        if tag.tree < self._tree:
-            raise PeerError(f"tree {tag.tree} after tree {self._tree}")
-        if tag.tree == self._tree and self._roster and roster != self._roster:
+        if last is not None and tag.tree == last.tree and set(tag.roster) != set(last.roster):
             raise PeerError(f"the roster changed while tree {tag.tree} grows")
-        while self._tree < tag.tree:
-            self._ratchet(self._tree)
-            self._tree += 1
-        self._roster = roster
-
-    def _ratchet(self, tree: int) -> None:
-        """Replace every pairwise key; who takes this party's memory later cannot go back."""
-        self._keys = {peer: _derive(key, b"ratchet", fields.number(tree)) for peer, key in self._keys.items()}
 
     def _share_key(self, peer: str, sender: str, receiver: str) -> bytes:
-        return _derive(self._keys[peer], b"share", self._ctx, sender.encode(), receiver.encode())
+        return self._pairs.derived(peer, b"share", sender, receiver)
 
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
-        assert self._tag is not None
+        assert self._pairs.tag is not None
         assert self._mask is not None
-        peers = set(self._tag.roster) - {self._me}
+        peers = set(self._pairs.tag.roster) - {self._me}
         if set(sealed) != peers:
             raise PeerError("asked to commit without the share of every party of the roster")
         shares = {}
@@ -335,13 +183,14 @@ class MaskedSealer:
         return self._mask
 
     def _recover(self, lost: list[str]) -> bytes:
-        assert self._tag is not None
+        assert self._pairs.tag is not None
+        roster = self._pairs.tag.roster
         if self._shares is None:
             raise PeerError("asked to recover before this party committed")
-        left = len(self._tag.roster) - len(lost)
+        left = len(roster) - len(lost)
         twice = len(set(lost)) != len(lost)
         if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
-            raise PeerError(f"asked to recover {len(lost)} of {len(self._tag.roster)} parties")
+            raise PeerError(f"asked to recover {len(lost)} of {len(roster)} parties")
         answer = []
         for party in lost:
             answer += [party.encode(), self._shares[party]]
@@ -462,7 +311,7 @@ class MaskedOpener:
         """The sum, once `requests` is empty."""
         if self.requests():
             raise PeerError("the sum cannot be opened yet")
-        scratch = _scratch(self._tag)
+        scratch = scratch_of(self._tag)
         for party in self._tag.roster:
             stream = _self_stream(self._masks[party], self._ctx, party)
             for part in self._tag.parts:

@@ -9,7 +9,9 @@ A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an
 random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so
 that a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
 generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes
-are 3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does.
+are 3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does, and
+takes its powers in a time that does not depend on the key: whoever chooses ciphertexts may also measure. The
+table's lookups are not so; but an exponent is used once, and by a party on its own machine.
 """
 
 import math
@@ -38,6 +40,12 @@ MOST_BITS = 8192
 POOL = 2048
 """Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
+
+if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
+    raise ConfigError(
+        f"protection paillier needs gmpy2 2.2 or later, built with GMP, for powers in constant time; "
+        f'installed is {gmpy2.version()}: pip install --upgrade "fedboost[paillier]"'
+    )
 
 
 class Paillier:
@@ -321,7 +329,7 @@ class PaillierSecret:
 
 
 def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
-    """The plaintexts modulo one of the primes; h: phe's."""
+    """The plaintexts modulo one of the primes; h: phe's. The exponent is secret: powers in constant time."""
     square = prime * prime
-    powers = gmpy2.powmod_base_list([number % square for number in numbers], prime - 1, square)
+    powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
     return [(power - 1) // prime * h % prime for power in powers]

@@ -12,7 +12,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy.cells import Part, signed
-from fedboost.privacy.protection import Tag
+from fedboost.privacy.protection import Tag, check_newer
 
 
 class PlainSealer:
@@ -20,13 +20,12 @@ class PlainSealer:
 
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
-        self._last = (-1, -1)
+        self._last: Tag | None = None
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The parts of the vector as packed cells."""
-        if (tag.turn, tag.attempt) <= self._last:
-            raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
-        self._last = tag.turn, tag.attempt
+        check_newer(tag, self._last)
+        self._last = tag
         words = np.ascontiguousarray(values).view(np.uint64)
         packed = Part.packed_sparsely if self._sparsely else Part.packed
         return (packed(part, part.of(words)) for part in tag.parts)

@@ -57,6 +57,12 @@ class Tag:
         return self.parts[number]
 
 
+def check_newer(tag: Tag, last: Tag | None) -> None:
+    """Raise PeerError unless the turn, or the attempt at it, is greater than that of the last tag."""
+    if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
+        raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
+
+
 class Sealer(Protocol):
     """At a party."""
 

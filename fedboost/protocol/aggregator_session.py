@@ -41,7 +41,8 @@ from fedboost.errors import (
 )
 from fedboost.gbdt.model import Booster
 from fedboost.privacy.encrypted import EncryptedOpener, Public
-from fedboost.privacy.masked import Group, MaskedOpener
+from fedboost.privacy.masked import MaskedOpener
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.shamir import Draw
@@ -410,6 +411,7 @@ class AggregatorSession:
         tag = tag_of(ask, self._transcript)
         if self.terms.protection == "plain":
             return PlainOpener(tag)
+        group = Group.of(self.terms.parties, self.terms.colluding)
         if self.terms.encrypts:
             if tag.cells > MOST_ENCRYPTED:
                 raise Refused(
@@ -419,8 +421,9 @@ class AggregatorSession:
             assert self._public is not None
             assert self.terms.keyholder is not None
             assert self._draw is not None
-            return EncryptedOpener(tag, self._public, self.terms.keyholder, len(self.roster), self._draw)
-        return MaskedOpener(tag, Group.of(self.terms.parties, self.terms.colluding), self._met_as)
+            keyholder = self.terms.keyholder
+            return EncryptedOpener(tag, self._public, keyholder, group, self._met_as, self._draw)
+        return MaskedOpener(tag, group, self._met_as)
 
     def _report(self, party: str, report: Report) -> Outbox:
         known = self._parts.get(party, 0)

@@ -49,9 +49,9 @@ class Spending:
     def release(
         self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64
     ) -> tuple[Int64, Charge | None]:
-        """An answer with this party's share of the noise, and what it was charged as. The answer is as it was
-        if nothing of rows is in it, which costs nothing, or if the aggregator draws the noise: it may do so
-        again each time it asks, so each time is charged.
+        """An answer with this party's share of the noise, and what it was charged as. The answer is as it
+        was, and nothing is charged, if nothing of rows is in it, or if the aggregator draws the noise: it
+        gets exact sums, which no charge can stand for.
 
         so_far: where the session stood when it was asked; sums over the same nodes after other trees are
         another question.
@@ -61,12 +61,13 @@ class Spending:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
             return values, None
+        if not self._draws:
+            return values, None
         key = self._key(query, so_far, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
         self.memory.charge(charge.name, charge.cost)
-        if self._draws:
-            values = values + noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
-        return values, charge
+        noise = noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
+        return values + noise, charge
 
     def _key(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
@@ -76,7 +77,6 @@ class Spending:
             so_far.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
-            *(() if self._draws else (fields.number(tag.turn), fields.number(tag.attempt))),
         )
         return hmac.digest(self.memory.secret, said, "sha256")
 

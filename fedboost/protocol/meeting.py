@@ -19,9 +19,9 @@ from datetime import datetime
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
-from fedboost.privacy.encrypted import Public, scheme_of
+from fedboost.privacy.encrypted import Public, agreement_key, scheme_key, scheme_of
 from fedboost.privacy.identity import Signer
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.terms import Terms
@@ -72,7 +72,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all parties of a session agree on."""
+    """What all parties of a session agree on. publics: party to the X25519 key that it greeted with."""
 
     session: bytes
     publics: dict[str, bytes]
@@ -127,7 +127,8 @@ def meet(
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
     publics: dict[str, bytes] = {}
     for greeting in greetings:
-        name, public = _check(credentials, attempt, greeting)
+        name, greeted = _check(credentials, attempt, greeting)
+        public = agreement_key(greeted) if terms.encrypts else greeted
         if name in publics:
             raise PeerError(f"party {name} was introduced twice")
         if public and public in publics.values():
@@ -143,13 +144,15 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     name, public = _check(trust, attempt, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
+    if attempt.terms.encrypts and len(agreement_key(public)) != KEY_BYTES:
+        raise PeerError("it greets without an X25519 key for its masks")
     if party == attempt.terms.keyholder:
         read_public(attempt.terms, public)
 
 
 def read_public(terms: Terms, public: bytes) -> Public:
-    """The key holder's key. PeerError for one that cannot be, or is too short."""
-    return scheme_of(terms.protection).read_public(public, terms.key_bits)
+    """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
+    return scheme_of(terms.protection).read_public(scheme_key(public), terms.key_bits)
 
 
 def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:

@@ -17,8 +17,9 @@ from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted import EncryptedSealer, Secret, scheme_of
-from fedboost.privacy.masked import Group, Handshake, MaskedSealer
+from fedboost.privacy.encrypted import EncryptedSealer, Secret, greeting_of, scheme_of
+from fedboost.privacy.masked import MaskedSealer
+from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.shamir import Draw
@@ -204,7 +205,7 @@ class PartySession:
         self._handshake = Handshake(self._site.draw)
         public = self._handshake.public
         if self._terms.encrypts:
-            public = b"" if self._secret is None else self._secret.public.to_bytes()
+            public = greeting_of(public, None if self._secret is None else self._secret.public)
         credentials, name = self._site.credentials, self._site.name
         greeting = meeting.greet(credentials, name, self._current, public, self._site.draw)
         self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
@@ -227,19 +228,31 @@ class PartySession:
         nonce = b"" if request is None else request.nonce
         offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = self._site.permit(offer)
+        has_rows = self._site.read_shard is not None
+        self._check_rows(terms, has_rows)
         self._memory = self._site.memory.begin(offer, limits)
         self._site.taken(offer)
         if terms.keyholder == name:
             self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
-        if terms.noise is not None:
+        if terms.noise is not None and has_rows:
             self._spending = Spending(terms, self._memory)
         if self._site.read_shard is None:
-            if self._secret is None:
-                raise Refused(f"party {name} has no rows, and the terms name another key holder")
             self._party = NoRows()
         else:
             self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, name)
         self._memory.bind(self._party.rows_hashed)
+
+    def _check_rows(self, terms: Terms, has_rows: bool) -> None:
+        """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
+        me = self._site.name
+        if not has_rows and terms.keyholder != me:
+            raise Refused(f"party {me} has no rows, and the terms name another key holder")
+        if has_rows != (me in terms.holders):
+            has, want = ("rows", "true") if has_rows else ("no rows", "false")
+            other = "it holds none" if has_rows else "it holds rows"
+            raise Refused(
+                f"key holder {me} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
+            )
 
     def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
         if self._sealer is not None and greetings == self._met:
@@ -259,15 +272,15 @@ class PartySession:
         if self._terms.protection == "plain":
             self._sealer = PlainSealer(sparsely=self._terms.noise is None)
             return
-        if self._terms.encrypts:
-            own = None if self._secret is None else self._secret.public
-            public = own or meeting.public_of(self._terms, greetings)
-            most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
-            self._sealer = EncryptedSealer(self._site.name, public, self._secret, len(self._roster), most)
+        me, group = self._site.name, Group.of(self._terms.parties, self._terms.colluding)
+        keys = handshake.pair_keys(me, met.publics, met.session)
+        if not self._terms.encrypts:
+            self._sealer = MaskedSealer(me, group, met.session, keys, self._site.draw)
             return
-        group = Group.of(self._terms.parties, self._terms.colluding)
-        keys = handshake.pair_keys(self._site.name, met.publics, met.session)
-        self._sealer = MaskedSealer(self._site.name, group, met.session, keys, self._site.draw)
+        own = None if self._secret is None else self._secret.public
+        public = own or meeting.public_of(self._terms, greetings)
+        most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
+        self._sealer = EncryptedSealer(me, group, met.session, keys, public, self._secret, most)
 
     def _can_stand_at(self, so_far: ModelSoFar) -> bool:
         """Whether the session can have come to stand there, by what this site remembers."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from fedboost.errors import Refused, quoted
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.progress import NOWHERE, Position
 from fedboost.protocol.terms import Terms

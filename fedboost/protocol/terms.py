@@ -41,7 +41,7 @@ from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy import identity
-from fedboost.privacy.masked import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
 from fedboost.protocol import earlier
 from fedboost.protocol.noise import Noise, Plan, plan_of
 
@@ -411,7 +411,7 @@ class Terms(_Submitted):
             except ConfigError as error:
                 raise ValueError(str(error)) from None
         if self.hides and self.parties:
-            self._check_group(len(self.parties))
+            self._check_group()
         self._check_keyholder()
         if self.cut_points == "even" and self.noise is None:
             raise ValueError(
@@ -524,9 +524,9 @@ class Terms(_Submitted):
 
     @property
     def honest(self) -> int:
-        """Parties, at least, whose shares of the noise nobody else knows, in every sum that is opened. One
-        party can always subtract its own."""
-        return self.fewest - max(1, Group.of(self.parties, self.colluding).colluding)
+        """Parties with rows, at least, whose shares of the noise nobody else knows. One party can always
+        subtract its own; a key holder without rows draws none."""
+        return len(self.holders) - max(1, Group.of(self.parties, self.colluding).colluding)
 
     @property
     def bound(self) -> bounded.Bound:
@@ -538,7 +538,7 @@ class Terms(_Submitted):
         """What a session with noise releases."""
         assert self.noise is not None
         counted = len(self.columns.numeric) if self.cut_points == "grid" else 0
-        honest, parties = max(self.honest, 1), max(len(self.parties), 1)
+        honest, parties = max(self.honest, 1), max(len(self.holders), 1)
         about_trees = self.rounds * self.levels, 1.0
         if self.noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
             about_trees = self.rounds * self.levels, math.sqrt(len(self.columns.features) + 1)
@@ -659,8 +659,9 @@ class Terms(_Submitted):
     def _check_keyholder(self) -> None:
         """Who can decrypt, where sums are encrypted."""
         if not self.encrypts:
-            if self.keyholder is not None:
-                raise ValueError(f"keyholder is for protection paillier or bfv, not {self.protection}")
+            for name in ("keyholder", "keyholder_rows"):
+                if vars(self)[name] != type(self).model_fields[name].default:
+                    raise ValueError(f"{name} is for protection paillier or bfv, not {self.protection}")
             return
         if self.keyholder is None and self.parties:
             raise ValueError(
@@ -705,8 +706,9 @@ class Terms(_Submitted):
                 "rows; leave it out, for topk"
             )
 
-    def _check_group(self, parties: int) -> None:
-        smallest = 2 if self.allow_two_parties else SMALLEST_GROUP
+    def _check_group(self) -> None:
+        """Who can hide whom: masks hide a party among those with rows that do not collude."""
+        parties, smallest = len(self.holders), 2 if self.allow_two_parties else SMALLEST_GROUP
         if parties < smallest:
             hint = "" if parties < 2 else " (a party can subtract itself from the sum of two)"
             shared = self.noise is not None and self.noise.placement == "distributed"
@@ -714,15 +716,22 @@ class Terms(_Submitted):
             two = (
                 "allow_two_parties = true, which hides from the aggregator alone, or " if parties == 2 else ""
             )
+            needed = f"{smallest} parties with rows" if self.encrypts else f"{smallest} parties"
+            beside = "" if self.keyholder_rows else f" beside the key holder {quoted(str(self.keyholder))}"
             raise ValueError(
-                f"protection {self.protection} needs {smallest} parties, the terms name {parties}{hint}; "
+                f"protection {self.protection} needs {needed}, the terms name {parties}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
-        threshold = Group.of(self.parties, self.colluding).threshold
-        if parties > LARGEST_GROUP or threshold > parties:
+        if len(self.parties) > LARGEST_GROUP:
             raise ValueError(
-                f"protection masked with {parties} parties of which {self.colluding} collude: "
-                f"{threshold} would have to be honest, and {LARGEST_GROUP} may take part"
+                f"protection {self.protection} with {len(self.parties)} parties: {LARGEST_GROUP} is the most"
+            )
+        colluding = Group.of(self.parties, self.colluding).colluding
+        if colluding > parties - 2:
+            rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
+            raise ValueError(
+                f"protection {self.protection} with {parties} parties{rows} of which {colluding} collude"
+                f"{counted} hides nobody: it takes two that do not, so colluding is at most {parties - 2}"
             )
 
     @property

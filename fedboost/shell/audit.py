@@ -24,6 +24,7 @@ import os
 import re
 import stat
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -33,8 +34,8 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.party_session import Release
 from fedboost.protocol.terms import Frozen, Terms
 from fedboost.shell.files import write_atomically
-from fedboost.shell.policy import columns_of
 from fedboost.shell.store import CannotRecord, sync_folder
+from fedboost.shell.summary import columns_of
 
 BEFORE_THE_FIRST = "0" * 64
 """What stands for the hash of the entry before the first."""
@@ -76,7 +77,7 @@ class Admitted(Frozen):
 class Released(Frozen):
     """Something leaves this site: so many integers in so many bytes, added to those of the roster.
 
-    charge, cost: where it got noise, its name in the site's ledger and the mu squared it was charged there,
+    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
     once however often the name is here; question, position: hashes of the question and of where the session
     stood, missing for help to open a sum.
     """
@@ -167,13 +168,20 @@ class AuditLog:
         """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
         return (0, BEFORE_THE_FIRST) if self._last is None else (self._last.n, self._last.hash)
 
-    @property
-    def has_charges(self) -> bool:
-        """Whether anything in the log was charged to a ledger."""
-        if not self._size:
-            return False
-        with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
-            return whole.find(b'"charge":') >= 0  # a name cannot hold a quote that is not escaped
+    def after(self, end: tuple[int, str]) -> list[Entry] | None:
+        """The entries since the log ended so; None if it never did."""
+        entries = []
+        with self._path.open("rb") as file:
+            for number, line in enumerate(islice(file, max(end[0] - 1, 0), None), max(end[0], 1)):
+                try:
+                    entries.append(_read(line))
+                except ValueError as error:
+                    raise ConfigError(f"{self._path}, line {number}: {error}") from None
+        if end[0] == 0:
+            return entries
+        if not entries or (entries[0].n, entries[0].hash) != end:
+            return None
+        return entries[1:]
 
     def close(self) -> None:
         """Let another process write the log. One in which nothing was written is taken away."""

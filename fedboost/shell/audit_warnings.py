@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.queries import (
     BY_PARTY,
     EndRoundQuery,
@@ -25,7 +25,7 @@ from fedboost.protocol.site_memory import SMALLEST_DIFFERENCE, smallest_differen
 from fedboost.protocol.terms import Terms
 from fedboost.shell.audit import Admitted, Released
 from fedboost.shell.audit_sessions import Session
-from fedboost.shell.policy import shown
+from fedboost.shell.summary import shown
 
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in (HistogramQuery, VoteQuery, ResidualQuery, SumsQuery))

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedboost.errors import ConfigError, printable
 from fedboost.privacy import accounting
-from fedboost.privacy.masked import Group
+from fedboost.privacy.pairwise import Group
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
 from fedboost.protocol.terms import Terms
 
@@ -27,7 +27,7 @@ NOT_COVERED = (
     "that a site takes part, and when; how long it takes to answer",
     "a person who has several rows: with k rows it is about k times this epsilon",
     "a site as a whole: what the sums tell of all its rows together is not hidden",
-    "other trainings on the same rows, trials of settings among them: each adds, as the ledger of each site "
+    "other trainings on the same rows, trials of settings among them: each adds, as the memory of each site "
     "keeps count",
     "what was chosen by a look at the rows, or at results on them, outside of this session",
 )

@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.shell.files import folder_name
-from fedboost.shell.ledger import SiteLedger
 from fedboost.shell.policy import Policy
 
 if TYPE_CHECKING:
@@ -59,9 +58,9 @@ STATE = "fedboost.state"
 
 
 class PartyConfig(Frozen):
-    """A site's file. `keys` is the folder of its bundle, `audit` its log of what left and `ledger` what the
-    privacy of its rows was spent on, both beside the file unless named, `dataset` the name of these rows in
-    the ledger (the party's, so that a table that is moved, copied or longer is still the same rows),
+    """A site's file. `keys` is the folder of its bundle, `state` the folder of its memory, beside the file
+    unless named, `audit` its log of what left, beside the memory unless named, `dataset` the name of these
+    rows there (the party's, so that a table that is moved, copied or longer is still the same rows),
     `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
     compute (one a core), `policy` what it agrees to. A key holder's file has no `data`."""
 
@@ -70,14 +69,25 @@ class PartyConfig(Frozen):
     data: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
-    ledger: Path | None = None
     state: Path | None = None
     dataset: Name | None = None
     scratch: Path | None = None
     nthread: int = Field(default_factory=cores, ge=1, le=1024)
     policy: Policy = Policy()
 
+    _file: Path = PrivateAttr(Path("party.toml"))
+
     _check = field_validator("aggregator")(_address_to_dial)
+
+    @property
+    def file(self) -> Path:
+        """Where this stands."""
+        return self._file
+
+    @property
+    def rows_name(self) -> str:
+        """The name of its rows."""
+        return self.dataset or self.party
 
 
 class AggregatorConfig(Frozen):
@@ -122,44 +132,39 @@ def read_settings(path: Path) -> dict[str, Any]:
     return settings
 
 
-def read_party(path: Path, holds_rows: bool = True) -> PartyConfig:
-    """A site's file, or that of a key holder, which holds no rows; its paths are made absolute."""
-    config = read_model(PartyConfig, read_toml(path), str(path))
+def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
+    """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
+    absolute."""
+    values = read_toml(path)
+    if "ledger" in values:
+        raise ConfigError(
+            f"{path}: key 'ledger' is no more, what was spent is in the site's memory: take the key away, "
+            f"then `fedboost privacy init --from {values['ledger']} --config {path}` moves it there"
+        )
+    config = read_model(PartyConfig, values, str(path))
     if holds_rows and config.data is None:
         raise ConfigError(f"{path}: key 'data' is missing")
-    if not holds_rows and config.data is not None:
+    if holds_rows is False and config.data is not None:
         raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
     paths = {
         "data": config.data,
         "keys": config.keys,
         "scratch": config.scratch,
-        "audit": config.audit or Path(f"{path.stem}.audit.jsonl"),
-        "ledger": config.ledger or Path(f"{path.stem}.ledger.sqlite"),
+        "audit": config.audit,
         "state": config.state or Path(STATE),
     }
-    return config.model_copy(update=_from_folder(path, paths))
+    config = config.model_copy(update=_from_folder(path, paths))
+    audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
+    config = config.model_copy(update={"audit": audit})
+    config._file = path
+    return config
 
 
 def state_folder(config: PartyConfig) -> Path:
     """The folder of what a site keeps of its dataset: `state` of its file, then the dataset's name. What the
     file is called plays no part."""
     assert config.state is not None
-    return config.state / folder_name(config.dataset or config.party)
-
-
-def lost_ledger(config: PartyConfig) -> ConfigError:
-    """What is wrong where the audit log has charges and there is no ledger: nobody knows what is left."""
-    return ConfigError(
-        f"{config.ledger}: there is no ledger, and {config.audit} has releases that were charged to one; "
-        f"put it back, or give its place as `ledger` in this site's file"
-    )
-
-
-def ledger_of(config: PartyConfig) -> SiteLedger | None:
-    """The ledger of a site's rows; None where the config names no file for one. Raises as SiteLedger does."""
-    if config.ledger is None:
-        return None
-    return SiteLedger(config.ledger, config.party, config.dataset or config.party, config.policy.budget)
+    return config.state / folder_name(config.rows_name)
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:

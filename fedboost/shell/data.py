@@ -172,6 +172,20 @@ def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]
         yield name, level, rows[name]
 
 
+def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
+    """For each categorical column the rows that have each declared level. Raises ConfigError."""
+    counts = {name: np.zeros(len(levels), np.int64) for name, levels in schema.categorical.items()}
+    for name, levels in schema.categorical.items():
+        for part in _parts(table, name):
+            codes = _codes(part, name, levels)
+            declared = codes[np.isfinite(codes) & (codes != _UNKNOWN)].astype(np.int64)
+            counts[name] += np.bincount(declared, minlength=len(levels))
+    return {
+        name: dict(zip(levels, map(int, counts[name]), strict=True))
+        for name, levels in schema.categorical.items()
+    }
+
+
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
     place = table.schema.get_field_index(name)

@@ -20,7 +20,8 @@ from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64, cell_bits
 from fedboost.privacy.cells import Run
 from fedboost.privacy.encrypted import EncryptedOpener, EncryptedSealer, scheme_of
-from fedboost.privacy.masked import Group, Handshake, MaskedOpener, MaskedSealer
+from fedboost.privacy.masked import MaskedOpener, MaskedSealer
+from fedboost.privacy.pairwise import Group, Handshake
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.protocol.terms import Terms
@@ -105,20 +106,23 @@ def _ends(
 ) -> tuple[dict[str, Sealer], Opener]:
     if protection == "plain":
         return {name: PlainSealer() for name in names}, PlainOpener(tag)
+    group = Group.of(names, 0)
+    hands = {name: Handshake(os.urandom) for name in names}
+    publics = {name: hand.public for name, hand in hands.items()}
+    keys = {name: hand.pair_keys(name, publics, SESSION) for name, hand in hands.items()}
+    sealers: dict[str, Sealer]
     if protection == "masked":
-        group = Group.of(names, 0)
-        hands = {name: Handshake(os.urandom) for name in names}
-        publics = {name: hand.public for name, hand in hands.items()}
-        return {
-            name: MaskedSealer(name, group, SESSION, hand.pair_keys(name, publics, SESSION), os.urandom)
-            for name, hand in hands.items()
-        }, MaskedOpener(tag, group, SESSION)
-    secret = scheme_of(protection).new_secret(key_bits)
-    sealers: dict[str, Sealer] = {
-        name: EncryptedSealer(name, secret.public, secret if name == names[0] else None, len(names), 1)
+        sealers = {name: MaskedSealer(name, group, SESSION, keys[name], os.urandom) for name in names}
+        return sealers, MaskedOpener(tag, group, SESSION)
+    secret, holder = scheme_of(protection).new_secret(key_bits), names[0]
+    public = secret.public
+    sealers = {
+        name: EncryptedSealer(
+            name, group, SESSION, keys[name], public, secret if name == holder else None, most_openings=1
+        )
         for name in names
     }
-    return sealers, EncryptedOpener(tag, secret.public, names[0], len(names), os.urandom)
+    return sealers, EncryptedOpener(tag, public, holder, group, SESSION, os.urandom)
 
 
 def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:

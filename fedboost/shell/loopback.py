@@ -2,7 +2,7 @@
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
 here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
-the consortium are made for it, and are gone with it.
+the consortium are made for it, and are gone with it, and so are the memories of its parties.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
 """
 
@@ -19,11 +19,23 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from fedboost.errors import SessionFailed
+from fedboost.gbdt.bins import MAX_LEVELS
 from fedboost.privacy import identity
+from fedboost.protocol.terms import (
+    MAX_DEPTH,
+    MAX_FEATURES,
+    MAX_METRICS,
+    MAX_ROOTS,
+    MAX_ROUNDS,
+    SMALLEST_SHARE,
+    Terms,
+)
 from fedboost.shell.analyst import Connection, connect
-from fedboost.shell.config import to_toml
+from fedboost.shell.approval import approve
+from fedboost.shell.config import read_party, to_toml
 from fedboost.shell.files import party_stems
 from fedboost.shell.keys import write_bundle
+from fedboost.shell.memory_start import init_memory
 from fedboost.shell.telemetry import AT_HAND
 
 START_SECONDS = 60.0
@@ -35,21 +47,43 @@ AGGREGATOR = "aggregator"
 """Stem of the aggregator's own files."""
 ANALYST = "analyst"
 ANYTHING = {
+    "parties": "any",
+    "analysts": "any",
+    "columns": "any",
     "protections": ["masked", "plain", "paillier", "bfv"],
     "on_loss": ["wait", "stop", "shrink"],
+    "placements": ["distributed", "local", "central"],
     "min_parties": 1,
+    "min_rows_per_leaf": 1,
+    "quantile_leaves": True,
+    "max_rounds": MAX_ROUNDS,
+    "max_depth": MAX_DEPTH,
+    "max_trees_per_round": MAX_ROOTS,
+    "max_metrics": MAX_METRICS,
+    "max_category_levels": MAX_LEVELS,
+    "metrics_at_thresholds": True,
     "party_metrics": True,
+    "validation": True,
+    "base_margin": True,
+    "continue_models": True,
+    "vote_top_k": MAX_FEATURES,
+    "subsample": SMALLEST_SHARE,
+    "min_key_bits": 2048,
+    "colluding": 0,
+    "max_sessions": 1_000_000,
+    "similar_groups": True,
 }
-"""A policy for parties of one's own."""
+"""A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
 
 
 class Loopback:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file, None for a key
-    holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files.
+    holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files,
+    without which they refuse all terms but those that are approved (`approve`).
     `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
-    bundles.
+    bundles, `state` that of the parties' memories and audit logs.
     """
 
     def __init__(
@@ -93,6 +127,12 @@ class Loopback:
         """An analyst's connection to the aggregator."""
         return connect(self.address, self.keys / ANALYST)
 
+    def approve(self, terms: Terms) -> list[Path]:
+        """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
+        files that say so."""
+        configs = [read_party(self._folder / f"{stem}.toml", None) for stem in self._stems.values()]
+        return [approve(config, terms, (ANALYST,), datetime.now(UTC)) for config in configs]
+
     def log(self, party: str) -> str:
         """What a party has logged so far."""
         return self._log_file(self._stems[party]).read_text(encoding="utf-8")
@@ -102,6 +142,7 @@ class Loopback:
 
     def _make_keys(self) -> None:
         self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        self.state = self.keys / "parties"
         write_consortium(self.keys, self._stems, days=1)
 
     def start_aggregator(self) -> None:
@@ -129,6 +170,7 @@ class Loopback:
             "aggregator": self.address,
             **({} if table is None else {"data": str(table.resolve())}),
             "keys": str(self.keys / stem),
+            "state": str(self.state),
             **({"policy": self._policy} if self._policy else {}),
         }
         self.parties[name] = self._spawn(stem, values)
@@ -146,6 +188,8 @@ class Loopback:
         role = AGGREGATOR if stem == AGGREGATOR else "party" if "data" in config else "keyholder"
         file = self._folder / f"{stem}.toml"
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
+        if role != AGGREGATOR and stem not in self._spawned:
+            init_memory(read_party(file, holds_rows=None))
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
         process = subprocess.Popen(

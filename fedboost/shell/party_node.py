@@ -22,16 +22,17 @@ from fedboost.protocol.meeting import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import Shard
 from fedboost.protocol.party_session import PartySession, Site
-from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
+from fedboost.protocol.site_memory import Limits, Offer
 from fedboost.protocol.terms import Terms
 from fedboost.shell import channel
-from fedboost.shell.audit import EXPIRED, STOPPED, AuditLog
-from fedboost.shell.config import PartyConfig, ledger_of, lost_ledger
+from fedboost.shell.approval import nothing_approved, policy_for
+from fedboost.shell.audit import EXPIRED, STOPPED
+from fedboost.shell.config import PartyConfig
 from fedboost.shell.data import read_table, to_shard, undeclared
 from fedboost.shell.keys import Bundle, TlsFault, read_again, tls_fault
-from fedboost.shell.ledger import SiteLedger
-from fedboost.shell.policy import shown, terminal_ask
+from fedboost.shell.memory_start import open_log, open_memory
 from fedboost.shell.store import CannotRecord
+from fedboost.shell.summary import shown, terminal_ask
 from fedboost.shell.telemetry import AT_HAND
 from fedboost.wire import codec
 
@@ -60,7 +61,7 @@ Replies = asyncio.Queue[FromParty | None]
 class PartyNode:
     """One site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
-    What leaves is charged and recorded first, in the ledger and the audit log of the config.
+    What leaves is remembered and recorded first, in the memory and the audit log of the config.
     """
 
     def __init__(self, config: PartyConfig, log: Any, bundle: Bundle | None) -> None:
@@ -68,14 +69,13 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._table = None if config.data is None else read_table(config.data, config.scratch)
-        self._audit = AuditLog(config.audit) if config.audit else None
-        self._ledger: SiteLedger | None = None
+        self._audit = open_log(config)
         try:
-            self._ledger = self._open_ledger()
-        except ConfigError:
-            self._close()
+            self._memory = open_memory(config, self._audit, self._log)
+        except BaseException:
+            if self._audit:
+                self._audit.close()
             raise
-        self._memory: SiteMemory = TransientMemory(urandom, config.party)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
@@ -86,18 +86,14 @@ class PartyNode:
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
-    def _open_ledger(self) -> SiteLedger | None:
-        ledger = ledger_of(self._config)
-        if ledger is not None and not ledger.begun and self._audit is not None and self._audit.has_charges:
-            raise lost_ledger(self._config)
-        return ledger
-
     async def run(self, wait: float, once: bool) -> None:
         """Attend the aggregator until cancelled; with `once` until one session has ended.
 
         wait: seconds to wait for an aggregator that does not answer; ConfigError when they are over, and when
-        the audit log or the ledger cannot be written.
+        the audit log or the memory cannot be written.
         """
+        if hint := nothing_approved(self._config):
+            self._log.warning(hint)
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
@@ -114,8 +110,7 @@ class PartyNode:
     def _close(self) -> None:
         if self._audit:
             self._audit.close()
-        if self._ledger:
-            self._ledger.close()
+        self._memory.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -275,8 +270,8 @@ class PartyNode:
                 )
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-            self._config.policy.permit(offer.terms, self._config.party, self._ask_somebody)
-            return Limits()
+            policy = policy_for(self._config, offer.terms)
+            return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
         def taken(offer: Offer) -> None:
             if self._audit:

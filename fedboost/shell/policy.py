@@ -1,100 +1,224 @@
 """A site's own policy, the `[policy]` table of party.toml: which terms this site takes part under.
 
 Promises: `permit` is asked before any row is read, whatever the aggregator says of the terms; every rule is
-checked against the terms alone, and a person is asked last, about terms that every other rule allows.
-Refuses: terms that break a rule, with one sentence that names the site, the key and its value (Refused).
-The columns a site allows and the digests it approved stay at the site: they are in the error's `detail`.
+checked against the terms alone, and a person is asked last, about terms that every other rule allows. Until
+a site names parties, analysts and columns, or approves terms (`fedboost approve`), nothing is allowed.
+Refuses: terms that break a rule, with one sentence that names the site, the key, its value and what to do
+(Refused). The names a site allows stay at the site: they are in the error's `detail`.
 
 What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
-min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic) or other than 1
-(reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and scale_pos_weight is not
-given. The sums are of rounded hessians, and rounding adds nothing to these bounds: they are multiples of the
-fixed-point unit (or, for a unit so coarse that they are not, at most half of it, which rounds to zero). So a
-split under min_child_weight w leaves at least 4 w or w rows on each side, counted over all parties. It cannot
-stop an aggregator that lies about the sums or the splits; it says nothing of a tree that does not split, of
-how many rows *this* site has in a leaf, nor of the bins of a histogram, in each of which a single row may
-lie. Row weights, a custom program or a model that is continued, whose trees may part single rows, leave
-nothing to rely on: with them the rule refuses.
+min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or other
+than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and scale_pos_weight
+is not given. The sums are of rounded hessians, and rounding adds nothing to these bounds: they are multiples
+of the fixed-point unit (or, for a unit so coarse that they are not, at most half of it, which rounds to
+zero). So a split under min_child_weight w leaves at least 4 w, 2 w or w rows on each side, counted over all
+parties. It cannot stop an aggregator that lies about the sums or the splits, nor a party that adds rows of
+its own; it says nothing of a tree that does not split, of how many rows *this* site has in a leaf, nor of the
+bins of a histogram, in each of which a single row may lie. Row weights or a custom program leave nothing to
+rely on: with them the rule refuses.
 """
 
-import select
-import sys
-import termios
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedboost.errors import Refused, quoted
-from fedboost.privacy.masked import SMALLEST_GROUP, Group
-from fedboost.protocol.noise import LARGEST_DELTA
-from fedboost.protocol.terms import Frozen, Name, Terms
-from fedboost.shell.ledger import Budget
+from fedboost.errors import ConfigError, Refused, quoted
+from fedboost.gbdt.metrics import is_at_threshold
+from fedboost.privacy.pairwise import SMALLEST_GROUP, Group
+from fedboost.protocol.noise import LARGEST_DELTA, Placement
+from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
+from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.shell.budget import Budget
+from fedboost.shell.summary import columns_by_role, shown, summary
 
 Protection = Literal["masked", "plain", "paillier", "bfv"]
 OnLoss = Literal["wait", "shrink", "stop"]
 
-AGGREGATOR_SEES = {
-    "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
-    "bfv": "sums over the parties; if it lies, or with the key holder's help, this site's own numbers",
-    "plain": "this site's own numbers, before they are added to the others'",
-}
-"""What each protection lets the aggregator see, for people."""
+COMMAND = "fedboost approve terms.toml --config party.toml"
+"""By which a site allows terms that its policy refuses."""
 
 ROWS_PER_HESSIAN = {
     "binary:logistic": 4,
+    "multi:softprob": 2,
     "reg:squarederror": 1,
     "reg:absoluteerror": 1,
     "reg:quantileerror": 1,
 }
 """The fewest rows of weight 1 whose hessians, as they are rounded, sum to 1."""
 
-DIGEST_DIGITS = 64
-"""A terms digest is given whole: whoever writes the terms could find others with the same short prefix."""
-
-ANSWER_POLL = 0.2
-"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
-
+MAX_ROWS_PER_LEAF = 1_000_000_000
 LARGEST_BUDGET = 100.0
 """Beyond this epsilon promises nothing."""
 
-SHOWN_NAMES, SHOWN_LETTERS = 8, 40
-"""How many names a person is shown, and how much of each."""
+SHOWN_NAMES = 8
+"""Names in a refusal."""
+
+PINNED = ("parties", "analysts", "columns")
+"""Keys that an approval always has: by names, not by what the policy refuses."""
 
 
-class Policy(Frozen):
-    """Which terms this site takes part under.
+PROTECTS = {
+    "parties": "sums are over the rows of these parties: one that adds none, or invents them, hides nothing",
+    "analysts": "whoever may begin sessions chooses what is asked of the rows",
+    "columns": "each column that is named can be learned about, a label most of all",
+    "protections": 'under "plain" the aggregator sees this site\'s own numbers',
+    "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',
+    "placements": 'with "central" no noise is on what leaves: the aggregator sees exact sums',
+    "min_parties": "a sum over few parties tells each of them about the others",
+    "min_rows_per_leaf": "a leaf of few rows tells their labels",
+    "quantile_leaves": "the value of a leaf is about the label of one row in it, however many it has",
+    "max_rounds": "each round opens sums over other sets of rows",
+    "max_depth": "deep trees have leaves of single rows",
+    "max_trees_per_round": "each tree opens sums over other sets of rows",
+    "max_metrics": "each metric is a sum over the rows, in every round",
+    "max_category_levels": "a level that one person has tells that person's label",
+    "metrics_at_thresholds": "metrics at two near thresholds differ by the few rows between them",
+    "party_metrics": "metrics of this site's rows alone are open, whatever hides its other sums",
+    "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
+    "base_margin": "a metric shows how the values of this column are distributed, to the last row",
+    "continue_models": "trees that somebody else made may put single rows into a leaf",
+    "vote_top_k": "where all parties vote alike, each one's vote is known",
+    "subsample": "sums over many known draws of the rows give each row by itself",
+    "min_key_bits": "shorter keys may be broken while what they hide still matters",
+    "colluding": "this many parties may work with the aggregator and learn nothing of this site alone",
+    "epsilon": "bounds what all sessions together tell of one row",
+    "delta": "the chance that the bound of epsilon does not hold",
+    "max_sessions": "each session is one more set of sums over the same rows",
+    "similar_groups": "two sums over groups that differ by one party give that party's own",
+    "approval": 'with "ask" a person decides on every session',
+}
+"""What each key of the policy is for."""
 
-    protections: those it accepts; on_loss: what may be done about a lost party where masks hide it ("shrink"
-    gives sums over several rosters, whose differences speak of those who left or came back); min_parties: the
-    fewest parties; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
-    max_rounds: the most rounds; approval: "auto" (these rules are enough), "ask" (a person at the terminal
-    decides too) or the digests of the terms that were approved;
-    subsample: the smallest share of the rows it lets a tree grow on where masks hide its sums: whoever knows
-    which rows are drawn learns single rows from sums over many draws;
-    epsilon, delta: the budget of its rows' privacy over all sessions, kept by its ledger; with one, terms
-    without noise are refused; None for no limit;
-    party_metrics: whether metrics of this site's rows alone may be seen where masks hide its other sums;
-    columns: all columns it lets terms name as feature, label, weight, base margin or group, None for any.
-    """
 
-    protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
-    on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
-    min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
-    min_rows_per_leaf: int = Field(default=1, ge=1, le=1_000_000_000)
-    max_rounds: int = Field(default=100_000, ge=1)
-    approval: Literal["auto", "ask"] | tuple[str, ...] = "auto"
-    subsample: float = Field(default=1.0, gt=0, le=1)
-    epsilon: float | None = Field(default=None, gt=0, le=LARGEST_BUDGET)
-    delta: float | None = Field(default=None, gt=0, le=LARGEST_DELTA)
-    party_metrics: bool = False
-    columns: tuple[Name, ...] | None = None
+class ColumnRules(Frozen):
+    """The columns of its table that a site lets terms name, by role."""
 
-    @field_validator("protections", "on_loss", "columns", mode="before")
+    label: tuple[Name, ...] = ()
+    features: tuple[Name, ...] = ()
+    weight: tuple[Name, ...] = ()
+    base_margin: tuple[Name, ...] = ()
+    group: tuple[Name, ...] = ()
+    validation: tuple[Name, ...] = ()
+    row_id: tuple[Name, ...] = ()
+    label_upper_bound: tuple[Name, ...] = ()
+
+    @field_validator("*", mode="before")
     @classmethod
     def _one_or_several(cls, value: object) -> object:
         return (value,) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A rule of a policy that terms break.
+
+    key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
+    that would do; allow: the value of the key under which the terms pass, None where no approval changes it.
+    """
+
+    key: str
+    value: str
+    why: str
+    instead: str = ""
+    allow: object = None
+    detail: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do about it."""
+        approve = (
+            f"run there `{COMMAND}`" if self.allow is not None or self.key.partition(".")[0] in PINNED else ""
+        )
+        return ", or ".join(filter(None, (self.instead, approve)))
+
+    def refusal(self, party: str) -> Refused:
+        """The one sentence that the analyst reads."""
+        return Refused(
+            f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {self.remedy}",
+            self.detail,
+        )
+
+
+class Policy(Frozen):
+    """Which terms this site takes part under; docs/policy.md says what each key protects against.
+
+    parties, analysts, columns: names, "any" for all; None, the default, for none. min_parties: the fewest
+    parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
+    subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
+    the fewest parties that must be able to collude and learn nothing, None for what fits the number of
+    parties; epsilon, delta: the budget of its rows' privacy over all sessions, with which terms without noise
+    are refused, None for no limit; max_sessions: of one dataset, ever; similar_groups: whether two sessions'
+    parties may differ by one; approval: "auto" (these rules are enough) or "ask" (a person at the terminal
+    decides too). The others are the largest numbers that terms may ask for, and what they may do at all.
+    """
+
+    parties: Literal["any"] | tuple[Name, ...] | None = None
+    analysts: Literal["any"] | tuple[Name, ...] | None = None
+    columns: Literal["any"] | ColumnRules | None = None
+    protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
+    on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
+    placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
+    min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
+    min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
+    quantile_leaves: bool = False
+    max_rounds: int = Field(default=1000, ge=1)
+    max_depth: int = Field(default=8, ge=1)
+    max_trees_per_round: int = Field(default=100, ge=1)
+    max_metrics: int = Field(default=8, ge=1)
+    max_category_levels: int = Field(default=32, ge=1)
+    metrics_at_thresholds: bool = False
+    party_metrics: bool = False
+    validation: bool = False
+    base_margin: bool = False
+    continue_models: bool = False
+    vote_top_k: int = Field(default=0, ge=0)
+    subsample: float = Field(default=1.0, gt=0, le=1)
+    min_key_bits: int = Field(default=3072, ge=1)
+    colluding: int | None = Field(default=None, ge=0)
+    epsilon: float | None = Field(default=None, gt=0, le=LARGEST_BUDGET)
+    delta: float | None = Field(default=None, gt=0, le=LARGEST_DELTA)
+    max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
+    similar_groups: bool = False
+    approval: Literal["auto", "ask"] = "auto"
+
+    @field_validator("protections", "on_loss", "placements", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("parties", "analysts", mode="before")
+    @classmethod
+    def _any_or_names(cls, value: object) -> object:
+        if value is None or value == "any":
+            return value
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError('write names, such as ["north", "south"], or "any"')
+        return tuple(names)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _any_or_by_role(cls, value: object) -> object:
+        if value is None or value == "any" or isinstance(value, ColumnRules):
+            return value
+        if isinstance(value, dict):
+            try:
+                return read_model(ColumnRules, value, "")
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix(": ")) from None
+        raise ValueError(
+            'name columns by role, columns = { label = ["y"], features = ["age", "dose"] }, or write "any"'
+        )
+
+    @field_validator("approval", mode="before")
+    @classmethod
+    def _no_digests(cls, value: object) -> object:
+        if value in ("auto", "ask"):
+            return value
+        raise ValueError(f'write "auto" or "ask"; single terms are approved by `{COMMAND}`')
 
     @model_validator(mode="after")
     def _whole_budget(self) -> "Policy":
@@ -108,219 +232,239 @@ class Policy(Frozen):
         """What its rows' privacy may be spent over all sessions; None where nothing limits it."""
         return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)
 
-    @field_validator("approval", mode="before")
-    @classmethod
-    def _auto_ask_or_digests(cls, value: object) -> object:
-        if value in ("auto", "ask"):
-            return value
-        digests = [value] if isinstance(value, str) else value
-        if not isinstance(digests, list | tuple) or not digests:
-            raise ValueError('write "auto", "ask", or a list of terms digests')
-        for digest in digests:
-            if not isinstance(digest, str) or not _is_digest(digest):
-                wrong = shown(digest) if isinstance(digest, str) else type(digest).__name__
-                raise ValueError(
-                    f'{wrong!r} is neither "auto" nor "ask" nor a terms digest of {DIGEST_DIGITS} hex digits'
-                )
-        return tuple(digest.lower() for digest in digests)
+    def permit(
+        self, terms: Terms, party: str, ask: Callable[[str], bool] | None = None, analyst: str = ""
+    ) -> Limits:
+        """What holds for all sessions of these rows. Refused unless this policy, of the site called `party`,
+        allows the terms.
 
-    def permit(self, terms: Terms, party: str, ask: Callable[[str], bool] | None = None) -> None:
-        """Raise Refused unless this policy, of the site called `party`, allows the terms.
-
-        ask: called with a summary of the terms if approval is "ask"; whether the person agrees. None where
-        there is nobody to ask. It may raise Refused itself.
+        analyst: who signed the request, '' where nothing is signed. ask: called with a summary of the terms
+        if approval is "ask"; whether the person agrees. None where there is nobody to ask. It may raise
+        Refused itself.
         """
+        for breach in self.breaches(terms, analyst):
+            raise breach.refusal(party)
+        if self.approval == "ask":
+            self._ask(terms, party, ask, analyst)
+        return Limits(self.max_sessions, self.similar_groups)
+
+    def breaches(self, terms: Terms, analyst: str = "") -> Iterator[Breach]:
+        """Every rule that the terms break, but for approval by a person."""
+        yield from self._of_names(terms, analyst)
+        yield from self._of_protection(terms)
+        yield from self._of_noise(terms)
+        yield from self._of_trees(terms)
+        yield from self._of_leaves(terms)
+        yield from self._of_metrics(terms)
+
+    def _of_names(self, terms: Terms, analyst: str) -> Iterator[Breach]:
+        if self.parties != "any":
+            known = set(self.parties or ())
+            strange = [name for name in terms.parties if name not in known]
+            if strange:
+                yield _not_among("parties", self.parties, strange)
+        if analyst and self.analysts != "any" and analyst not in (self.analysts or ()):
+            names = ", ".join(self.analysts or ()) or "none"
+            signed = f"{quoted(analyst)} signed the request for these terms"
+            yield Breach("analysts", _brackets(self.analysts), signed, detail=f"it allows {names}")
+        if self.columns == "any":
+            return
+        allowed = self.columns or ColumnRules()
+        for role, names_of_role in columns_by_role(terms).items():
+            known = set(getattr(allowed, role))
+            strange = [name for name in names_of_role if name not in known]
+            if strange:
+                yield _not_among(f"columns.{role}", getattr(allowed, role), strange)
+
+    def _of_protection(self, terms: Terms) -> Iterator[Breach]:
         if terms.protection not in self.protections:
-            accepted = ", ".join(f'"{name}"' for name in self.protections)
-            raise _refusal(
-                party, f"protections = [{accepted}]", f'the terms have protection = "{terms.protection}"'
+            yield Breach(
+                "protections",
+                _choices(self.protections),
+                f'the terms have protection = "{terms.protection}"',
+                f'set protection = "{self.protections[0]}"',
+                (terms.protection,),
             )
         if terms.hides and terms.on_loss not in self.on_loss:
-            accepted = ", ".join(f'"{name}"' for name in self.on_loss)
-            raise _refusal(party, f"on_loss = [{accepted}]", f'the terms have on_loss = "{terms.on_loss}"')
-        if len(terms.parties) < self.min_parties:
-            raise _refusal(party, f"min_parties = {self.min_parties}", f"the terms name {len(terms.parties)}")
-        if terms.fewest < self.min_parties:
-            raise _refusal(
-                party,
-                f"min_parties = {self.min_parties}",
-                f'the terms have on_loss = "shrink" to {terms.fewest}; quorum = {self.min_parties} would do',
+            yield Breach(
+                "on_loss",
+                _choices(self.on_loss),
+                f'the terms have on_loss = "{terms.on_loss}"',
+                f'set on_loss = "{self.on_loss[0]}"',
+                (terms.on_loss,),
             )
+        holders = len(terms.holders)
+        if holders < self.min_parties:
+            rows = " with rows" if holders < len(terms.parties) else ""
+            why = f"the terms name {holders}{rows}"
+            yield Breach("min_parties", str(self.min_parties), why, "name more", holders)
+        elif terms.fewest < self.min_parties:
+            yield Breach(
+                "min_parties",
+                str(self.min_parties),
+                f'the terms have on_loss = "shrink" to {terms.fewest}',
+                f"set quorum = {self.min_parties}",
+                terms.fewest,
+            )
+        usual = Group.of(terms.parties).colluding
+        floor = usual if self.colluding is None else self.colluding
+        if terms.hides and (tolerated := Group.of(terms.parties, terms.colluding).colluding) < floor:
+            why = f"under the terms {tolerated} may collude and learn nothing"
+            yield Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
+        if terms.protection == "paillier" and terms.key_bits < self.min_key_bits:
+            yield self._beyond("key_bits", "min_key_bits", terms.key_bits)
+
+    def _of_noise(self, terms: Terms) -> Iterator[Breach]:
+        noise = terms.noise
+        if noise is not None and noise.placement not in self.placements:
+            yield Breach(
+                "placements",
+                _choices(self.placements),
+                f'the noise of the terms is "{noise.placement}"'
+                + (", which gives the aggregator exact sums" if noise.placement == "central" else ""),
+                f'set noise.placement = "{self.placements[0]}"',
+                (noise.placement,),
+            )
+        if self.epsilon is None or self.delta is None:
+            return
+        if noise is None:
+            why = "the terms have no noise, which costs more than any budget"
+            yield Breach("epsilon", f"{self.epsilon:g}", why, f"add noise with delta = {self.delta:g}")
+        elif noise.placement == "central":
+            why = (
+                "what leaves the site has no noise if the aggregator draws it, and costs more than any budget"
+            )
+            yield Breach("epsilon", f"{self.epsilon:g}", why, 'set noise.placement = "distributed"')
+        elif noise.delta > self.delta:
+            why = f"the noise of the terms has delta = {noise.delta:g}"
+            yield Breach("delta", f"{self.delta:g}", why, f"set noise.delta = {self.delta:g}")
+
+    def _of_trees(self, terms: Terms) -> Iterator[Breach]:
         if terms.rounds > self.max_rounds:
-            raise _refusal(
-                party, f"max_rounds = {self.max_rounds}", f"the terms ask for {terms.rounds} rounds"
+            yield self._beyond("rounds", "max_rounds", terms.rounds)
+        if terms.max_depth > self.max_depth:
+            yield self._beyond("max_depth", "max_depth", terms.max_depth)
+        trees = len(terms.roots)
+        if trees > self.max_trees_per_round:
+            yield Breach(
+                "max_trees_per_round",
+                str(self.max_trees_per_round),
+                f"the terms have {trees} trees a round",
+                "lower num_parallel_tree or num_class",
+                trees,
             )
+        if terms.vote_top_k > self.vote_top_k:
+            yield self._beyond("vote_top_k", "vote_top_k", terms.vote_top_k)
         if terms.hides and terms.share_drawn < self.subsample:
             drawn = f"the terms have subsample = {terms.subsample:g}"
             if terms.sampling_method == "bootstrap":
                 drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
-            raise _refusal(party, f"subsample = {self.subsample:g}", drawn)
-        self._check_noise(terms, party)
+            yield Breach("subsample", f"{self.subsample:g}", drawn, "draw more rows", terms.share_drawn)
+        if terms.xgb_model is not None and not self.continue_models:
+            why = "the terms continue a model (xgb_model), whose trees may part single rows"
+            yield Breach("continue_models", "false", why, "leave xgb_model out", True)
+        if terms.columns.base_margin is not None and not self.base_margin:
+            why = f"the terms have the base margin {quoted(terms.columns.base_margin)!r}"
+            yield Breach("base_margin", "false", why, "leave columns.base_margin out", True)
+
+    def _of_leaves(self, terms: Terms) -> Iterator[Breach]:
+        if terms.loss.quantile is not None and not self.quantile_leaves:
+            why = f"with {quoted(terms.objective)} a leaf's value is about the label of one row"
+            yield Breach("quantile_leaves", "false", why, "choose another objective", True)
+        if terms.noise is not None and terms.noise.placement != "central" and self.budget is not None:
+            return  # the noise hides rows, and the budget says how well
+        rows, why = rows_per_leaf(terms)
+        if rows < self.min_rows_per_leaf:
+            per = ROWS_PER_HESSIAN.get(terms.objective, 1)
+            enough = f"set min_child_weight = {self.min_rows_per_leaf / per:.12g}" if not why else ""
+            told = why or (
+                f"the terms have min_child_weight = {terms.min_child_weight:g}, which with "
+                f"{terms.objective} leaves {rows} row{'s' * (rows > 1)} in a leaf"
+            )
+            yield Breach("min_rows_per_leaf", str(self.min_rows_per_leaf), told, enough, rows)
+        most = max(terms.columns.levels, default=0)
+        if most > self.max_category_levels:
+            (column, *_) = [name for name, levels in terms.columns.categorical.items() if len(levels) == most]
+            yield Breach(
+                "max_category_levels",
+                str(self.max_category_levels),
+                f"the terms declare {most} levels of {quoted(column)!r}",
+                "group rare levels in the tables",
+                most,
+            )
+
+    def _of_metrics(self, terms: Terms) -> Iterator[Breach]:
+        if len(terms.metrics) > self.max_metrics:
+            number = len(terms.metrics)
+            why = f"the terms ask for {number} metrics"
+            yield Breach("max_metrics", str(self.max_metrics), why, "take some away", number)
+        chosen = [name for name in terms.metrics if is_at_threshold(name) and name != terms.loss.metric]
+        if chosen and not self.metrics_at_thresholds:
+            why = f"the terms ask for the metric {quoted(chosen[0])}"
+            yield Breach("metrics_at_thresholds", "false", why, "leave it out", True)
         if terms.hides and terms.party_metrics and not self.party_metrics:
-            raise _refusal(party, "party_metrics = false", "the terms have party_metrics = true")
-        self._check_columns(terms, party)
-        self._check_rows_per_leaf(terms, party)
-        self._check_approval(terms, party, ask)
+            why = "the terms have party_metrics = true"
+            yield Breach("party_metrics", "false", why, "leave it out", True)
+        if terms.validates and not self.validation:
+            why = f"the terms have validation_fraction = {terms.validation_fraction:g}"
+            if terms.columns.validation is not None:
+                why = f"the terms have the validation column {quoted(terms.columns.validation)!r}"
+            yield Breach("validation", "false", why, "have no validation rows", True)
 
-    def _check_noise(self, terms: Terms, party: str) -> None:
-        if self.epsilon is None or self.delta is None:
-            return
-        rule = f"epsilon = {self.epsilon:g}"
-        if terms.noise is None:
-            raise _refusal(party, rule, "the terms have no noise, which costs more than any budget")
-        if terms.noise.delta > self.delta:
-            raise _refusal(
-                party, f"delta = {self.delta:g}", f"the noise of the terms has delta = {terms.noise.delta:g}"
-            )
-
-    def _check_columns(self, terms: Terms, party: str) -> None:
-        if self.columns is None:
-            return
-        forbidden = [name for name in columns_of(terms) if name not in self.columns]
-        if forbidden:
-            raise _refusal(
-                party,
-                "columns = [...]",
-                f"the terms name {_listed(map(repr, forbidden))}, which is not among them"
-                if len(forbidden) == 1
-                else f"the terms name {_listed(map(repr, forbidden))}, which are not among them",
-                f"it allows {', '.join(self.columns) or 'none'}",
-            )
-
-    def _check_rows_per_leaf(self, terms: Terms, party: str) -> None:
-        least = self.min_rows_per_leaf
-        if least == 1:  # a side without rows is never split off
-            return
-        rule = f"min_rows_per_leaf = {least}"
-        if terms.columns.weight is not None:
-            raise _refusal(
-                party, rule, f"with the row weights of column {terms.columns.weight!r} no leaf is sure of it"
-            )
-        if terms.scale_pos_weight is not None:
-            raise _refusal(party, rule, "with a scale_pos_weight no leaf is sure of it")
-        if terms.sampling_method != "uniform":
-            what = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
-            raise _refusal(party, rule, f"{what}: no leaf is sure of it")
-        if terms.xgb_model is not None:
-            raise _refusal(party, rule, "xgb_model may begin with trees that part single rows")
-        if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
-            what = "program" if terms.program != "boosting" else "objective"
-            raise _refusal(party, rule, f"{what} {getattr(terms, what)!r} does not promise it")
-        rows = ROWS_PER_HESSIAN[terms.objective]
-        if terms.min_child_weight * rows <= least - 1:
-            raise _refusal(
-                party,
-                rule,
-                f"the terms have min_child_weight = {terms.min_child_weight:g}, where {least / rows:.12g} "
-                f"would be enough for {terms.objective}",
-            )
-
-    def _check_approval(self, terms: Terms, party: str, ask: Callable[[str], bool] | None) -> None:
-        if self.approval == "auto":
-            return
-        if self.approval != "ask":
-            if terms.digest not in self.approval:
-                raise _refusal(
-                    party,
-                    "approval = [...]",
-                    f"the terms with digest {terms.digest} are not among them",
-                )
-            return
-        rule = 'approval = "ask"'
-        if ask is None:
-            raise _refusal(party, rule, "nobody can be asked")
-        try:
-            agreed = ask(summary(terms))
-        except Refused as error:
-            raise _refusal(party, rule, error.public) from None
-        if not agreed:
-            raise _refusal(party, rule, f"the person asked said no to the terms with digest {terms.digest}")
-
-
-def columns_of(terms: Terms) -> tuple[str, ...]:
-    """Every column the terms name."""
-    return (*terms.columns.others, *terms.columns.features)
-
-
-def summary(terms: Terms) -> str:
-    """What a person needs to know of terms to decide on them, within 80 columns but for long names."""
-    features = terms.columns.features
-    weight, margin, group = terms.columns.weight, terms.columns.base_margin, terms.columns.group
-    upper = terms.columns.label_upper_bound
-    lines = {
-        "terms": terms.digest,
-        "protection": terms.protection,
-        "aggregator": f"sees {AGGREGATOR_SEES[terms.protection]}"
-        + (", but for its metrics" if terms.party_metrics and terms.hides else ""),
-        "parties": f"{len(terms.parties)}: {_listed(map(shown, terms.parties))}"
-        + (f"; if some are lost, {terms.fewest} may go on" if terms.on_loss == "shrink" else ""),
-        "model": shown(terms.objective)
-        + (f" of {shown(terms.objective_package)}" if terms.objective_package else "")
-        + f", {terms.rounds} rounds of depth {terms.max_depth}"
-        + (f" after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
-        + ("" if terms.program == "boosting" else f", by the program {shown(terms.program)}"),
-        "settings": f"min_child_weight {terms.min_child_weight:g}, max_bin {terms.max_bin}, "
-        f"cut_points {terms.cut_points}"
-        + (f", vote_top_k {terms.vote_top_k}" if terms.vote_top_k else "")
-        + (", raw values of rows leave" if terms.cut_points == "kll" else ""),
-        "colluders": (
-            f"{Group.of(terms.parties, terms.colluding).colluding} tolerated"
-            if terms.protection == "masked"
-            else "the aggregator needs none"
+    def _beyond(self, setting: str, key: str, value: int) -> Breach:
+        """A number in the terms that is beyond the one in the policy."""
+        limit = getattr(self, key)
+        return Breach(
+            key, str(limit), f"the terms have {setting} = {value}", f"set {setting} = {limit}", value
         )
-        + (", two parties allowed" if terms.allow_two_parties else ""),
-        **_noise_of(terms),
-        "label": shown(terms.columns.label)
-        + (f" to {shown(upper)}" if upper else "")
-        + (f", {terms.num_class} classes" if terms.num_class else "")
-        + (f", weighted by {shown(weight)}" if weight else "")
-        + (f", from base margin {shown(margin)}" if margin else "")
-        + (f", ranked by group {shown(group)}" if group else ""),
-        "features": f"{len(features)}: {_listed(map(shown, features))}",
-    }
-    return "\n".join(f"{key:<12}{value}" for key, value in lines.items())
+
+    def _ask(self, terms: Terms, party: str, ask: Callable[[str], bool] | None, analyst: str) -> None:
+        refused = f'site {party} refuses: its policy has approval = "ask", and '
+        if ask is None:
+            raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
+        try:
+            agreed = ask(summary(terms, analyst))
+        except Refused as error:
+            raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
+        if not agreed:
+            raise Refused(f"{refused}the person asked said no to the terms with digest {terms.digest}")
 
 
-def _noise_of(terms: Terms) -> dict[str, str]:
-    """What a summary says of noise."""
-    if terms.noise is None:
-        return {}
-    noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
-    of = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row"
-    return {"noise": f"{of}, {releases} sums, {noise.placement}"}
+def rows_per_leaf(terms: Terms) -> tuple[int, str]:
+    """How many rows of all parties a leaf of a tree that splits has at least; and why it is one, where
+    min_child_weight promises nothing."""
+    weight = terms.columns.weight
+    if weight is not None:
+        return 1, f"with the row weights of column {quoted(weight)!r} no leaf is sure of it"
+    if terms.scale_pos_weight is not None:
+        return 1, "with a scale_pos_weight no leaf is sure of it"
+    if terms.sampling_method != "uniform":
+        drawn = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
+        return 1, f"{drawn}: no leaf is sure of it"
+    if terms.noise is not None:
+        return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
+    if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
+        what = "program" if terms.program != "boosting" else "objective"
+        return 1, f"{what} {quoted(getattr(terms, what))!r} does not promise it"
+    rows = min(terms.min_child_weight * ROWS_PER_HESSIAN[terms.objective], float(MAX_ROWS_PER_LEAF))
+    return max(1, math.ceil(rows)), ""
 
 
-def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Show a text on the terminal; whether the person there says yes. What was typed before is not an answer.
-
-    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
-    """
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise Refused("its standard input is no terminal, so nobody can be asked")
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    question = "Take part under these terms with the rows of this site? [y/N] "
-    print(f"\n{text}\n{question}", end="", file=sys.stderr, flush=True)
-    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
-        if stopped():
-            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
-            raise Refused("nobody answered before the session or its connection ended")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+def _choices(values: tuple[str, ...]) -> str:
+    return "[" + ", ".join(f'"{value}"' for value in values) + "]"
 
 
-def shown(text: str) -> str:
-    """A name from outside, for a terminal: shortened, and without characters that move the cursor."""
-    return quoted(text, SHOWN_LETTERS)
+def _brackets(names: tuple[str, ...] | None) -> str:
+    """Stands for names that are the site's own affair."""
+    return "[...]" if names else "[]"
 
 
-def _listed(names: Iterable[str]) -> str:
-    known = list(names)
-    more = len(known) - SHOWN_NAMES
-    return ", ".join(known) if more <= 0 else f"{', '.join(known[:SHOWN_NAMES])} and {more} more"
-
-
-def _is_digest(text: str) -> bool:
-    return len(text) == DIGEST_DIGITS and set(text.lower()) <= set("0123456789abcdef")
-
-
-def _refusal(party: str, rule: str, why: str, detail: str = "") -> Refused:
-    return Refused(f"site {party} refuses: its policy has {rule}, and {why}", detail)
+def _not_among(key: str, allowed: tuple[str, ...] | None, strange: Sequence[str]) -> Breach:
+    """A rule by which terms name what is not allowed."""
+    named = ", ".join(f"'{shown(name)}'" for name in strange[:SHOWN_NAMES])
+    if len(strange) > SHOWN_NAMES:
+        named += f" and {len(strange) - SHOWN_NAMES} more"
+    why = f"the terms name {named}"
+    if allowed:
+        why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
+    return Breach(key, _brackets(allowed), why, detail=f"it allows {', '.join(allowed or ()) or 'none'}")

@@ -78,8 +78,7 @@ def simulate(
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
         raise ConfigError("no parties: give at least one table")
-    without_rows = {terms.keyholder} - {None, *shards}
-    terms = terms.with_parties([*shards, *filter(None, without_rows)])
+    terms = _of_these(terms, list(shards))
     if program is None and terms.program != "boosting":
         raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
@@ -105,6 +104,13 @@ def simulate(
                 on_round(row)
         busy = _deliver(outbox, nodes, meter) or busy
     return finish(session, meter)
+
+
+def _of_these(terms: Terms, shards: list[str]) -> Terms:
+    """The same terms for these parties; a key holder that is none of them takes part without rows."""
+    if terms.keyholder is None or terms.keyholder in shards:
+        return terms.with_parties(shards)
+    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
 
 
 def finish(session: AggregatorSession, meter: Meter) -> Result:

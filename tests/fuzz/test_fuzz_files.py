@@ -73,8 +73,12 @@ protections = ["masked", "plain"]
 min_parties = 3
 min_rows_per_leaf = 10
 max_rounds = 1000
-approval = ["0000000000000000000000000000000000000000000000000000000000000000"]
-columns = ["age", "income"]
+parties = ["north", "south", "east"]
+approval = "ask"
+
+[policy.columns]
+label = ["y"]
+features = ["age", "income"]
 """
 AGGREGATOR = b"""\
 listen = "[::1]:7070"

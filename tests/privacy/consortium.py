@@ -13,7 +13,8 @@ import numpy as np
 
 from fedboost.privacy.cells import Run
 from fedboost.privacy.encrypted import EncryptedOpener, EncryptedSealer, scheme_of
-from fedboost.privacy.masked import KEY_BYTES, Group, MaskedOpener, MaskedSealer
+from fedboost.privacy.masked import MaskedOpener, MaskedSealer
+from fedboost.privacy.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protection import Tag
 
 SESSION = b"session".ljust(32, b".")
@@ -76,24 +77,26 @@ def keyholder_of(parties):
     return min(parties)
 
 
-def encrypted_sealers(scheme, parties, most_openings=OPENINGS):
+def encrypted_sealers(scheme, parties, most_openings=OPENINGS, session=SESSION, seed=0):
     """Party to its sealer, the key holder's with the secret key."""
-    secret = small_secret(scheme)
+    secret, keys = small_secret(scheme), keys_of_pairs(parties, seed)
     return {
         party: EncryptedSealer(
             party,
+            Group.of(parties),
+            session,
+            keys[party],
             secret.public,
             secret if party == keyholder_of(parties) else None,
-            len(parties),
             most_openings,
         )
         for party in parties
     }
 
 
-def encrypted_opener(scheme, tag, parties=None):
-    public, parties = small_secret(scheme).public, parties or len(tag.roster)
-    return EncryptedOpener(tag, public, keyholder_of(tag.roster), parties, secrets.token_bytes)
+def encrypted_opener(scheme, tag, public=None, keyholder=None, session=SESSION):
+    public, holder = public or small_secret(scheme).public, keyholder or keyholder_of(tag.roster)
+    return EncryptedOpener(tag, public, holder, Group.of(tag.roster), session, secrets.token_bytes)
 
 
 def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, bits=64, transcript=TRANSCRIPT):

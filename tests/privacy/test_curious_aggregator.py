@@ -15,8 +15,9 @@ from consortium import SESSION, masked_sealers, names, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields, masked, shamir
-from fedboost.privacy.masked import COMMIT, RECOVER, Group, context
+from fedboost.privacy import fields, masked, pairwise, shamir
+from fedboost.privacy.masked import COMMIT, RECOVER
+from fedboost.privacy.pairwise import Group, context
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
 
@@ -69,7 +70,7 @@ class Aggregator:
         for receiver, share in zip(entries[::2], entries[1::2], strict=True):
             self.sealed.setdefault(tag, {})[party, receiver.decode()] = share
         if party in self.colluding:
-            self.keys[tag, party] = dict(sealer._keys)
+            self.keys[tag, party] = dict(sealer._pairs._keys)
             self.masks[tag, party] = sealer._mask
         return True
 
@@ -108,7 +109,7 @@ class Aggregator:
             return self.masks[tag, party]
         for colluder in self.colluding:
             if (tag, colluder) in self.keys and (sealed := self.sealed[tag].get((party, colluder))):
-                key = masked._derive(
+                key = pairwise.derive(
                     self.keys[tag, colluder][party],
                     b"share",
                     self.context(tag),
@@ -130,10 +131,10 @@ class Aggregator:
         for colluder in self.colluding:
             if colluder != party and (tag, colluder) in self.keys:
                 low, high = sorted((party, colluder))
-                pair = masked._derive(
+                pair = pairwise.derive(
                     self.keys[tag, colluder][party], b"pair", self.context(tag), low.encode(), high.encode()
                 )
-                mask = words(masked._Stream(pair))
+                mask = words(pairwise.Stream(pair))
                 cells = cells - mask if party == low else cells + mask
         return cells
 

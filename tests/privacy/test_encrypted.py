@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from consortium import (
+    SESSION,
     encrypted_opener,
     encrypted_sealers,
     help_open,
     installed,
+    keys_of_pairs,
     names,
     small_secret,
     tag_of,
@@ -35,15 +36,19 @@ from fedboost.privacy import fields
 from fedboost.privacy.cells import Part
 from fedboost.privacy.encrypted import (
     NAME_BYTES,
-    EncryptedOpener,
     EncryptedSealer,
     KeyHolder,
+    agreement_key,
     digest_of,
+    greeting_of,
+    scheme_key,
     scheme_of,
 )
+from fedboost.privacy.pairwise import Group
 
 PARTIES = names(3)
 HOLDER, OTHER, THIRD = PARTIES
+GROUP = Group.of(PARTIES)
 SCHEMES = [
     pytest.param(name, marks=pytest.mark.skipif(not installed(name), reason=f"no {name}"))
     for name in ("paillier", "bfv")
@@ -66,7 +71,7 @@ def large_secret():
 def asked(scheme, turn=1, attempt=0, cells=3, bits=46, sealers=None, seed=0, roster=PARTIES):
     """Sealers, and the opener of a turn whose vectors have arrived; its request; the sum that is due."""
     tag = tag_of(roster, turn=turn, attempt=attempt, cells=cells, bits=bits)
-    sealers, opener = sealers or encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag, 3)
+    sealers, opener = sealers or encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag)
     of, due = vectors(roster, cells, bits, seed)
     upload(opener, sealers, of, tag)
     return sealers, opener, opener.requests()[HOLDER], due
@@ -99,10 +104,14 @@ def test_the_key_of_the_public_door_opens_sums(scheme):
     public = scheme_of(scheme).read_public(secret.public.to_bytes(), 2048)
     tag = tag_of(PARTIES, cells=500, bits=46)
     of, due = vectors(PARTIES, 500, 46)
+    keys = keys_of_pairs(PARTIES)
     sealers = {
-        party: EncryptedSealer(party, public, secret if party == HOLDER else None, 3, 1) for party in PARTIES
+        party: EncryptedSealer(
+            party, GROUP, SESSION, keys[party], public, secret if party == HOLDER else None, 1
+        )
+        for party in PARTIES
     }
-    opener = EncryptedOpener(tag, public, HOLDER, 3, secrets.token_bytes)
+    opener = encrypted_opener(scheme, tag, public)
     upload(opener, sealers, of, tag)
     assert help_open(opener, sealers).tolist() == due.tolist()
     public.close()
@@ -121,10 +130,9 @@ def test_a_key_holder_of_its_own_opens_what_was_announced(scheme):
     """One that seals nothing, and is in no roster."""
     tag = tag_of(PARTIES, cells=10, bits=46)
     of, due = vectors(PARTIES, 10, 46)
-    secret = small_secret(scheme)
-    opener = EncryptedOpener(tag, secret.public, "keyholder", 3, secrets.token_bytes)
-    upload(opener, {p: EncryptedSealer(p, secret.public, None, 3, 0) for p in PARTIES}, of, tag)
-    holder = KeyHolder(secret, 3, 1)
+    opener = encrypted_opener(scheme, tag, keyholder="keyholder")
+    upload(opener, encrypted_sealers(scheme, PARTIES), of, tag)
+    holder = KeyHolder(small_secret(scheme), GROUP, SESSION, 1)
     (request,) = opener.requests().values()
     with pytest.raises(PeerError, match="not the last"):
         holder.assist(request)
@@ -150,7 +158,7 @@ def test_the_key_holder_of_paillier_sees_a_number_that_is_uniform():
     _, opener, request, due = asked("paillier", cells=1)
     blind = int(opener._blinds[0][0])
     seen = int.from_bytes(decrypted("paillier", request, 1, 46), "little")
-    assert ((seen - blind) % n - 3 * (1 << 45) - int(due[0])) % (1 << 46) == 0
+    assert ((seen - blind) % n - int(due[0])) % (1 << 46) == 0
     cipher, counts = cipher_of("paillier", 1, 46), np.zeros(8)
     total = cipher.read(cipher.encrypt(np.array([5], np.uint64)))
     for _ in range(800):
@@ -202,21 +210,25 @@ def test_equal_vectors_have_ciphertexts_that_differ(scheme):
 
 
 def test_a_sum_does_not_say_how_many_of_its_numbers_were_negative(scheme):
-    """The plaintexts of equal sums are equal, whatever their parts."""
-    seen = set()
+    """The plaintexts of equal sums are equal modulo the cell's size, whatever their parts; what is carried
+    above it is the masks' doing."""
+    below, carried = set(), {}
     for parts in ((-5, 3, 3), (1, 0, 0), (-1, -1, 3)):
-        tag = tag_of(PARTIES, cells=1, bits=20)
+        cells = 400
+        tag = tag_of(PARTIES, cells=cells, bits=20)
         sealers, opener = encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag)
-        upload(opener, sealers, dict(zip(PARTIES, np.array(parts)[:, None], strict=True)), tag)
-        request = opener.requests()[HOLDER]
-        seen.add(int(decrypted(scheme, request, 1, 20, opener._blinds[0])[0]))
-    assert seen == {3 * (1 << 19) + 1}
+        upload(opener, sealers, {p: np.full(cells, x) for p, x in zip(PARTIES, parts, strict=True)}, tag)
+        plain = decrypted(scheme, opener.requests()[HOLDER], cells, 20, opener._blinds[0])
+        below |= set((plain & np.uint64((1 << 20) - 1)).tolist())
+        carried[parts] = np.bincount((plain >> np.uint64(20)).astype(int), minlength=3).tolist()
+    assert below == {1}
+    assert len(set(map(tuple, carried.values()))) == 1, "the same masks carry the same"
 
 
 def test_nothing_of_the_secret_is_printed_or_sent(scheme):
     secret = small_secret(scheme)
     sealers, opener, _, _ = asked(scheme)
-    holder = KeyHolder(secret, 3, 1)
+    holder = KeyHolder(secret, GROUP, SESSION, 1)
     shown = " ".join(map(repr, (secret, secret.public, sealers[HOLDER], opener, holder)))
     assert len(shown) < 400
     if scheme == "paillier":
@@ -261,7 +273,6 @@ def test_an_attempt_that_was_not_opened_may_be_followed_by_another(scheme):
         {"attempt": 1},
         {"tree": 1},
         {"transcript": b"another"},
-        {"roster": PARTIES[:2]},
         {"cells": 4},
         {"bits": 45},
     ],
@@ -291,10 +302,14 @@ def test_only_who_has_the_secret_key_helps(scheme):
         sealers[OTHER].assist(request)
 
 
-@pytest.mark.parametrize("roster", [(OTHER, THIRD), (HOLDER, HOLDER, OTHER), names(4)])
-def test_a_roster_that_cannot_be_is_not_sealed_for(scheme, roster):
-    with pytest.raises(PeerError, match="roster"):
-        encrypted_sealers(scheme, PARTIES)[HOLDER].seal(np.arange(3), tag_of(roster))
+@pytest.mark.parametrize("roster", [(HOLDER, OTHER), (OTHER, THIRD), (HOLDER, HOLDER, OTHER), names(4)])
+def test_a_roster_that_is_not_all_parties_is_not_sealed_for(scheme, roster):
+    sealers = encrypted_sealers(scheme, PARTIES)
+    for party in PARTIES:
+        with pytest.raises(PeerError, match="roster"):
+            sealers[party].seal(np.arange(3), tag_of(roster))
+    with pytest.raises(PeerError, match=r"roster of . parties that is not all 3"):
+        KeyHolder(small_secret(scheme), GROUP, SESSION, 1).announce(tag_of(roster))
 
 
 def test_requests_of_another_shape_are_refused(scheme):
@@ -332,7 +347,8 @@ def test_cells_under_another_key_are_a_peer_error(scheme):
         other = paillier.generate(512).public
     else:
         other = scheme_of("bfv").new_secret(0).public
-    (part,) = EncryptedSealer(OTHER, other, None, 3, 0).seal(np.arange(3), tag)
+    sealer = EncryptedSealer(OTHER, GROUP, SESSION, keys_of_pairs(PARTIES)[OTHER], other, None, 0)
+    (part,) = sealer.seal(np.arange(3), tag)
     with pytest.raises(PeerError, match="another key"):
         encrypted_opener(scheme, tag).add(OTHER, 0, part)
     other.close()
@@ -648,15 +664,52 @@ def test_a_process_that_was_forked_off_does_not_use_its_parents_powers():
     assert not theirs & set(map(int, public.pool().take(30)))
 
 
-def test_tags_of_different_sums_never_have_the_same_context(scheme):
-    from fedboost.privacy.encrypted import context
+def test_a_request_of_another_session_is_refused(scheme):
+    """With the same key, tag and parties: its masks are others."""
+    _, _, request, _ = asked(scheme)
+    other = encrypted_sealers(scheme, PARTIES, session=b"another")
+    list(other[HOLDER].seal(np.arange(3), tag_of(PARTIES, bits=46)))
+    with pytest.raises(PeerError, match="another session's sum"):
+        other[HOLDER].assist(request)
 
-    digest, tag = digest_of(small_secret(scheme).public), tag_of(PARTIES)
-    tags = [
-        tag,
-        replace(tag, turn=2),
-        replace(tag, attempt=2),
-        replace(tag, tree=2),
-        replace(tag, roster=("p",)),
-    ]
-    assert len({context(digest, each, 3) for each in tags} | {context(digest, tag, 4)}) == 6
+
+# ---- keys in greetings ------------------------------------------------------------------------------
+
+
+def test_a_greeting_has_both_keys(scheme):
+    public = small_secret(scheme).public
+    greeted = greeting_of(b"a" * 32, public)
+    assert agreement_key(greeted) == b"a" * 32
+    assert scheme_key(greeted) == public.to_bytes()
+    assert scheme_key(greeting_of(b"a" * 32, None)) == b""
+    for wrong in (b"", b"a" * 32, fields.pack(b"a"), fields.pack(b"a", b"b", b"c")):
+        for read in (agreement_key, scheme_key):
+            with pytest.raises(PeerError):
+                read(wrong)
+
+
+@needs_paillier
+def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):
+    """GMP's other powers take a time that depends on the exponent."""
+    import gmpy2
+
+    secret, cipher = small_secret("paillier"), cipher_of("paillier", 3, 46)
+    read = cipher.read(cipher.encrypt(np.arange(3, dtype=np.uint64)))
+
+    def refused(*arguments):
+        raise AssertionError("a power whose time depends on its exponent")
+
+    for name in ("powmod", "powmod_base_list", "powmod_exp_list"):
+        monkeypatch.setattr(gmpy2, name, refused)
+    assert secret.decrypt(read)[:18] == b"".join(cell.to_bytes(6, "little") for cell in range(3))
+
+
+@needs_paillier
+def test_without_powers_in_constant_time_there_is_no_paillier(monkeypatch):
+    import gmpy2
+
+    monkeypatch.delattr(gmpy2, "powmod_sec")
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.paillier", raising=False)
+    with pytest.raises(ConfigError, match=r"needs gmpy2 2\.2 or later"):
+        scheme_of("paillier")

@@ -26,9 +26,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
-from fedboost.privacy import fields, masked
+from fedboost.privacy import fields, masked, pairwise
 from fedboost.privacy.cells import Run
-from fedboost.privacy.masked import COMMIT, RECOVER, Group, Handshake, MaskedSealer, context
+from fedboost.privacy.masked import COMMIT, RECOVER, MaskedSealer
+from fedboost.privacy.pairwise import Group, Handshake, context
 from fedboost.privacy.shamir import SHARE_BYTES
 
 PARTIES = names(5)  # four of them open a turn, and one may collude
@@ -568,12 +569,13 @@ def streams(monkeypatch):
     """The key of every stream of masks that was begun."""
     keys = []
 
-    class Listening(masked._Stream):
-        def __init__(self, key):
-            keys.append(key)
-            super().__init__(key)
+    begin = pairwise.Stream.__init__
 
-    monkeypatch.setattr(masked, "_Stream", Listening)
+    def listening(stream, key):
+        keys.append(key)
+        begin(stream, key)
+
+    monkeypatch.setattr(pairwise.Stream, "__init__", listening)
     return keys
 
 
@@ -648,9 +650,9 @@ def test_what_a_party_sends_is_what_the_design_says():
 
     middle = MaskedSealer("p01", group, SESSION, keys["p01"], drawing("middle"))
     own = drawing("middle")(32)
-    due = values.astype(np.uint64) + mask_of(masked._derive(own, b"self", ctx, b"p01"))
-    due += mask_of(masked._derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
-    due -= mask_of(masked._derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
+    due = values.astype(np.uint64) + mask_of(pairwise.derive(own, b"self", ctx, b"p01"))
+    due += mask_of(pairwise.derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
+    due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
     assert list(middle.seal(values, tag)) == [due.tobytes()]
 
 
@@ -733,7 +735,7 @@ def secrets_in(thing, seen=None):
 def test_with_the_next_tree_the_old_keys_are_gone(sealers):
     before = set(keys_of_pairs(PARTIES)[ME].values())
     old = Turn(sealers, replace(TAG, tree=-1))
-    old_keys, old_mask = set(sealers[ME]._keys.values()), old.commit()
+    old_keys, old_mask = set(sealers[ME]._pairs._keys.values()), old.commit()
     assert before == old_keys <= set(secrets_in(sealers[ME])), "the first keys are those of tree -1"
     assert {old_mask, old.ctx} <= set(secrets_in(sealers[ME]))
 
@@ -752,12 +754,12 @@ def test_old_masks_cannot_be_computed_from_what_is_left(sealers, streams):
     for party in PARTIES:
         for secret in set(secrets_in(sealers[party])):
             for low, high in combinations(PARTIES, 2):
-                key = masked._derive(secret, b"pair", old.ctx, low.encode(), high.encode())
+                key = pairwise.derive(secret, b"pair", old.ctx, low.encode(), high.encode())
                 assert key not in used
-            assert masked._derive(secret, b"self", old.ctx, party.encode()) not in used
+            assert pairwise.derive(secret, b"self", old.ctx, party.encode()) not in used
     first = keys_of_pairs(PARTIES)[ME][PEER]
-    of_tree_0 = masked._derive(first, b"ratchet", fields.number(-1))
-    pair = masked._derive(of_tree_0, b"pair", old.ctx, ME.encode(), PEER.encode())
+    of_tree_0 = pairwise.derive(first, b"ratchet", fields.number(-1))
+    pair = pairwise.derive(of_tree_0, b"pair", old.ctx, ME.encode(), PEER.encode())
     assert pair in used, "while from the first key it can"
 
 
@@ -831,7 +833,7 @@ def test_keys_are_derived_as_hkdf_does():
 
     info = fields.pack(b"pair", b"context", b"north")
     expand = HKDFExpand(hashes.SHA256(), 32, info)
-    assert masked._derive(b"k" * 32, b"pair", b"context", b"north") == expand.derive(b"k" * 32)
+    assert pairwise.derive(b"k" * 32, b"pair", b"context", b"north") == expand.derive(b"k" * 32)
 
 
 # ---- what is printed --------------------------------------------------------------------------------
@@ -841,7 +843,7 @@ def test_nothing_that_is_printed_has_a_secret(turn):
     opener, sealers, _ = lose_after_upload([ME])
     commit_all(opener, sealers)
     mask = turn.commit()
-    stream = masked._Stream(mask)
+    stream = pairwise.Stream(mask)
     for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), stream, GROUP, TAG):
         held = {secret for secret in secrets_in(thing) if len(secret) >= 16} | {mask}
         held -= {TAG.transcript}  # the hash of the questions is no secret, and tags print it

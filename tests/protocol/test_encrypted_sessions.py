@@ -12,7 +12,7 @@ from fedboost.privacy.encrypted import scheme_of
 from fedboost.programs import boosting
 from fedboost.protocol import aggregator_session, party_session
 from fedboost.protocol.aggregator_session import AggregatorSession
-from fedboost.protocol.messages import Assist, Open, Report
+from fedboost.protocol.messages import Admit, Assist, Open, Report
 from fedboost.protocol.party_session import PartySession
 
 ROWS = 90
@@ -71,11 +71,38 @@ def watched(terms, sites, look=lambda name, message: message):
 def test_a_key_holder_need_not_have_rows(protection):
     X, y = data()
     parts = randomly(ROWS, 3)
-    terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts])
+    terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
     sites["p0"] = dataclasses.replace(sites["p0"], read_shard=None)
     aggregator, _ = watched(terms, sites)
     assert aggregator.state == "done", aggregator.error
     assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "has_rows", "settings", "said"),
+    [
+        ("p0", False, {}, "key holder p0 has no rows, and the terms say that it holds rows"),
+        (
+            "p0",
+            True,
+            {"keyholder_rows": False},
+            "key holder p0 has rows, and the terms say that it holds none",
+        ),
+        ("p1", False, {}, "party p1 has no rows, and the terms name another key holder"),
+    ],
+)
+def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, name, has_rows, settings, said):
+    """And the other way round, before any row is read."""
+    terms, sites = consortium(protection, 4, **settings)
+    read = []
+    sites = {each: dataclasses.replace(site, read_shard=read.append) for each, site in sites.items()}
+    if not has_rows:
+        sites[name] = dataclasses.replace(sites[name], read_shard=None)
+    session = PartySession(sites[name])
+    (left,) = session.handle(Admit("s", terms, 1))
+    assert said in left.reason
+    assert "\n" not in left.reason
+    assert read == []
 
 
 def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_differ(protection):

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedboost.errors import PeerError, Refused
 from fedboost.privacy import fields, identity
 from fedboost.privacy.identity import Signer, to_pem
-from fedboost.privacy.masked import Handshake
+from fedboost.privacy.pairwise import Handshake
 from fedboost.protocol.meeting import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 

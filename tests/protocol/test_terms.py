@@ -152,7 +152,7 @@ def test_every_setting_changes_the_digest():
     assert three.changed(**NEEDS_CLASSES).digest != three.digest
     shrinking = terms(on_loss="shrink", protection="plain")
     assert shrinking.changed(**NEEDS_SHRINK).digest != shrinking.digest
-    encrypted = terms(protection="paillier", keyholder="north")
+    encrypted = terms(protection="paillier", keyholder="north", parties=["north", "south", "east", "far"])
     for name, value in NEEDS_KEYS.items():
         assert encrypted.changed(**{name: value}).digest != encrypted.digest
     plain = terms(protection="plain")
@@ -656,3 +656,68 @@ def test_even_cut_points_are_for_noise():
 def test_one_party_always_may_subtract_its_own_noise(parties, colluding, honest):
     names = [f"p{number}" for number in range(parties)]
     assert noisy(parties=names, colluding=colluding).honest == honest
+
+
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+@pytest.mark.parametrize(("parties", "colluding", "honest"), [(3, None, 2), (4, None, 3), (6, 3, 3)])
+def test_a_key_holder_without_rows_draws_no_share_of_noise(protection, parties, colluding, honest):
+    """Beside so many parties with rows, the plan is as without it: as many shares, as many of them honest."""
+    names = [f"p{number}" for number in range(parties)]
+    encrypted = {"protection": protection, "colluding": colluding, "keyholder": "keys"}
+    without = noisy(parties=[*names, "keys"], keyholder_rows=False, **encrypted)
+    assert without.holders == tuple(names)
+    assert without.honest == honest
+    assert without.plan == noisy(parties=names, colluding=colluding).plan
+    assert noisy(parties=[*names, "keys"], **encrypted).honest == honest + 1
+
+
+FOUR = ["north", "south", "east", "keys"]
+
+
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (
+            {"parties": ["north", "south", "keys"], "keyholder_rows": False},
+            "needs 3 parties with rows, the terms name 2 beside the key holder keys (a party can",
+        ),
+        ({"parties": ["north", "keys"]}, "needs 3 parties with rows, the terms name 2 (a party can"),
+        (
+            {"parties": ["north", "keys"], "keyholder_rows": False, "allow_two_parties": True},
+            "needs 2 parties with rows, the terms name 1 beside the key holder keys; add parties",
+        ),
+        (
+            {"parties": FOUR, "keyholder_rows": False, "colluding": 2},
+            "with 3 parties with rows of which 2 collude, the key holder counted first, hides nobody: it"
+            " takes two that do not, so colluding is at most 1",
+        ),
+        (
+            {"parties": FOUR, "colluding": 3},
+            "with 4 parties with rows of which 3 collude, the key holder counted",
+        ),
+        ({"parties": [*(f"p{n}" for n in range(100)), "keys"]}, "with 101 parties: 100 is the most"),
+    ],
+)
+def test_parties_without_rows_hide_nobody(protection, settings, says):
+    refused = refusal_of(protection=protection, keyholder="keys", **settings)
+    assert f"protection {protection} {says}" in refused
+    assert "\n" not in refused
+    assert "masked" not in refused
+
+
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+def test_encrypted_sums_take_three_parties_with_rows_or_two_that_are_allowed(protection):
+    encrypted = {"protection": protection, "keyholder": "keys"}
+    assert terms(**encrypted, parties=["north", "south", "keys"]).holders == ("north", "south", "keys")
+    without = {**encrypted, "keyholder_rows": False}
+    assert terms(**without, parties=FOUR, colluding=1).holders == ("north", "south", "east")
+    two = terms(**without, parties=["north", "south", "keys"], allow_two_parties=True)
+    assert two.holders == ("north", "south")
+
+
+@pytest.mark.parametrize("protection", ["masked", "plain"])
+def test_whether_a_key_holder_has_rows_is_for_encrypted_sums(protection):
+    assert "keyholder_rows is for protection paillier or bfv" in refusal_of(
+        protection=protection, keyholder_rows=False
+    )

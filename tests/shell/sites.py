@@ -135,11 +135,11 @@ class Consortium:
         """An analyst's connection, with its keys if the others have theirs."""
         return Connection(self.address, self.bundles.get("analyst"))
 
-    def start_party(self, name, table, as_name=None, audit=None, ledger=None, **run):
-        """Start a party over a table; the task that runs it."""
+    def start_party(self, name, table, as_name=None, audit=None, state="state", **run):
+        """Start a party over a table, with its memory in that folder; the task that runs it."""
         (file,) = written(self.folder, {name: table}).values()
         values = {"party": as_name or name, "aggregator": self.address, "data": file, "audit": audit}
-        config = PartyConfig(**values, ledger=ledger, policy=ANYTHING)
+        config = PartyConfig(**values, state=self.folder / state, policy=ANYTHING)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
         options = {"wait": PATIENCE, "once": False, **run}
         self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))

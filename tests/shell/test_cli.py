@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
 from contextlib import redirect_stdout
 from csv import reader
 
@@ -19,14 +18,11 @@ from sites import NAMES, fedboost, rows, shared_out, terms, written
 
 from fedboost import __version__
 from fedboost.cli.show import progress
-from fedboost.errors import Refused
-from fedboost.protocol.messages import Admit
 from fedboost.shell.config import read_terms, terms_to_toml
 from fedboost.shell.draft import split_by_site
 from fedboost.shell.model import Model
-from fedboost.shell.policy import Policy, summary
 from fedboost.shell.simulation import simulate
-from fedboost.wire import codec
+from fedboost.shell.summary import summary
 
 COMMANDS = (
     "demo",
@@ -39,10 +35,11 @@ COMMANDS = (
     "explain",
     "terms",
     "digest",
+    "approve",
     "audit",
 )
 INSECURE = "--insecure-loopback"
-POLICY = 'policy = { protections = ["plain"], min_parties = 1 }\n'
+ALONE = 'parties = ["north"], protections = ["plain"], min_parties = 1, min_rows_per_leaf = 1 }\n'
 WARD, LABEL = 2, 4
 HEAVY = ("numpy", "numba", "pyarrow", "grpc", "pydantic", "sklearn", "structlog", "pandas")
 
@@ -122,22 +119,6 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
-
-
-def test_digest_prints_what_a_site_needs_to_approve_terms_beforehand(folder):
-    agreed = read_terms(folder / "terms.toml")
-    end = done("digest", "terms.toml")
-    assert end.out.startswith(summary(agreed) + "\n\n")
-    assert all(len(line) < 80 for line in end.out.splitlines())
-    values = tomllib.loads(end.out.splitlines()[-1])
-    policy = Policy(protections="plain", min_parties=1, **values)
-    offered = codec.decode_to_party(codec.encode_to_party(Admit("s", agreed)))
-    policy.permit(offered.terms, "north")
-    text = (folder / "terms.toml").read_text()
-    (folder / "other.toml").write_text(text.replace("rounds = 3", "rounds = 4"))
-    with pytest.raises(Refused, match="not among them"):
-        policy.permit(read_terms(folder / "other.toml"), "north")
-    done("digest", "other.toml")
 
 
 def test_a_digest_of_terms_that_nobody_is_offered(folder):
@@ -328,7 +309,7 @@ def test_a_ranking_from_drafted_terms_to_predictions(folder):
     scores = csv.read_csv("scores.csv").column("prediction").to_numpy()
     label = table.column("y").to_numpy()
     assert scores[label == 1].mean() > scores[label == 0].mean() + 0.1
-    assert "ranked by group case" in summary(drafted)
+    assert "group        case: rows ranked against each other" in summary(drafted)
 
 
 def test_numbers_are_drafted_as_classes_only_when_told(folder):
@@ -480,12 +461,13 @@ def test_the_whole_walk_by_hand(folder, processes):
     listening = json.loads(serving.stdout.readline())
     assert listening["event"] == "listening"
     address = listening["address"]
+    (folder / "three.toml").write_text(terms_to_toml(terms(tables)))
     for name, file in written(folder, tables).items():
-        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{file.name}"\n{POLICY}'
+        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{file.name}"\n'
         (folder / f"{name}.toml").write_text(config)
+        done("approve", "three.toml", "--config", f"{name}.toml", "--yes")
         once = ("--once",) if name == "east" else ()
         processes.append(start("party", "--config", f"{name}.toml", INSECURE, *once, stderr=subprocess.PIPE))
-    (folder / "three.toml").write_text(terms_to_toml(terms(tables)))
     end = done("train", "three.toml", "--aggregator", address, INSECURE, "--out", "m.json", "--json")
     assert (folder / "m.json").read_bytes() == simulate(terms(), tables).model.to_bytes()
     *rounds, last = objects(end.out)
@@ -514,8 +496,8 @@ def test_a_party_that_is_to_attend_once_fails_with_its_session(folder, processes
     address = json.loads(serving.stdout.readline())["address"]
     rows_of_words = rows().set_column(0, "age", pa.array(["old"] * rows().num_rows))
     (file,) = written(folder, {"north": rows_of_words}).values()
-    config = f'party = "north"\naggregator = "{address}"\ndata = "{file.name}"\n{POLICY}'
-    (folder / "party.toml").write_text(config)
+    config = f'party = "north"\naggregator = "{address}"\ndata = "{file.name}"\n'
+    (folder / "party.toml").write_text(config + 'policy = { columns = "any", ' + ALONE)
     party = start("party", "--config", "party.toml", "--once", INSECURE, stderr=subprocess.PIPE)
     processes.append(party)
     (folder / "one.toml").write_text(terms_to_toml(terms(["north"])))

@@ -1,6 +1,8 @@
 """The compose file's services run, by their very commands, as processes on loopback."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -14,6 +16,14 @@ from sites import fedboost
 import fedboost as fb
 
 ROOT = Path(__file__).parents[2]
+
+
+FEDBOOST = [sys.executable, "-m", "fedboost"]
+
+
+def commands(script: str) -> str:
+    """The commands of a container's script as this machine has them."""
+    return re.sub(r"\bfedboost (?=approve|party|keyholder)", f"{shlex.join(FEDBOOST)} ", script)
 
 
 class Compose:
@@ -34,7 +44,7 @@ class Compose:
             ("/data", f"{self.folder}/data"),
             ("/keys", f"{self.folder}/keys"),
             ('"/state"', f'"{self.folder}/state"'),
-            ("/audit/", f"{self.folder}/audit/"),
+            ('"/memory"', f'"{self.folder}/memory"'),
             ("/out/", f"{self.folder}/out/"),
         ):
             text = text.replace(outer, inner)
@@ -47,11 +57,11 @@ class Compose:
             target = Path(self.here(service, config["target"]))
             target.parent.mkdir(exist_ok=True)
             target.write_text(self.here(service, self.content["configs"][config["source"]]["content"]))
-        programs = {"fedboost": [sys.executable, "-m", "fedboost"], "python": [sys.executable]}
+        programs = {"fedboost": FEDBOOST, "python": [sys.executable], "sh": ["sh"]}
         name, *arguments = values["command"]
         with (self.folder / f"{service}.log").open("w") as log:
             return subprocess.Popen(
-                [*programs[name], *(self.here(service, word) for word in arguments)],
+                [*programs[name], *(self.here(service, commands(word)) for word in arguments)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -64,7 +74,6 @@ class Compose:
 def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     compose = Compose(tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "audit").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east"):
@@ -77,7 +86,10 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     model = fb.Model.load(tmp_path / "out" / "model.json")
     assert tuple(model.attestations) == model.parties == ("north", "south", "east")
     assert model.protection == "masked"
-    assert {log.name for log in (tmp_path / "audit").glob("*.jsonl")} == {f"{p}.jsonl" for p in model.parties}
+    kept = [(tmp_path / "memory" / name).iterdir() for name in model.parties]
+    assert [{file.name for file in files} for files in kept] == [
+        {"memory.sqlite", f"{name}.audit.jsonl", f"{name}.lock"} for name in model.parties
+    ]
 
 
 @pytest.mark.slow
@@ -85,7 +97,6 @@ def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)
     (tmp_path / "out").mkdir()
-    (tmp_path / "audit").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east", "keyholder"):

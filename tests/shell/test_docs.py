@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -71,6 +72,12 @@ def test_the_session_between_organisations(tmp_path):
                 case "aggregator":
                     words[-1] = "aggregator.toml"
                     stack.enter_context(ending(run_here(words, tmp_path)))
+                case "approve":
+                    for name in SITES:
+                        words[words.index("--config") + 1] = f"{name}.toml"
+                        process = stack.enter_context(ending(run_here([*words, "--yes"], tmp_path)))
+                        output, _ = process.communicate(timeout=90)
+                        assert process.returncode == 0, output
                 case "party":
                     for name in SITES:
                         words[-1] = f"{name}.toml"
@@ -80,7 +87,7 @@ def test_the_session_between_organisations(tmp_path):
                     output, _ = process.communicate(timeout=90)
                     assert process.returncode == 0, output
             done.append(words[1])
-    assert done == [*["keys"] * 6, "terms", "aggregator", "party", "train", "predict"]
+    assert done == [*["keys"] * 6, "terms", "aggregator", "approve", "party", "train", "predict"]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
 
 
@@ -134,6 +141,25 @@ def test_every_command_of_every_page_exists():
             assert {word for word in words[2:] if word.startswith("--")} <= options, words
             seen += 1
     assert seen >= 8
+
+
+def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
+    from fedboost.protocol.terms import read_model
+    from fedboost.shell.policy import Policy
+
+    page = ROOT / "docs" / "policy.md"
+    cells = " ".join(line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`(\w+)`", cells)) == set(Policy.model_fields)
+    for text in blocks(page, "toml"):
+        read_model(Policy, tomllib.loads(text)["policy"], page.name)
+    defaults = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    }
+    for key, field in Policy.model_fields.items():
+        if isinstance(field.default, int | float) and f"`{key}`" in defaults:
+            assert str(field.default).lower().removesuffix(".0") == defaults[f"`{key}`"], key
 
 
 def test_the_samples_are_sound():

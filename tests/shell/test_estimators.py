@@ -71,7 +71,7 @@ OF_TIMES = {"aft_loss_distribution", "aft_loss_distribution_scale"}
 """Whose labels are no y of scikit-learn's."""
 
 
-OF_KEYS = {"keyholder", "key_bits"}
+OF_KEYS = {"keyholder", "keyholder_rows", "key_bits"}
 OF_NOISE = {"noise"}
 """Needs ranges and levels that are declared and not looked for, which scikit-learn has no place for."""
 

@@ -36,6 +36,7 @@ from fedboost.shell.config import AggregatorConfig, PartyConfig
 from fedboost.shell.data import to_shard
 from fedboost.shell.loopback import ANYTHING, Loopback
 from fedboost.shell.party_node import PartyNode
+from fedboost.shell.policy import COMMAND
 from fedboost.shell.simulation import simulate
 from fedboost.wire import codec
 from fedboost.wire.codec import Waiting
@@ -321,7 +322,7 @@ def test_a_second_party_of_the_same_name_is_refused(folder):
         async with consortium(folder, tables) as one:
             await until(lambda: len(one.log.named("party here")) == 2)
             with pytest.raises(Refused, match="a party named 'north' is connected already"):
-                await one.start_party("twin", tables["north"], as_name="north")
+                await one.start_party("twin", tables["north"], as_name="north", state="twin")
             return await one.train(terms(TWO))
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
@@ -697,9 +698,10 @@ def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folde
             await server.stop()
 
     async def scenario():
-        node = PartyNode(
-            PartyConfig(party="north", aggregator=address, data=file, policy=ANYTHING), log, None
+        config = PartyConfig(
+            party="north", aggregator=address, data=file, state=folder / "state", policy=ANYTHING
         )
+        node = PartyNode(config, log, None)
         task = asyncio.create_task(node.run(PATIENCE, once=False))
         await until(lambda: log.named("waiting for the aggregator"))
         models = [await aggregate(), await aggregate()]
@@ -727,9 +729,9 @@ def test_a_party_that_is_to_attend_once_ends_after_one_session(folder):
 def test_a_party_gives_up_on_an_aggregator_that_never_comes(folder):
     folder.mkdir()
     (file,) = written(folder, {"north": rows()}).values()
-    node = PartyNode(
-        PartyConfig(party="north", aggregator=f"127.0.0.1:{free_port()}", data=file), Log(), None
-    )
+    address = f"127.0.0.1:{free_port()}"
+    config = PartyConfig(party="north", aggregator=address, data=file, state=folder / "state")
+    node = PartyNode(config, Log(), None)
     with pytest.raises(ConfigError, match=r"no aggregator answers at .* \(waited 0\.3 s\)"):
         in_time(node.run(0.3, once=False))
 
@@ -874,7 +876,7 @@ def test_a_port_that_is_taken_is_a_clear_error():
 @pytest.mark.slow
 def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
     tables = shared_out(3)
-    with Loopback(tmp_path, written(tmp_path, tables)) as one:
+    with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
         model = one.analyst.train(terms(THREE, protection="masked")).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert model.protection == "masked"
@@ -908,8 +910,11 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
     names = ["aggregator", "a/b", "A/B", "..", 'Ünï "😀"']
     tables = dict(zip(names, shared_out(5).values(), strict=True))
     files = written(tmp_path, dict(zip("12345", tables.values(), strict=True)))
+    agreement = terms(names, protection="masked")
     with Loopback(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
-        model = one.analyst.train(terms(names, protection="masked")).model
+        assert all(COMMAND in one.log(name) for name in names)
+        assert len(set(one.approve(agreement))) == 5
+        model = one.analyst.train(agreement).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert all("session offered" in one.log(name) for name in names)
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import fedboost as fb
 from fedboost.cli.main import app
 from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.summary import summary
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -37,6 +38,22 @@ def test_simulated_with_a_key_holder_of_its_own(protection):
     assert set(model.attestations) == {"north", "south", "east", "keys"}
 
 
+@pytest.mark.parametrize("protection", ["paillier", "bfv"])
+def test_what_a_person_reads_of_terms_with_a_key_holder(protection):
+    terms = terms_of(
+        protection=protection,
+        keyholder="keys",
+        keyholder_rows=False,
+        parties=[*tables(), "keys"],
+        colluding=1,
+    )
+    read = summary(terms)
+    assert (
+        "sees sums over the parties, never this site's own numbers, even with the key holder's help\n" in read
+    )
+    assert "1 tolerated, the key holder counted first\n" in read
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("protection", ["paillier", "bfv"])
 def test_over_the_network(protection, tmp_path):
@@ -45,7 +62,7 @@ def test_over_the_network(protection, tmp_path):
     for name, table in tables().items():
         files[name] = tmp_path / f"{name}.csv"
         csv.write_csv(table, files[name])
-    terms = terms_of(protection=protection, keyholder="keys", parties=list(files))
+    terms = terms_of(protection=protection, keyholder="keys", keyholder_rows=False, parties=list(files))
     with Loopback(tmp_path, files, policy=ANYTHING) as one:
         model = one.analyst.train(terms).model
         assert "session done" in one.log("keys")

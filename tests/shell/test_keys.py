@@ -43,7 +43,7 @@ from fedboost.privacy.identity import (
     to_pem,
     verify,
 )
-from fedboost.privacy.masked import Handshake
+from fedboost.privacy.pairwise import Handshake
 from fedboost.protocol.meeting import Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 from fedboost.shell import keys

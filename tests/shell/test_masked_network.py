@@ -31,6 +31,7 @@ from fedboost.shell import channel, party_node
 from fedboost.shell.analyst import Connection, connect
 from fedboost.shell.audit import read_log
 from fedboost.shell.keys import read_bundle, write_bundle
+from fedboost.shell.loopback import ANYTHING
 from fedboost.shell.model import Model
 from fedboost.shell.party_node import MOST_MISFITS
 from fedboost.shell.policy import Policy
@@ -198,7 +199,7 @@ def test_a_party_under_another_name_than_its_certificates_is_refused(tmp_path):
     async def scenario():
         async with consortium(tmp_path / "c", {}, bundles=bundles | {"odd": bundles["south"]}) as one:
             with pytest.raises(Refused, match="party 'north' dials with the certificate of party 'south'"):
-                await one.start_party("odd", tables["north"], as_name="north")
+                await one.start_party("odd", tables["north"], as_name="north", state="odd")
 
     in_time(scenario())
 
@@ -271,7 +272,7 @@ def test_a_sites_policy_is_told_to_the_analyst_and_nothing_leaves(tmp_path, monk
         async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
             await until(lambda: len(one.log.named("party here")) == 3)
             config = one.nodes["east"]._config
-            policy = Policy(max_rounds=2)
+            policy = Policy.model_validate({**ANYTHING, "max_rounds": 2})
             one.nodes["east"]._config = config.model_copy(update={"policy": policy})
             with pytest.raises(SessionFailed, match=r"party east left: site east refuses: .*max_rounds = 2"):
                 await one.train(masked(tables))

@@ -7,17 +7,18 @@ import re
 import pytest
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
-from test_ledger import THREE, cost_of, noisy, opened, spend_all
+from test_memory_file import CENTRAL, THREE, begun, cost_of, noisy, opened, spend_all
 
 from fedboost.privacy.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.noise import TREES
 from fedboost.protocol.party_session import Release
 from fedboost.shell.audit import AuditLog, Released, read_log
+from fedboost.shell.budget import Budget
 from fedboost.shell.card import as_markdown, card_of, outlook
 from fedboost.shell.config import terms_to_toml
-from fedboost.shell.ledger import Budget, read_ledger
-from fedboost.shell.loopback import Loopback
+from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.shell.memory_file import NAME, read_spent
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
 
@@ -54,45 +55,55 @@ def agreed(tmp_path):
     return file
 
 
-def test_a_budget_of_a_site_that_has_spent_nothing_makes_no_ledger(site):
-    (one,) = lines("privacy", "budget", "--config", site)
-    assert (one["dataset"], one["sessions"], one["spent"], one["budget"]) == ("north", 0, 0.0, 3.0)
-    assert one["left"] == pytest.approx(3.0, rel=1e-9)
+def test_a_budget_of_a_site_that_has_spent_nothing_makes_no_memory(site):
+    (row,) = lines("privacy", "budget", "--config", site)
+    assert (row["dataset"], row["sessions"], row["spent"], row["budget"]) == ("north", 0, 0.0, 3.0)
+    assert row["left"] == pytest.approx(3.0, rel=1e-9)
     assert [*site.parent.iterdir()] == [site]
 
 
 def test_a_budget_says_what_was_spent_and_what_is_left(site):
-    ledger = site.parent / "north.ledger.sqlite"
+    state = site.parent / "fedboost.state"
     for dataset in ("north", "others"):
-        with opened(ledger, dataset) as one:
-            spend_all(one, "s", noisy())
+        with opened(state / dataset / NAME, dataset) as memory:
+            spend_all(memory, "s", noisy())
     own, other = lines("privacy", "budget", "--config", site)
     assert (own["own"], other["own"], other["left"]) == (True, False, None)
-    assert own["cost"] == cost_of(ledger, "north")
+    assert own["cost"] == cost_of(state / "north" / NAME)
     assert own["left"] == Budget(3.0, 1e-5).left(own["cost"])
     assert 3.0 - own["spent"] < own["left"] < 3.0
-    said = fedboost("privacy", "budget", "--config", site).out
-    assert f"{own['spent']:.4g}" in said
-    assert f"{own['left']:.4g}" in said
+    output = fedboost("privacy", "budget", "--config", site).out
+    assert f"{own['spent']:.4g}" in output
+    assert f"{own['left']:.4g}" in output
     site.write_text(SITE + 'dataset = "others"\n')
     assert "No budget" in fedboost("privacy", "budget", "--config", site).out
-    assert [one["own"] for one in lines("privacy", "budget", "--config", site)] == [False, True]
+    others = lines("privacy", "budget", "--config", site)
+    assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
+
+
+def test_a_budget_has_no_bound_where_the_aggregator_saw_exact_sums(site):
+    with opened(site.parent / "fedboost.state" / "north" / NAME, "north") as memory:
+        begun(memory, agreement=CENTRAL).charge("one", CENTRAL.plan.cost)
+    (row,) = lines("privacy", "budget", "--config", site)
+    assert (row["spent"], row["cost"], row["left"]) == (None, None, 0.0)
+    assert " inf " in fedboost("privacy", "budget", "--config", site).out
 
 
 def test_what_is_wrong_with_a_budget_is_one_line(site):
-    (site.parent / "north.ledger.sqlite").write_bytes(b"")
-    assert "this ledger is empty" in refused("privacy", "budget", "--config", site)
+    (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
+    (folder / NAME).write_bytes(b"")
+    assert "this memory is empty" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
     assert "half a budget" in refused("privacy", "budget", "--config", site)
 
 
-def test_a_ledger_that_is_gone_is_no_budget_that_is_whole(site):
-    with AuditLog(site.parent / "north.audit.jsonl") as log:
-        log.record(Release("s", 1, 0, "RangeQuery", 256, 100, "masked", THREE, None))
+def test_a_memory_that_is_gone_is_no_budget_that_is_whole(site):
+    (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
+    with AuditLog(folder / "north.audit.jsonl") as log:
         assert lines("privacy", "budget", "--config", site)[0]["spent"] == 0.0
         log.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
-    assert "there is no ledger, and" in refused("privacy", "budget", "--config", site)
+    assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
 
 
 def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_path, agreed):
@@ -180,7 +191,7 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
 @pytest.mark.slow
 def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
     tables = written(tmp_path, shared_out(3))
-    with Loopback(tmp_path, tables, policy={"epsilon": 1.2, "delta": 1e-5}) as consortium:
+    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(noisy(), wait=60)
         assert len(list(training)) == 2
         training.model.save(tmp_path / "model.json")
@@ -189,19 +200,19 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         assert "the terms have no noise" in fedboost_error(
             consortium.analyst, terms(THREE, protection="masked")
         )
-    card = card_of(Model.load(tmp_path / "model.json").terms)
-    for name in THREE:
-        (spent,) = read_ledger(tmp_path / f"{name}.ledger.sqlite")
-        events = [entry.event for entry in read_log(tmp_path / f"{name}.audit.jsonl")]
-        logged = {one.charge: one.cost for one in events if isinstance(one, Released) and one.charge}
-        assert spent.cost == math.fsum(logged.values())
-        assert math.isclose(spent.cost, card["cost"], rel_tol=1e-12)
+        card = card_of(Model.load(tmp_path / "model.json").terms)
+        for name in THREE:
+            spent = read_spent(consortium.state / name / NAME)
+            events = [entry.event for entry in read_log(consortium.state / name / f"{name}.audit.jsonl")]
+            logged = {one.charge: one.cost for one in events if isinstance(one, Released) and one.charge}
+            assert spent.cost == math.fsum(logged.values())
+            assert math.isclose(spent.cost, card["cost"], rel_tol=1e-12)
 
 
 @pytest.mark.slow
 def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
     tables, agreement = written(tmp_path, shared_out(3)), noisy(rounds=20)
-    with Loopback(tmp_path, tables, policy={"epsilon": 1.0, "delta": 1e-5}) as consortium:
+    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(agreement, wait=60)
         for row in training:
             if row["round"] in (2, 9):
@@ -209,10 +220,10 @@ def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
                 consortium.parties["south"].wait()
                 consortium.start_party("south")
         assert training.model is not None
-    for name in THREE:
-        (spent,) = read_ledger(tmp_path / f"{name}.ledger.sqlite")
-        assert spent.releases == 22
-        assert math.isclose(spent.cost, agreement.plan.cost, rel_tol=1e-12)
+        for name in THREE:
+            spent = read_spent(consortium.state / name / NAME)
+            assert spent.releases == 22
+            assert math.isclose(spent.cost, agreement.plan.cost, rel_tol=1e-12)
 
 
 def fedboost_error(analyst, agreement):

@@ -1,0 +1,116 @@
+"""`fedboost approve`: a person at a site reads what terms would tell of its rows, and allows them."""
+
+import textwrap
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import typer
+
+from fedboost.cli.show import notice
+from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.privacy import identity
+from fedboost.protocol.terms import Terms
+from fedboost.shell.approval import approve, broken_rules
+from fedboost.shell.config import PartyConfig, read_party, read_terms
+from fedboost.shell.data import level_counts, read_table, to_shard
+from fedboost.shell.policy import PROTECTS, Breach
+from fedboost.shell.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
+
+REFUSED = 1
+"""Exit code of a person's no."""
+LOUD = {
+    ("protections", "plain"): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them.",
+    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
+}
+"""What is said besides, of a rule and the value that it is relaxed to."""
+
+
+def run_approve(terms_file: Path, config_file: Path, analysts: list[str], yes: bool) -> None:
+    """`fedboost approve`."""
+    terms, config = read_terms(terms_file), read_party(config_file, holds_rows=None)
+    if config.party not in terms.parties:
+        raise ConfigError(
+            f"{terms_file}: does not name party {config.party!r} of {config_file}; it names "
+            f"{listed(terms.parties) or 'no parties'}"
+        )
+    allowed = _analysts(config, analysts)
+    breaches = broken_rules(config.policy, terms)
+    print(summary(terms, "" if isinstance(allowed, str) else ", ".join(allowed), *_of_rows(config, terms)))
+    print(f"\n{_explained(breaches)}\n")
+    if all(breach.allow is not None for breach in breaches) and not yes and not _agreed():
+        notice("not approved: nothing was written")
+        raise typer.Exit(REFUSED)
+    path = approve(config, terms, allowed, datetime.now(UTC))
+    print(f"approved, until this file is removed: {path}")
+
+
+def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...] | str:
+    """The analysts that an approval names: those given, those of the policy, or the one typed."""
+    for name in given:
+        if not identity.is_name(name):
+            raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
+    if given or config.keys is None:
+        return tuple(given)
+    if config.policy.analysts:
+        return config.policy.analysts
+    try:
+        name = ask_terminal("Which analyst may train under these terms? The name in the certificate: ")
+    except Refused:
+        name = ""
+    if not identity.is_name(name):
+        raise ConfigError("no analyst: name who may train under these terms, --analyst NAME")
+    return (name,)
+
+
+def _of_rows(config: PartyConfig, terms: Terms) -> tuple[Counts | None, int]:
+    """Rows of this site by level, and how many are few. ConfigError where its rows do not fit."""
+    few = config.policy.min_rows_per_leaf
+    if config.data is None or config.party not in terms.holders:
+        return None, few
+    table = read_table(config.data, config.scratch)
+    try:
+        rows = to_shard(table, terms, config.party).rows
+    except Misfit as error:
+        raise ConfigError(f"{config.data}: its rows do not fit the terms: {error.detail}") from None
+    except Refused as error:
+        raise ConfigError(f"{config.data}: {error}") from None
+    print(f"{entry('this site', f'{config.party}, {rows} rows of {config.data.name}')}")
+    return level_counts(table, terms.columns), few
+
+
+def _explained(breaches: Sequence[Breach]) -> str:
+    """The rules that terms break, what for, and what is given up."""
+    if not breaches:
+        return _filled("The policy of this site has nothing against these terms; their names are pinned.")
+    rules = "a rule" if len(breaches) == 1 else f"{len(breaches)} rules"
+    lines = [_filled(f"The terms break {rules} of this site's policy. Yes allows it for these terms alone:")]
+    for breach in breaches:
+        lines.append(f"\n  {breach.key} = {breach.value}")
+        lines.append(_filled(f"{breach.why}.", "    "))
+        lines.append(_filled(f"Why the rule: {PROTECTS[breach.key]}.", "    "))
+        if breach.instead and breach.allow is not None:
+            lines.append(_filled(f"If you say no, the analyst can: {breach.instead}.", "    "))
+        for (key, value), loud in LOUD.items():
+            if breach.key == key and isinstance(breach.allow, tuple) and value in breach.allow:
+                lines.append(_filled(loud, "    "))
+    return "\n".join(lines)
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text[0].upper() + text[1:],
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+
+
+def _agreed() -> bool:
+    try:
+        return is_yes(ask_terminal("Approve these terms for the rows of this site? [y/N] "))
+    except Refused:
+        raise ConfigError(
+            "standard input is no terminal, so nobody can be asked; --yes approves without a question"
+        ) from None

@@ -1,0 +1,326 @@
+"""A site's memory on disk: its sessions, where they stand and what was spent on them, in one file a dataset.
+
+A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
+the same name. Several parties may share a file, each in one process.
+
+Promises: what `SiteMemory` does (fedboost/protocol/site_memory.py), over restarts. A turn that was noted
+survives the end of the process; a session's start, end, signature and each charge also survive a power
+failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
+aggregator asks; a charge is there once however often a release is named; of several processes no two spend
+the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
+audit log was, by which a copy that is older than the log is found.
+Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
+of the same party (ConfigError); what cannot be written (CannotRecord: nothing leaves, and the process must
+end).
+
+What is planned is not set aside: of sessions that run at the same time each is admitted if its own plan fits,
+and the one that comes too late for the last of it is refused in the middle.
+"""
+
+import fcntl
+import json
+import math
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
+from fedboost.protocol.progress import Position
+from fedboost.protocol.site_memory import KEY_BYTES, Known, Limits, Offer, Question, Standing, judge
+from fedboost.shell.audit import BEFORE_THE_FIRST
+from fedboost.shell.budget import ROUNDING, Budget
+from fedboost.shell.files import folder_name
+from fedboost.shell.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
+
+LogEnd = tuple[int, str]
+"""The number and the hash of an audit log's last entry."""
+NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
+
+_POSITION = struct.Struct(">I?III32s32s")
+_KNOWN = (
+    "SELECT party, session, terms, attempt, holders, hides, request, ended "
+    "FROM sessions JOIN standings USING (party, session)"
+)
+_STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
+_QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
+_OF_ONE = "WHERE (party, session) = (?, ?)"
+
+
+class FileMemory:
+    """The memory of one dataset for one party: a `protocol.site_memory.SiteMemory`."""
+
+    def __init__(
+        self,
+        path: Path,
+        party: str,
+        dataset: str,
+        budget: Budget | None = None,
+        log_end: Callable[[], LogEnd] = lambda: NO_LOG,
+    ) -> None:
+        """Open a file that is there. ConfigError if it cannot be gone on with.
+
+        budget: None to keep count without a limit; log_end: of the party's audit log, at any time.
+        """
+        self.party, self.budget, self._log_end = party, budget, log_end
+        self._lock = _locked(path, party)
+        try:
+            self.file = MemoryFile(path)
+            try:
+                self._key = self._check(dataset)
+            except BaseException:
+                self.file.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.file.close()
+        os.close(self._lock)
+
+    @property
+    def sessions(self) -> int:
+        """How many it knows, of all parties."""
+        with self.file.transaction(durable=False) as file:
+            (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
+        return int(count)
+
+    @property
+    def logged(self) -> LogEnd:
+        """Where the party's audit log ended when this memory was written last."""
+        with self.file.transaction(durable=False) as file:
+            row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (self.party,)).fetchone()
+        return NO_LOG if row is None else (row[0], row[1])
+
+    def begin(self, offer: Offer, limits: Limits) -> "FileSession":
+        """Take part in a session, or go on with it. Refused, CannotRecord."""
+        name, terms = (self.party, offer.session), offer.terms
+        with self.transaction() as file:
+            known, others = self._known(file, offer)
+            judge(offer, known, others, limits, self.party)
+            if terms.noise is not None and self.budget is not None:
+                self.budget.check_session(self.party, terms, costs(file), costs(file, *name))
+            if known is None:
+                delta, planned = 0.0, 0.0
+                if terms.noise is not None:
+                    central = terms.noise.placement == "central"
+                    delta, planned = terms.noise.delta, math.inf if central else terms.plan.cost
+                holders = json.dumps(terms.holders)
+                about = terms.digest, offer.analyst, offer.request, holders, int(terms.hides)
+                put(file, "sessions", *name, *about, delta, planned, now())
+                put(file, "secrets", *name, os.urandom(KEY_BYTES))
+                put(file, "standings", *name, *as_row(b"", Standing()), None)
+            return FileSession(self, offer, file)
+
+    @contextmanager
+    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """A transaction that also notes where the audit log ends."""
+        with self.file.transaction(durable) as file:
+            yield file
+            put(file, "logs", self.party, *self._log_end())
+
+    def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
+        """The hash of rows under this memory's secret."""
+        return rows(self._key)
+
+    def _known(self, file: sqlite3.Connection, offer: Offer) -> tuple[Known | None, list[Known]]:
+        """The session that is offered, and all others of the dataset. One session at several parties is one;
+        requests are each party's."""
+        own = known_session(file, self.party, offer.session)
+        others = {}
+        for party, *row in file.execute(_KNOWN):
+            known, mine = _known(row), party == self.party
+            if mine or (known.session, known.digest) not in others:
+                others[known.session, known.digest] = known if mine else replace(known, request=b"")
+        others.pop((offer.session, offer.terms.digest), None)
+        return own, [*others.values()]
+
+    def _check(self, dataset: str) -> bytes:
+        with self.file.transaction(durable=False) as file:
+            name, key = dataset_of(file)
+        if name != dataset:
+            raise ConfigError(
+                f"{self.file.path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its "
+                f"own folder"
+            )
+        return key
+
+
+class FileSession:
+    """One session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
+
+    def __init__(self, memory: FileMemory, offer: Offer, file: sqlite3.Connection) -> None:
+        self._memory = memory
+        self._session = offer.session
+        self._name = memory.party, offer.session
+        noise = offer.terms.noise
+        self._sums_bare = noise is not None and noise.placement == "central"
+        """Whether the aggregator sees sums that nothing was added to."""
+        self._ended = False
+        ((self._secret,),) = file.execute(f"SELECT secret FROM secrets {_OF_ONE}", self._name)
+        ((self._rows, *row),) = file.execute(f"{_STANDING} {_OF_ONE}", self._name)
+        questions = file.execute(f"{_QUESTIONS} {_OF_ONE} ORDER BY turn", self._name)
+        self._standing = _from_row(row, questions)
+
+    @property
+    def standing(self) -> Standing:
+        """Where the session stands."""
+        return self._standing
+
+    @property
+    def secret(self) -> bytes:
+        """A secret of this session, 32 bytes, the same over restarts."""
+        self._check_lives()
+        return bytes(self._secret)
+
+    def bind(self, rows: Callable[[bytes], bytes]) -> None:
+        """Hold the session to its rows. Refused, without a word about the rows outside."""
+        digest = self._memory.hash_rows(rows)
+        if not self._rows:
+            self._write(self._standing, durable=True, rows=digest)
+            self._rows = digest
+        elif self._rows != digest:
+            raise Refused(
+                f"party {self._memory.party} does not go on with session {quoted(self._session)}; train anew",
+                "its rows are not those that the session began with; put them back, or train anew",
+            )
+
+    def meet(self, attempt: int) -> None:
+        """The parties met in this attempt."""
+        self._write(replace(self._standing, attempt=attempt))
+
+    def ask(self, question: Question, base: Position, reached: Position) -> None:
+        """This question is about to be answered."""
+        same_tree = base == self._standing.base
+        known = self._standing.questions if same_tree else ()
+        kept = {asked.turn: asked for asked in (*known, question)}
+        questions = tuple(kept[turn] for turn in sorted(kept))
+        standing = replace(self._standing, base=base, reached=reached, questions=questions)
+        with self._turn() as file:
+            if not same_tree:
+                file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
+            shape = question.turn, question.digest, int(question.of_tree)
+            put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+        self._standing = standing
+
+    def help(self, stage: int, roster: tuple[str, ...]) -> None:
+        """A sum of this stage over this roster is about to be opened."""
+        self._write(replace(self._standing, helped=(stage, roster)))
+
+    def sign(self) -> None:
+        """A model is about to be signed."""
+        self._write(replace(self._standing, signed=True), durable=True)
+
+    def charge(self, release: str, cost: float) -> None:
+        """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
+        more than the terms plan."""
+        party, session = self._name
+        if self._sums_bare:
+            cost = math.inf
+        with self._turn(durable=True) as file:
+            query = f"SELECT 1 FROM charges {_OF_ONE} AND release = ?"
+            if file.execute(query, (*self._name, release)).fetchone() is not None:
+                return
+            ((planned,),) = file.execute(f"SELECT planned FROM sessions {_OF_ONE}", self._name)
+            if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
+                raise Refused(
+                    f"party {party}: session {quoted(session)} asks for more releases than its terms plan, "
+                    f"by which it would be less private than they say"
+                )
+            if self._memory.budget is not None:
+                self._memory.budget.check_release(party, quoted(session), costs(file), cost)
+            put(file, "charges", *self._name, release, float(cost), now())
+
+    def end(self, reason: str) -> None:
+        """The session is over for this site: its name, terms and charges stay."""
+        if self._ended:
+            return
+        reason = reason.encode(errors="replace").decode()
+        with self._turn(durable=True) as file:
+            file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
+            file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
+            put(file, "standings", *self._name, *as_row(self._rows, self._standing), reason)
+        self._ended, self._secret = True, b""
+        self._memory.file.overwrite()
+
+    def _write(self, standing: Standing, durable: bool = False, rows: bytes = b"") -> None:
+        with self._turn(durable) as file:
+            put(file, "standings", *self._name, *as_row(rows or self._rows, standing), None)
+        self._standing = standing
+
+    @contextmanager
+    def _turn(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        self._check_lives()
+        with self._memory.transaction(durable) as file:
+            yield file
+
+    def _check_lives(self) -> None:
+        if self._ended:
+            raise LocalProtocolError(f"session {quoted(self._session)} has ended")
+
+
+def _locked(path: Path, party: str) -> int:
+    """A lock that one process of this party has. ConfigError."""
+    lock = path.parent / f"{folder_name(party)}.lock"
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
+    except OSError as error:
+        raise ConfigError(f"{lock}: cannot write this lock: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if isinstance(error, BlockingIOError):
+            raise ConfigError(f"{path}: another process of party {party!r} works with this memory") from None
+        raise ConfigError(f"{lock}: cannot be locked: {error.strerror}") from None
+    return handle
+
+
+def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
+    """A session of a party, by name; None if it is not known."""
+    row = file.execute(f"{_KNOWN} {_OF_ONE}", (party, session)).fetchone()
+    return None if row is None else _known(row[1:])
+
+
+def _known(row: Sequence[Any]) -> Known:
+    session, terms, attempt, holders, hides, request, ended = row
+    return Known(session, terms, attempt, tuple(json.loads(holders)), bool(hides), request, ended)
+
+
+def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
+    """The columns of a standing, from `rows` to `signed`."""
+    base, reached, helped = _packed(standing.base), _packed(standing.reached), json.dumps(standing.helped)
+    return rows, standing.attempt, base, reached, helped, int(standing.signed)
+
+
+def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standing:
+    attempt, base, reached, helped, signed = row
+    stage = json.loads(helped)
+    return Standing(
+        attempt,
+        _unpacked(base),
+        _unpacked(reached),
+        tuple(
+            Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after))
+            for turn, digest, of_tree, before, after in questions
+        ),
+        None if stage is None else (stage[0], tuple(stage[1])),
+        bool(signed),
+    )
+
+
+def _packed(position: Position) -> bytes:
+    """A position as 81 bytes."""
+    counts = position.grids, position.started, position.rounds, position.splits, position.levels
+    return _POSITION.pack(*counts, position.model, position.tree)
+
+
+def _unpacked(data: bytes) -> Position:
+    return Position(*_POSITION.unpack(data))

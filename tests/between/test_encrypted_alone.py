@@ -1,0 +1,295 @@
+"""A vector of `paillier` or `bfv` that is opened alone: by an aggregator that lies or has the secret key.
+
+Each test plays an aggregator that keeps to the protocol but for one lie, against the parties' real sessions.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+from inprocess import randomly, shard_of, sites_of, terms_of
+
+from fedboost.privacy import fields
+from fedboost.privacy.encrypted import NAME_BYTES, EncryptedOpener, EncryptedSealer
+from fedboost.privacy.masked import MaskedOpener
+from fedboost.programs import boosting, private
+from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.messages import Ask, Assist, Open, Report
+from fedboost.protocol.party_session import PartySession
+
+ROWS = 90
+PARTIES = ("p0", "p1", "p2")
+SMALL = {"rounds": 1, "max_depth": 2, "max_bin": 8, "key_bits": 2048, "keyholder": "p0"}
+UNEVEN = 60
+"""Chi-square of 15 degrees of freedom, beyond which it is once in four million."""
+NOISE = {"noise": {"epsilon": 1.0, "delta": 1e-5, "method": "hist"}, "ranges": [(-3, 3)] * 3}
+
+
+@pytest.fixture(params=["paillier", "bfv"])
+def protection(request):
+    pytest.importorskip("phe" if request.param == "paillier" else "tenseal")
+    return request.param
+
+
+@pytest.fixture
+def vectors(monkeypatch):
+    """Party and turn to the tag and the vector that was sealed: the truth, which no aggregator has."""
+    known, seal = {}, EncryptedSealer.seal
+
+    def listening(sealer, values, tag):
+        assert (sealer._me, tag.turn) not in known, "a tag is sealed once"
+        known[sealer._me, tag.turn] = tag, values.copy()
+        return seal(sealer, values, tag)
+
+    monkeypatch.setattr(EncryptedSealer, "seal", listening)
+    return known
+
+
+class Liar:
+    """An aggregator that keeps all it sees, and asks for other openings than it should: those that `forge`,
+    given this and the request, returns in its place."""
+
+    def __init__(self, protection, forge=None, program=boosting.train, rows_at=PARTIES, **settings):
+        draw = np.random.default_rng(3)
+        X = draw.normal(size=(ROWS, 3)).astype(np.float32)
+        y = (X[:, 0] + X[:, 1] ** 2 > 0.6).astype(np.float32)
+        without = {"masked": ("keyholder", "key_bits")}.get(protection, ())
+        without += ("max_bin",) if "noise" in settings else ()
+        given = {name: value for name, value in SMALL.items() if name not in without}
+        names = sorted({*PARTIES, *rows_at})
+        self.terms = terms_of(X, len(names), protection=protection, **{**given, **settings})
+        parts = dict(zip(rows_at, randomly(ROWS, len(rows_at)), strict=True))
+        shards = {name: shard_of(X, y, rows=parts.get(name, np.arange(0))) for name in names}
+        self.sites = sites_of(self.terms, shards)
+        self.released = {}
+        for name, site in self.sites.items():
+            kept = self.released[name] = []
+            read = site.read_shard if name in parts else None
+            self.sites[name] = dataclasses.replace(site, read_shard=read, record=kept.append)
+        self.parties = {name: PartySession(site) for name, site in self.sites.items()}
+        self.session = AggregatorSession("s", self.terms, program, draw=os.urandom)
+        self.reports, self.answers = {}, []
+        self.public = None
+        """What sums are encrypted under, once the key holder has greeted with it."""
+        self._forge = forge
+
+    def run(self):
+        """Until nothing is left to say, or a forged request was answered."""
+        waiting = self.session.start()
+        while waiting and not self.answers:
+            name, message = waiting.pop(0)
+            self.public = self.session._public or self.public
+            forging = self._forge is not None and isinstance(message, Open)
+            if forging:
+                message = dataclasses.replace(message, request=self._forge(self, message))
+            for reply in self.parties[name].handle(message):
+                if isinstance(reply, Report):
+                    self.reports.setdefault((name, reply.turn), []).append(reply.cells[NAME_BYTES:])
+                if forging and isinstance(reply, Assist):
+                    self.answers = fields.unpack(reply.answer)
+                    break
+                waiting += self.session.handle(name, reply)
+        return self
+
+    def ciphers(self, tag):
+        """Encryption of each part."""
+        return [self.public.cipher(part, len(tag.roster)) for part in tag.parts]
+
+    def decrypt(self, sealed, part):
+        """The plaintexts of ciphertexts with the secret key itself."""
+        secret = self.parties["p0"]._secret
+        return secret.decrypt(secret.public.cipher(part, len(self.terms.parties)).read(sealed))
+
+    def words(self, tag, answers, blinds=None):
+        """The cells in answers of the key holder, each modulo its size: uint64 [cells]."""
+        out = np.zeros(tag.cells, np.uint64)
+        for number, (part, cipher) in enumerate(zip(tag.parts, self.ciphers(tag), strict=True)):
+            blind = nothing(self.public, answers[number]) if blinds is None else blinds[number]
+            part.of(out)[:] = cipher.unblind(answers[number], blind)
+        return modulo(out, tag)
+
+    def alone(self, name, turn, tag, decrypt=None):
+        """What one party's vector shows when it is opened alone."""
+        sealed = self.reports[name, turn]
+        opened = [(decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.parts, strict=True)]
+        return self.words(tag, opened)
+
+
+def nothing(public, answer):
+    """A blind of zeros."""
+    if hasattr(public, "context"):
+        return np.zeros(len(answer) // 7, np.int64)
+    return [0] * (len(answer) // public.bytes)
+
+
+def modulo(words, tag):
+    """Each cell modulo its size."""
+    bits = np.concatenate([np.full(run.cells, run.bits, np.uint64) for run in tag.runs])
+    return np.asarray(words).view(np.uint64) & (np.uint64(2**64 - 1) >> (np.uint64(64) - bits))
+
+
+def assert_noise(shown, truth, tag):
+    """What is shown has nothing of the truth: the differences are unrelated from cell to cell. A shift that
+    both sides know would be the same in all cells of a run."""
+    off, start, looked = modulo(shown - truth.view(np.uint64), tag), 0, not tag.cells
+    for run in tag.runs:
+        of_run, start = off[start : start + run.cells], start + run.cells
+        if run.cells > 1 and run.bits >= 30:
+            assert len({0, *of_run.tolist()}) > run.cells - run.cells // 20
+            looked = True
+        elif run.cells >= 100:
+            assert chi_square(of_run >> np.uint64(run.bits - 4), 16) < UNEVEN
+            looked = True
+    assert looked
+
+
+def chi_square(numbers, values):
+    """Of numbers below `values` against evenly distributed ones."""
+    counts = np.bincount(numbers.astype(int), minlength=values)
+    due = numbers.size / values
+    return ((counts - due) ** 2 / due).sum()
+
+
+def test_one_forged_opening_gives_the_key_of_bfv_and_no_vector(vectors):
+    """The aggregator has the key holder open (0, floor(q / t)), whose plaintext is the secret key, and opens
+    each party's vector alone with it."""
+    pytest.importorskip("tenseal")
+    from bfv_forgery import forged, key_in, opened
+
+    def forge(liar, message):
+        ctx, *sealed = fields.unpack(message.request)
+        return fields.pack(
+            ctx, *(fields.pack(*[forged(liar.public)] * len(fields.unpack(s))) for s in sealed)
+        )
+
+    liar = Liar("bfv", forge).run()
+    key = key_in(liar.public, liar.answers[0][: 8192 * 7])
+    assert set(key.tolist()) == {-1, 0, 1}
+    shown, total = [], 0
+    for name in PARTIES:
+        tag, truth = vectors[name, 1]
+        shown.append(liar.alone(name, 1, tag, lambda sealed, part: opened(liar.public, key, sealed)))
+        assert shown[-1].tolist() == liar.alone(name, 1, tag).tolist(), "it is the secret key"
+        assert_noise(shown[-1], truth, tag)
+        total = total + truth
+    assert modulo(sum(shown), tag).tolist() == modulo(total, tag).tolist()
+
+
+def test_the_secret_key_itself_shows_the_sum_and_nothing_less(protection, vectors):
+    """The key holder gives its key to the aggregator, which opens each party's ciphertexts of every turn
+    alone, and every two added."""
+    liar = Liar(protection).run()
+    assert liar.session.state == "done", liar.session.error
+    turns = sorted({turn for _, turn in vectors})
+    assert len(turns) > 4
+    for turn in turns:
+        tag = vectors["p0", turn][0]
+        shown = {name: liar.alone(name, turn, tag) for name in PARTIES}
+        truth = {name: vectors[name, turn][1] for name in PARTIES}
+        for name, other in (("p0", "p1"), ("p1", "p2"), ("p2", "p0")):
+            assert_noise(shown[name], truth[name], tag)
+            assert_noise(shown[name] + shown[other], truth[name] + truth[other], tag)
+        assert modulo(sum(shown.values()), tag).tolist() == modulo(sum(truth.values()), tag).tolist()
+
+
+@pytest.mark.parametrize("kept", [("p1",), ("p1", "p2"), ("p1", "p1", "p1")])
+def test_an_opening_of_less_than_the_whole_sum_is_noise(protection, vectors, kept):
+    """The aggregator has one party's ciphertexts opened instead of the sum, or leaves the key holder's own
+    out, blinded as a sum is."""
+    blinds = []
+
+    def forge(liar, message):
+        ctx, *_ = fields.unpack(message.request)
+        tag = vectors["p1", message.turn][0]
+        sealed = []
+        for number, cipher in enumerate(liar.ciphers(tag)):
+            total, *others = (cipher.read(liar.reports[name, message.turn][number]) for name in kept)
+            for more in others:
+                total = cipher.add(total, more)
+            data, blind = cipher.blind(total, os.urandom)
+            sealed.append(data)
+            blinds.append(blind)
+        return fields.pack(ctx, *sealed)
+
+    liar = Liar(protection, forge).run()
+    tag = vectors["p1", 1][0]
+    shown = liar.words(tag, liar.answers, blinds)
+    assert_noise(shown, sum(vectors[name, 1][1] for name in kept), tag)
+
+
+def test_the_same_vector_sealed_twice_is_unrelated_both_times(protection, vectors):
+    """Two sessions over the same rows, both opened with their keys: masks are of one session and turn."""
+    first = Liar(protection).run()
+    known = dict(vectors)
+    vectors.clear()
+    second = Liar(protection).run()
+    for (name, turn), (tag, truth) in known.items():
+        assert truth.tolist() == vectors[name, turn][1].tolist()
+        if name == "p1":
+            assert_noise(first.alone(name, turn, tag), second.alone(name, turn, tag).view(np.int64), tag)
+
+
+def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
+    """Cell for cell, in every turn."""
+    opened = {}
+    for opener in (EncryptedOpener, MaskedOpener):
+
+        def listening(self, opener=opener, was=opener.open):
+            total = was(self)
+            opened.setdefault(opener, []).append(total.tolist())
+            return total
+
+        monkeypatch.setattr(opener, "open", listening)
+    models = [Liar(name).run().session.booster.to_xgboost() for name in (protection, "masked")]
+    assert opened[EncryptedOpener] == opened[MaskedOpener]
+    assert len(opened[EncryptedOpener]) > 4
+    assert models[0] == models[1]
+
+
+def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors):
+    """One share of the noise alone is too little: an epsilon of 1.45 of three parties, where the terms say 1.
+    Now every cell is as likely to be any, by its four highest bits."""
+    liar = Liar(protection, program=private.train, **NOISE).run()
+    assert liar.session.state == "done", liar.session.error
+    for name in PARTIES:
+        shown, truth = [], []
+        for turn in sorted({turn for _, turn in vectors}):
+            tag, values = vectors[name, turn]
+            above = np.concatenate([np.full(run.cells, run.bits - 4, np.uint64) for run in tag.runs])
+            shown.append(liar.alone(name, turn, tag) >> above)
+            truth.append(modulo(values, tag) >> above)
+        assert chi_square(np.concatenate(shown), 16) < UNEVEN < chi_square(np.concatenate(truth), 16)
+
+
+def test_a_key_holder_without_rows_counts_in_nothing(protection, vectors):
+    """It masks zeros, draws no share of the noise, and what it sends is charged to nobody."""
+    noisy = {**NOISE, "keyholder_rows": False}
+    with_rows = ("p1", "p2", "p3")
+    liar = Liar(protection, program=private.train, rows_at=with_rows, **noisy).run()
+    assert liar.session.state == "done", liar.session.error
+    assert liar.terms.holders == with_rows
+    assert liar.terms.honest == 2
+    assert all(release.drawn == 3 for release in liar.terms.plan.releases.values())
+    for turn in sorted({turn for _, turn in vectors}):
+        tag, sealed = vectors["p0", turn]
+        assert not sealed.any()
+        assert_noise(liar.alone("p0", turn, tag), sealed, tag)
+    assert not any(release.charge for release in liar.released["p0"])
+    assert all(any(release.charge for release in liar.released[name]) for name in with_rows)
+
+
+def test_a_question_asked_twice_is_sealed_once(protection, vectors):
+    """An aggregator that asks again gets the same ciphertexts; `vectors` refuses a second sealing."""
+    liar = Liar(protection)
+    waiting, asked = liar.session.start(), 0
+    while waiting:
+        name, message = waiting.pop(0)
+        replies = [*liar.parties[name].handle(message)]
+        if isinstance(message, Ask):
+            asked += 1
+            assert [*liar.parties[name].handle(message)] == replies
+        for reply in replies:
+            waiting += liar.session.handle(name, reply)
+    assert liar.session.state == "done", liar.session.error
+    assert asked == len(vectors)

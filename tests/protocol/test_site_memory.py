@@ -1,0 +1,242 @@
+"""One contract for a site's memory, in a process and on disk: what it refuses, and what it knows later."""
+
+import os
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedboost.errors import Refused
+from fedboost.protocol.progress import NOWHERE
+from fedboost.protocol.site_memory import Limits, Offer, Question, Standing, TransientMemory
+from fedboost.protocol.terms import Terms
+from fedboost.shell.memory_file import make_file
+from fedboost.shell.site_memory import FileMemory
+
+LIMITS = Limits()
+FIVE = ("north", "south", "east", "west", "centre")
+
+
+class InProcess:
+    """A memory that lives as long as its process."""
+
+    def __init__(self, folder):
+        self.memory = TransientMemory(os.urandom, "north")
+
+    def restart(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class OnDisk:
+    """A memory in a file."""
+
+    def __init__(self, folder):
+        self.path = folder / "memory.sqlite"
+        make_file(self.path, "patients")
+        self.memory = FileMemory(self.path, "north", "patients")
+
+    def restart(self):
+        self.memory.close()
+        self.memory = FileMemory(self.path, "north", "patients")
+
+    def close(self):
+        self.memory.close()
+
+
+@pytest.fixture(params=[InProcess, OnDisk])
+def site(request, tmp_path):
+    held = request.param(tmp_path)
+    yield held
+    held.close()
+
+
+def agreed(parties=FIVE[:4], **settings):
+    """Terms that these parties would agree to."""
+    return Terms.read({"columns": {"label": "y", "numeric": ["age"]}, "parties": list(parties), **settings})
+
+
+def offer(session="s", terms=None, attempt=1, request=b""):
+    return Offer(session, terms or agreed(), attempt, "ann" if request else "", request)
+
+
+def place(number):
+    """Somewhere in a session."""
+    return replace(NOWHERE, rounds=number, levels=number % 3, model=bytes([number]) * 32)
+
+
+def question(turn, of_tree=True):
+    return Question(turn, bytes([turn]) * 32, of_tree, place(turn), place(turn + 1))
+
+
+# ---- what is refused --------------------------------------------------------------------------------
+
+
+def test_a_session_that_ended_is_refused_by_name(site):
+    for name, reason in (("made", ""), ("failed", "the aggregator ended the session")):
+        site.memory.begin(offer(name), LIMITS).end(reason)
+        site.restart()
+        for attempt in (1, 2):
+            with pytest.raises(Refused, match=f"session {name} has ended here; train anew"):
+                site.memory.begin(offer(name, attempt=attempt), LIMITS)
+
+
+def test_a_name_is_of_one_session(site):
+    site.memory.begin(offer(), LIMITS)
+    site.restart()
+    with pytest.raises(Refused, match="knows session s under other terms"):
+        site.memory.begin(offer(terms=agreed(max_depth=2)), LIMITS)
+    site.memory.begin(offer(), LIMITS)
+
+
+def test_a_later_attempt_of_a_session_that_is_not_known_is_refused(site):
+    with pytest.raises(Refused, match="is offered attempt 2 of session s, which it does not know"):
+        site.memory.begin(offer(attempt=2), LIMITS)
+    site.memory.begin(offer(), LIMITS)
+
+
+def test_an_attempt_in_which_the_parties_met_is_not_offered_again(site):
+    session = site.memory.begin(offer(), LIMITS)
+    site.memory.begin(offer(), LIMITS)  # nobody met yet
+    session.meet(1)
+    session.meet(3)
+    for attempt in (1, 2, 3):
+        site.restart()
+        with pytest.raises(
+            Refused, match=rf"has met the others in attempt 3 .* is offered attempt {attempt}"
+        ):
+            site.memory.begin(offer(attempt=attempt), LIMITS)
+    assert site.memory.begin(offer(attempt=4), LIMITS).standing.attempt == 3
+
+
+def test_a_request_of_the_analyst_is_for_one_session(site):
+    site.memory.begin(offer("s", request=b"nonce"), LIMITS).end("")
+    site.restart()
+    with pytest.raises(Refused, match="request was used for another session"):
+        site.memory.begin(offer("t", request=b"nonce"), LIMITS)
+    site.memory.begin(offer("t", request=b"other"), LIMITS)
+    with pytest.raises(Refused, match="knows session t by another request"):
+        site.memory.begin(offer("t", request=b"third"), LIMITS)
+    for name in ("u", "v"):  # where nothing is signed
+        site.memory.begin(offer(name), LIMITS)
+
+
+def test_a_dataset_has_as_many_sessions_as_the_policy_says(site):
+    limits = Limits(max_sessions=3)
+    for number in range(3):
+        site.memory.begin(offer(f"{number}"), limits).end("")
+    site.restart()
+    with pytest.raises(Refused, match=r"took part in 3 sessions with these rows, .* max_sessions = 3"):
+        site.memory.begin(offer("fourth"), limits)
+    site.memory.begin(offer("fourth"), LIMITS)
+
+
+def test_a_group_that_differs_by_one_party_is_refused(site):
+    site.memory.begin(offer("s"), LIMITS).end("it failed")
+    site.restart()
+    fewer, more = agreed(FIVE[:3]), agreed(FIVE)
+    for terms, name in ((fewer, "west"), (more, "centre")):
+        with pytest.raises(
+            Refused, match=f"differ from those of an earlier session by {name}, .* 2 must differ"
+        ):
+            site.memory.begin(offer("t", terms), LIMITS)
+    site.memory.begin(offer("same group", agreed(max_depth=2)), LIMITS)
+    site.memory.begin(offer("two others", agreed(("north", "south", "east", "far"))), LIMITS)
+    site.memory.begin(offer("allowed", fewer), Limits(similar_groups=True))
+
+
+def test_a_group_differs_by_more_than_those_that_collude(site):
+    site.memory.begin(offer("s", agreed(FIVE)), LIMITS)
+    fewer = agreed(FIVE[:3], colluding=1)
+    site.memory.begin(offer("two less", fewer), LIMITS)
+    other = agreed(("north", "south", "far", "away", "off"), colluding=3)
+    with pytest.raises(Refused, match="4 must differ"):
+        site.memory.begin(offer("t", agreed(("north", "south", "east", "far", "away"), colluding=3)), LIMITS)
+    site.memory.begin(offer("u", other), LIMITS)
+
+
+def test_a_group_under_plain_is_not_compared(site):
+    site.memory.begin(offer("s", agreed(protection="plain")), LIMITS)
+    site.memory.begin(offer("t", agreed(FIVE[:3])), LIMITS)
+    site.memory.begin(offer("u", agreed(FIVE, protection="plain")), LIMITS)
+
+
+def test_what_is_refused_leaves_no_trace(site):
+    site.memory.begin(offer("s"), LIMITS)
+    for number in range(5):
+        with pytest.raises(Refused):
+            site.memory.begin(offer(f"{number}", attempt=2), LIMITS)
+    site.memory.begin(offer("t"), Limits(max_sessions=2))
+
+
+# ---- what is known ----------------------------------------------------------------------------------
+
+
+def test_a_session_stands_where_it_stood(site):
+    session = site.memory.begin(offer(), LIMITS)
+    assert session.standing == Standing()
+    session.meet(1)
+    for turn in (4, 5, 6):
+        session.ask(question(turn, of_tree=turn != 6), base=place(4), reached=place(turn + 1))
+    session.help(7, FIVE[:3])
+    session.sign()
+    expected = Standing(
+        attempt=1,
+        base=place(4),
+        reached=place(7),
+        questions=(question(4), question(5), question(6, of_tree=False)),
+        helped=(7, FIVE[:3]),
+        signed=True,
+    )
+    assert session.standing == expected
+    site.restart()
+    assert site.memory.begin(offer(attempt=2), LIMITS).standing == expected
+
+
+def test_the_questions_of_the_tree_before_are_dropped(site):
+    session = site.memory.begin(offer(), LIMITS)
+    for turn in (1, 2, 3):
+        session.ask(question(turn), base=NOWHERE, reached=place(turn + 1))
+    session.ask(question(4), base=place(4), reached=place(5))
+    site.restart()
+    session = site.memory.begin(offer(), LIMITS)
+    assert session.standing.questions == (question(4),)
+    assert session.standing.base == place(4)
+
+
+def test_a_question_that_is_asked_again_is_there_once(site):
+    session = site.memory.begin(offer(), LIMITS)
+    for turn in (1, 2, 3, 2):
+        session.ask(question(turn), base=NOWHERE, reached=place(4))
+    cut_short = replace(question(2), digest=b"end" * 10 + b"!!", of_tree=False)
+    session.ask(cut_short, base=NOWHERE, reached=place(4))
+    site.restart()
+    asked = site.memory.begin(offer(), LIMITS).standing.questions
+    assert asked == (question(1), cut_short, question(3))
+
+
+def test_a_session_has_a_secret_of_its_own_that_stays(site):
+    secrets = {name: site.memory.begin(offer(name), LIMITS).secret for name in "st"}
+    site.restart()
+    assert {name: site.memory.begin(offer(name), LIMITS).secret for name in "st"} == secrets
+    assert len({*secrets.values()}) == 2
+    assert {len(secret) for secret in secrets.values()} == {32}
+
+
+def test_sessions_stand_apart(site):
+    first, second = (site.memory.begin(offer(name), LIMITS) for name in "st")
+    first.ask(question(1), base=NOWHERE, reached=place(2))
+    second.meet(5)
+    second.end("over")
+    site.restart()
+    standing = site.memory.begin(offer("s"), LIMITS).standing
+    assert (standing.attempt, standing.questions) == (0, (question(1),))
+
+
+def test_a_refusal_names_the_party_and_is_one_line(site):
+    site.memory.begin(offer("a\nname"), LIMITS).end("")
+    with pytest.raises(Refused) as error:
+        site.memory.begin(offer("a\nname"), LIMITS)
+    assert re.fullmatch(r"party north: session a\\nname has ended.*", str(error.value))

@@ -1,0 +1,292 @@
+"""`fedboost approve`: what a person at a site reads, what it allows, and what it does not."""
+
+import asyncio
+import os
+import pty
+import stat
+import sys
+import threading
+import tomllib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from processes import free_port
+from pyarrow import csv
+from sites import Log, fedboost, rows, terms
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.shell.approval import nothing_approved, policy_for
+from fedboost.shell.config import read_party, read_terms, terms_to_toml
+from fedboost.shell.party_node import PartyNode
+from fedboost.shell.policy import COMMAND
+from fedboost.shell.summary import summary
+
+THREE = ("north", "south", "east")
+SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'
+ASKED = "Approve these terms for the rows of this site? [y/N] "
+
+
+def offered(**settings):
+    return terms(THREE, **{"protection": "masked", **settings})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with rows.csv, party.toml without a policy, and terms.toml."""
+    monkeypatch.chdir(tmp_path)
+    csv.write_csv(rows(), "rows.csv")
+    (tmp_path / "party.toml").write_text(SITE)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(offered()))
+    return tmp_path
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Somebody at a terminal who types each line once there is a question for it."""
+    ours, theirs = pty.openpty()
+    later = []
+    with os.fdopen(theirs) as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+
+        def lines(*texts):
+            for number, text in enumerate(texts):
+                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
+                later[-1].start()
+
+        yield lines
+        for timer in later:
+            timer.join()
+    os.close(ours)
+
+
+def run(*options, terms_file="terms.toml"):
+    return fedboost("approve", terms_file, "--config", "party.toml", *options)
+
+
+def permits(agreement, analyst=""):
+    """What the site says to an offer of these terms: '' if it takes part."""
+    config = read_party(Path("party.toml"), None)
+    try:
+        policy_for(config, agreement).permit(agreement, config.party, analyst=analyst)
+    except Refused as error:
+        return error.public
+    return ""
+
+
+def approvals(folder):
+    return sorted((folder / "fedboost.state" / "north" / "approved").glob("*"))
+
+
+def test_yes_allows_these_terms_and_no_others(folder, typed):
+    assert COMMAND in permits(offered())
+    typed("y")
+    end = run()
+    assert end.code == 0, end.err
+    assert ASKED in end.err
+    assert permits(offered()) == ""
+    (path,) = approvals(folder)
+    assert path.name == f"{offered().digest}.toml"
+    assert end.out.splitlines()[-1] == f"approved, until this file is removed: {path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    written = tomllib.loads(path.read_text())
+    assert written.pop("time")
+    assert written == {
+        "digest": offered().digest,
+        "parties": list(THREE),
+        "analysts": [],
+        "columns": {"label": ["y"], "features": ["age", "dose", "ward"]},
+        "relaxed": {"min_rows_per_leaf": 4},
+    }
+    changed = offered(rounds=4)
+    assert permits(changed).startswith("site north refuses: its policy has parties = [], ")
+    path.unlink()  # the next offer is refused again
+    assert COMMAND in permits(offered())
+
+
+@pytest.mark.parametrize("answer", ["n", "", "yess"])
+def test_no_allows_nothing(folder, typed, answer):
+    typed(answer)
+    end = run()
+    assert (end.code, approvals(folder)) == (1, [])
+    assert end.err.endswith("not approved: nothing was written\n")
+    assert COMMAND in permits(offered())
+
+
+def test_the_text_fits_a_terminal_and_says_all(folder):
+    wide = offered(
+        max_depth=9, eval_metric=["auc", "error@0.3"], validation_fraction=0.2, num_parallel_tree=101
+    )
+    (folder / "terms.toml").write_text(terms_to_toml(wide))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert all(len(line) < 80 for line in end.out.splitlines()[:-1])
+    assert f"this site    north, {rows().num_rows} rows of rows.csv" in end.out
+    wards = rows().column("ward").to_pylist()
+    counts = ", ".join(f"{ward} {wards.count(ward)}" for ward in "abc")
+    assert f"levels, rows ward: {counts}" in end.out
+    assert "The terms break 5 rules of this site's policy." in end.out
+    for rule in (
+        "max_depth = 8",
+        "min_rows_per_leaf = 10",
+        "validation = false",
+        "metrics_at_thresholds = false",
+        "max_trees_per_round = 100",
+    ):
+        assert f"\n  {rule}\n" in end.out
+    assert permits(wide) == ""
+
+
+def test_a_level_of_one_person_is_marked(folder):
+    table = rows()
+    person = ["person 4" if i == 4 else "others" for i in range(table.num_rows)]
+    csv.write_csv(table.append_column("who", pa.array(person)), "rows.csv")
+    columns = {"label": "y", "categorical": {"who": ["person 4", "others", "elsewhere"]}}
+    agreement = offered(columns=columns)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    end = run("--yes")
+    others = table.num_rows - 1
+    assert f'levels, rows who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
+    assert "(!) fewer than 10 rows here" in end.out
+    assert "(!)" not in summary(agreement)
+
+
+def test_what_is_loud(folder):
+    plain = offered(protection="plain")
+    (folder / "terms.toml").write_text(terms_to_toml(plain))
+    end = run("--yes")
+    assert "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS" in end.out
+    assert permits(plain) == ""
+    columns = {**plain.columns.model_dump(mode="json"), "ranges": {"age": [0, 100], "dose": [-9, 9]}}
+    noise = {"epsilon": 1.0, "delta": 1e-5, "placement": "central"}
+    central = terms(THREE, protection="masked", columns=columns, noise=noise, rounds=2)
+    (folder / "terms.toml").write_text(terms_to_toml(central))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert " ".join(end.out.split()).count("THE AGGREGATOR SEES EXACT SUMS") == 2
+    assert permits(central) == ""
+
+
+def test_no_approval_spends_a_budget(folder):
+    (folder / "party.toml").write_text(SITE + "policy = { epsilon = 1.0, delta = 1e-5 }\n")
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err == (
+        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, and the terms have no "
+        "noise, which costs more than any budget; add noise with delta = 1e-05, or change the policy\n"
+    )
+    (folder / "party.toml").write_text(SITE)
+    assert run("--yes").code == 0
+    (path,) = approvals(folder)
+    path.write_text(path.read_text().replace("min_rows_per_leaf = 4", "epsilon = 99.0"))
+    assert permits(offered()) == (
+        f"site north refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
+    )
+
+
+def test_an_approval_of_other_terms_under_this_name_counts_for_nothing(folder):
+    assert run("--yes").code == 0
+    (path,) = approvals(folder)
+    other = offered(rounds=4)
+    path.rename(path.with_name(f"{other.digest}.toml"))
+    assert "cannot be read" in permits(other)
+
+
+def test_a_rule_that_became_stricter_wants_another_approval(folder):
+    assert run("--yes").code == 0
+    (folder / "party.toml").write_text(SITE + "policy = { max_rounds = 2 }\n")
+    assert "max_rounds = 2" in permits(offered())
+
+
+def test_analysts_of_sites_with_keys(folder, typed):
+    (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
+    assert run("--yes", "--analyst", "marie", "--analyst", "jo").code == 0
+    assert [permits(offered(), name) for name in ("marie", "jo")] == ["", ""]
+    assert "analysts = [...], and mallory signed" in permits(offered(), "mallory")
+    typed("marie", "y")
+    end = run()
+    assert end.code == 0, end.err
+    assert "analyst      marie: gets the model and the metrics" in end.out
+    assert permits(offered(), "marie") == ""
+    assert "analysts" in permits(offered(), "jo")  # the newer approval is the one that counts
+    (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\npolicy = { analysts = ["ann"] }\n')
+    assert run("--yes").code == 0
+    assert permits(offered(), "ann") == ""
+
+
+def test_nobody_to_ask(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    end = run()
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err.endswith("--yes approves without a question\n")
+    (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err == "fedboost: no analyst: name who may train under these terms, --analyst NAME\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("terms.toml", None, "terms.toml: cannot read"),
+        ("terms.toml", "rounds = [", "terms.toml: not TOML"),
+        ("party.toml", None, "party.toml: cannot read"),
+        ("party.toml", SITE + "policy = { columns = ['age'] }\n", "name columns by role"),
+        (
+            "party.toml",
+            SITE.replace("north", "west"),
+            "does not name party 'west' of party.toml; it names",
+        ),
+        ("party.toml", SITE.replace("rows.csv", "none.csv"), "none.csv"),
+        ("rows.csv", "age,dose,ward,y\n1,2,a,7\n", "its rows do not fit the terms"),
+        ("rows.csv", "age,dose,y\n1,2,1\n", "column 'ward'"),
+    ],
+)
+def test_files_that_cannot_be_are_one_line(folder, file, content, said):
+    (folder / file).unlink() if content is None else (folder / file).write_text(content)
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err.startswith("fedboost: ")
+    assert end.err.count("\n") == 1
+    assert said in end.err
+
+
+def test_a_state_folder_that_cannot_be_is_one_line(folder):
+    (folder / "fedboost.state").write_text("a file")
+    end = run("--yes")
+    assert end.code == 2
+    assert "cannot make this folder" in end.err
+    assert end.err.count("\n") == 1
+
+
+def test_a_key_holder_approves_without_rows(folder):
+    agreement = terms((*THREE, "keys"), protection="bfv", keyholder="keys", keyholder_rows=False)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    (folder / "party.toml").write_text('party = "keys"\naggregator = "localhost:7070"\n')
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert "this site  " not in end.out
+    assert "keys decrypts sums and has no rows" in end.out
+    assert permits(agreement) == ""
+
+
+def test_a_party_with_nothing_approved_says_so_when_it_starts(folder):
+    config = read_party(Path("party.toml"), None)
+    assert f"run `{COMMAND}`" in nothing_approved(config)
+    node = PartyNode(config.model_copy(update={"aggregator": f"localhost:{free_port()}"}), log := Log(), None)
+    with pytest.raises(ConfigError, match="no aggregator answers"):
+        asyncio.run(node.run(wait=0.05, once=True))
+    assert log.events[0][0] == nothing_approved(config)
+    assert run("--yes").code == 0
+    assert nothing_approved(config) == ""
+    (folder / "party.toml").write_text(
+        SITE + 'policy = { parties = "any", columns = { label = ["y"] } }\nstate = "other"\n'
+    )
+    assert nothing_approved(read_party(Path("party.toml"), None)) == ""
+
+
+def test_digest_says_how_to_approve(folder):
+    end = fedboost("digest", "terms.toml")
+    assert end.out.startswith(summary(read_terms(folder / "terms.toml")))
+    assert end.out.splitlines()[-1] == COMMAND
