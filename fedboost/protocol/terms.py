@@ -144,6 +144,10 @@ class Frozen(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+
+class _Submitted(Frozen):
+    """Base of what anybody may submit, with any number of keys."""
+
     @model_validator(mode="before")
     @classmethod
     def _drop_most_unknown(cls, values: Any) -> Any:
@@ -155,7 +159,7 @@ class Frozen(BaseModel):
         return known | {unknown: values[unknown]}
 
 
-class Schema(Frozen):
+class Schema(_Submitted):
     """The columns every party must have. Features stand in this order: numeric, then categorical."""
 
     label: Name
@@ -272,7 +276,7 @@ class Schema(Frozen):
         return self
 
 
-class Terms(Frozen):
+class Terms(_Submitted):
     """The agreement of one session. Parameters have XGBoost's names and defaults, but for `rounds`."""
 
     columns: Schema
