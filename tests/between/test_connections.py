@@ -231,7 +231,7 @@ def test_a_starting_party_waits_while_the_aggregator_hangs_up(tmp_path, bundles,
     async def scenario():
         async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
             with hanging_up(first_reset) as port:
-                config = PartyConfig(party="north", aggregator=f"127.0.0.1:{port}")
+                config = PartyConfig(party="north", aggregator=f"127.0.0.1:{port}", state=tmp_path / "state")
                 task = asyncio.create_task(
                     PartyNode(config, one.log, bundles["north"]).run(wait=3, once=False)
                 )
