@@ -88,7 +88,10 @@ def run_training(
     except KeyboardInterrupt:
         training.stop()
         raise
-    _conclude(training.model, training.traffic, out, as_json)
+    model = training.model
+    if training.asked is not None:
+        notice(f"this model is that of your request of {training.asked:%Y-%m-%d %H:%M} UTC, under these terms")
+    _conclude(model, training.traffic, out, as_json)
 
 
 def _say_waiting(parties: tuple[str, ...]) -> None:
