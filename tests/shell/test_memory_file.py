@@ -553,13 +553,14 @@ def test_a_memory_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch)
 
 
 def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
-    rules = read_model(Policy, {"epsilon": 3.0, "delta": 1e-6}, "party.toml")
+    named = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
+    rules = read_model(Policy, {**named, "epsilon": 3.0, "delta": 1e-6}, "party.toml")
     with pytest.raises(Refused, match=r"policy has epsilon = 3, and the terms have no noise"):
         rules.permit(terms(THREE, protection="masked"), "north")
     with pytest.raises(Refused, match=r"policy has delta = 1e-06, and the noise .* has delta = 1e-05"):
         rules.permit(noisy(), "north")
     rules.permit(noisy(noise={"epsilon": 9.0, "delta": 1e-6}), "north")
-    Policy().permit(noisy(), "north")
+    read_model(Policy, named, "party.toml").permit(noisy(), "north")
     assert "epsilon 1 at delta 1e-05" in summary(noisy())
 
 
