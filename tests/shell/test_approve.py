@@ -277,7 +277,7 @@ def test_a_party_with_nothing_approved_says_so_when_it_starts(folder):
     node = PartyNode(config.model_copy(update={"aggregator": f"localhost:{free_port()}"}), log := Log(), None)
     with pytest.raises(ConfigError, match="no aggregator answers"):
         asyncio.run(node.run(wait=0.05, once=True))
-    assert log.events[0][0] == nothing_approved(config)
+    assert nothing_approved(config) in [event for event, _ in log.events]
     assert run("--yes").code == 0
     assert nothing_approved(config) == ""
     (folder / "party.toml").write_text(

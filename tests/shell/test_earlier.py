@@ -86,7 +86,7 @@ def test_a_path_in_a_terms_file_counts_from_it(tmp_path, monkeypatch):
     assert both.booster.trees[:3] == first.booster.trees
     assert first_here.fingerprint == first.fingerprint
     digest = fedboost("digest", file)
-    assert "3 rounds of depth 3 after 3 trees of another model" in digest.out
+    assert "3 rounds of depth 3, after 3 trees of another model" in " ".join(digest.out.split())
     assert both.terms.with_parties(TABLES).digest in digest.out
 
 
