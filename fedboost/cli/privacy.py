@@ -5,7 +5,6 @@ Refuses: terms and models without noise, a memory that is damaged, another in th
 (ConfigError).
 """
 
-import math
 from pathlib import Path
 from typing import Annotated
 
@@ -55,9 +54,9 @@ def budget(
                 own=spent.dataset == own,
                 sessions=spent.sessions,
                 releases=spent.releases,
-                cost=_finite(spent.cost),
+                cost=spent.cost,
                 delta=delta,
-                spent=_finite(epsilon),
+                spent=epsilon,
                 budget=None if of_own is None else of_own.epsilon,
                 left=left,
             )
@@ -82,11 +81,6 @@ def budget(
             f"The budget of {printable(own)} is epsilon {limit.epsilon:g} at delta {limit.delta:g}. Epsilons "
             f"do not add, their costs do:\nwhat is left is what one more session may have."
         )
-
-
-def _finite(number: float) -> float | None:
-    """The number as JSON has it: null where nothing bounds it."""
-    return number if math.isfinite(number) else None
 
 
 @privacy_app.command(

@@ -73,8 +73,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent of one dataset. sessions: those with noise; delta: the largest that one of them had;
-    cost: infinite where the aggregator saw sums without noise."""
+    """What was spent of one dataset. sessions: those with noise; delta: the largest that one of them had."""
 
     dataset: str
     sessions: int
@@ -84,7 +83,7 @@ class Spent:
 
     def epsilon(self, delta: float) -> float:
         """The same as an epsilon at some delta."""
-        return accounting.epsilon_of(math.sqrt(self.cost), delta) if math.isfinite(self.cost) else math.inf
+        return accounting.epsilon_of(math.sqrt(self.cost), delta)
 
 
 def _rounded_down(epsilon: float) -> float:

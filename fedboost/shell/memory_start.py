@@ -9,7 +9,6 @@ audit log.
 """
 
 import json
-import math
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -216,18 +215,14 @@ def _check_age(memory: FileMemory, audit: AuditLog, config: PartyConfig, log: An
 
 def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
     """Have what an audit log has in the memory: its sessions as ended, its charges."""
-    bare = set()
     for entry in entries:
         event, party = entry.event, config.party
-        if isinstance(event, Admitted) and event.placement == "central":
-            bare.add(event.session)
         if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
             holders, hides = _group(event, config)
             about = event.terms, event.analyst or "", bytes.fromhex(event.request or ""), holders, hides
             _put_ended(file, (party, event.session), *about, event.delta or 0.0, 0.0, entry.time)
         elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
-            cost = math.inf if event.session in bare else event.cost
-            put(file, "charges", party, event.session, event.charge, cost, entry.time)
+            put(file, "charges", party, event.session, event.charge, event.cost, entry.time)
 
 
 def _group(event: Admitted, config: PartyConfig) -> tuple[str, int]:

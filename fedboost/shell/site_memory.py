@@ -19,7 +19,6 @@ and the one that comes too late for the last of it is refused in the middle.
 
 import fcntl
 import json
-import math
 import os
 import sqlite3
 import struct
@@ -109,8 +108,9 @@ class FileMemory:
             if known is None:
                 delta, planned = 0.0, 0.0
                 if terms.noise is not None:
+                    # Where the aggregator draws the noise, what leaves has none and is not charged.
                     central = terms.noise.placement == "central"
-                    delta, planned = terms.noise.delta, math.inf if central else terms.plan.cost
+                    delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
                 holders = json.dumps(terms.holders)
                 about = terms.digest, offer.analyst, offer.request, holders, int(terms.hides)
                 put(file, "sessions", *name, *about, delta, planned, now())
@@ -159,9 +159,6 @@ class FileSession:
         self._memory = memory
         self._session = offer.session
         self._name = memory.party, offer.session
-        noise = offer.terms.noise
-        self._sums_bare = noise is not None and noise.placement == "central"
-        """Whether the aggregator sees sums that nothing was added to."""
         self._ended = False
         ((self._secret,),) = file.execute(f"SELECT secret FROM secrets {_OF_ONE}", self._name)
         ((self._rows, *row),) = file.execute(f"{_STANDING} {_OF_ONE}", self._name)
@@ -222,8 +219,6 @@ class FileSession:
         """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
         more than the terms plan."""
         party, session = self._name
-        if self._sums_bare:
-            cost = math.inf
         with self._turn(durable=True) as file:
             query = f"SELECT 1 FROM charges {_OF_ONE} AND release = ?"
             if file.execute(query, (*self._name, release)).fetchone() is not None:

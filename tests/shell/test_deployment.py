@@ -88,7 +88,8 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
     assert model.protection == "masked"
     kept = [(tmp_path / "memory" / name).iterdir() for name in model.parties]
     assert [{file.name for file in files} for files in kept] == [
-        {"memory.sqlite", f"{name}.audit.jsonl", f"{name}.lock", "terms"} for name in model.parties
+        {"memory.sqlite", f"{name}.audit.jsonl", f"{name}.lock", "terms", "approved"}
+        for name in model.parties
     ]
 
 

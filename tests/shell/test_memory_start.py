@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from sites import Log, fedboost, rows, terms, written
-from test_memory_file import ANY, BUDGET, CENTRAL, THREE, begun, noisy, question, spend_all
+from test_memory_file import ANY, BUDGET, THREE, begun, noisy, question, spend_all
 from test_privacy_cli import lines, refused
 
 from fedboost.errors import ConfigError, Refused
@@ -165,14 +165,6 @@ def test_a_new_memory_knows_what_the_audit_log_has(site):
         more = noisy(parties=[*THREE, "west"])
         with pytest.raises(Refused, match="differ from those of an earlier session by west"):
             again.begin("t", more)
-
-
-def test_a_new_memory_knows_that_exact_sums_were_seen(site):
-    """The audit log has what their noise would have cost."""
-    held(site, "s", 1, CENTRAL)
-    memory_path(read_party(site)).unlink()
-    fedboost("privacy", "init", "--config", site)
-    assert lines("privacy", "budget", "--config", site)[0]["spent"] is None
 
 
 def test_a_log_that_was_moved_away_is_no_reason_to_stop(site):

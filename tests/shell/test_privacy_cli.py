@@ -7,7 +7,7 @@ import re
 import pytest
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
-from test_memory_file import CENTRAL, THREE, begun, cost_of, noisy, opened, spend_all
+from test_memory_file import THREE, cost_of, noisy, opened, spend_all
 
 from fedboost.privacy.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
@@ -79,14 +79,6 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
     assert "No budget" in fedboost("privacy", "budget", "--config", site).out
     others = lines("privacy", "budget", "--config", site)
     assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
-
-
-def test_a_budget_has_no_bound_where_the_aggregator_saw_exact_sums(site):
-    with opened(site.parent / "fedboost.state" / "north" / NAME, "north") as memory:
-        begun(memory, agreement=CENTRAL).charge("one", CENTRAL.plan.cost)
-    (row,) = lines("privacy", "budget", "--config", site)
-    assert (row["spent"], row["cost"], row["left"]) == (None, None, 0.0)
-    assert " inf " in fedboost("privacy", "budget", "--config", site).out
 
 
 def test_what_is_wrong_with_a_budget_is_one_line(site):
