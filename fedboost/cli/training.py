@@ -90,7 +90,9 @@ def run_training(
         raise
     model = training.model
     if training.asked is not None:
-        notice(f"this model is that of your request of {training.asked:%Y-%m-%d %H:%M} UTC, under these terms")
+        notice(
+            f"this model is that of your request of {training.asked:%Y-%m-%d %H:%M} UTC, under these terms"
+        )
     _conclude(model, training.traffic, out, as_json)
 
 

@@ -7,6 +7,7 @@ Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 
 import dataclasses
 import hashlib
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,8 +36,20 @@ from fedboost.protocol.queries import (
 from fedboost.protocol.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
+_SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.Struct(">qqqqd")
 Grown = list[tuple[Tree, tuple[Split, ...]]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
+
+
+def _packed(splits: tuple[Split, ...]) -> bytes:
+    """Splits as bytes, to be hashed."""
+    return b"".join(
+        _SPLIT.pack(
+            split.node, split.feature, split.bin, split.missing_left, bool(split.categories), split.left
+        )
+        + (split.categories.to_bytes(MAX_CODES // 8, "little") if split.categories else b"")
+        for split in splits
+    )
 
 
 @dataclass(frozen=True)
@@ -50,7 +63,8 @@ class Round:
     @cached_property
     def digest(self) -> bytes:
         """A hash of it: 32 bytes."""
-        return queries.digest(self)
+        values = b"".join(_LEAF.pack(node, value) for node, value in self.values)
+        return hashlib.sha256(fields.pack(_packed(self.splits), values)).digest()
 
 
 @dataclass(frozen=True)
@@ -60,6 +74,13 @@ class Scales:
     gradient: Scale
     hessian: Scale
     threshold: float = 0.0
+
+    @property
+    def packed(self) -> bytes:
+        """All of it as bytes."""
+        gradient, hessian = self.gradient, self.hessian
+        shape = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
+        return _SCALES.pack(*shape, self.threshold)
 
     @classmethod
     def of(cls, query: HistogramQuery | VoteQuery) -> "Scales":
@@ -127,9 +148,13 @@ class ModelSoFar:
                 elif isinstance(query, HistogramQuery) and scales is None:
                     scales = Scales.of(query)
                 splits = self.splits + query.splits
-                return ModelSoFar(
+                grown = ModelSoFar(
                     self.grids, self.start, self.rounds, splits, self.levels + 1, scales, residual
                 )
+                hashed = self._hash.copy()
+                hashed.update(_packed(query.splits))
+                grown.__dict__["_hash"] = hashed  # as it would compute it
+                return grown
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)
                 return ModelSoFar(self.grids, self.start, (*self.rounds, done))
@@ -144,13 +169,21 @@ class ModelSoFar:
     @cached_property
     def position(self) -> Position:
         """Where that is, by hashes."""
-        of_rounds = (done.digest for done in self.rounds)
-        start = b"" if self.start is None else self.start.digest
-        rest = queries.digest((self.grids, self.splits))
-        model = hashlib.sha256(fields.pack(rest, start, *of_rounds)).digest()
-        tree = queries.digest((self.levels, self.scales, self.residual))
+        model = self._hash.digest()
+        scales = b"" if self.scales is None else self.scales.packed
+        residual = b"" if self.residual is None else queries.digest(self.residual)
+        tree = hashlib.sha256(fields.pack(fields.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
+
+    @cached_property
+    def _hash(self) -> "hashlib._Hash":
+        """The hash of the model, splits last, so that further ones can be added."""
+        start = b"" if self.start is None else self.start.digest
+        parts = fields.number(self.grids), start, *(done.digest for done in self.rounds)
+        hashed = hashlib.sha256(fields.pack(*parts))
+        hashed.update(_packed(self.splits))
+        return hashed
 
     def has_passed(self, earlier: Position) -> bool:
         """Whether a session that stood there can have come to stand here."""

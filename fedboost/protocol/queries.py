@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -341,6 +342,7 @@ MAX_ROWS = 1 << 48
 """Rows behind a sum: fewer than this."""
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 """Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
+_DIGEST = "_digest"
 MAX_CELLS = 1 << 27
 """Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
 
@@ -386,8 +388,13 @@ def _cut(values: Int64, sizes: list[int]) -> list[Int64]:
 
 
 def digest(query: object) -> bytes:
-    """A hash of everything a query, or what holds queries, says: 32 bytes."""
-    return hashlib.sha256(json.dumps(query, default=_members, separators=(",", ":")).encode()).digest()
+    """A hash of everything a query, or what holds queries, says: 32 bytes. It is kept with the query."""
+    kept: dict[str, Any] = getattr(query, "__dict__", {})
+    if _DIGEST not in kept:
+        text = json.dumps(query, default=_members, separators=(",", ":"))
+        kept[_DIGEST] = hashlib.sha256(text.encode()).digest()
+    known: bytes = kept[_DIGEST]
+    return known
 
 
 def same(one: object, other: object) -> bool:
