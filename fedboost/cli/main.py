@@ -32,6 +32,9 @@ app = typer.Typer(
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in every shell."""
 
+PIPE_CLOSED = 141
+"""Exit code when the reader of a pipe has gone, as that of commands which the signal ends."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What ends the writing to standard output, be it a file or a device."""
 
@@ -424,12 +427,14 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes this code 1 of it
+            sys.exit(PIPE_CLOSED)
         if end.code != INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
             raise
         _interrupted()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
-        sys.exit(141)
+        sys.exit(PIPE_CLOSED)
     except OSError as error:
         if error.errno not in FULL:
             raise
