@@ -371,7 +371,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Only this session, with each of its answers.",
+            help="Only the sessions of this name, with each answer.",
             show_default=False,
         ),
     ] = None,
@@ -379,15 +379,16 @@ def audit(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="The hash an earlier audit ended with: exit code 2 if no entry has it.",
+            help="The hash an earlier audit ended with: exit code 2 if no entry has it: the log was cut short.",
             show_default=False,
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Verify a site's audit log, warn of what no training under its terms would do, and say in plain words
-    what has left the site."""
+    """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
+    the others, then session by session what left and what the terms allow. No warnings: all that left is what
+    the agreed terms allow."""
     from fedboost.cli.audit import run_audit
 
     if run_audit(log, json, expect, session) and strict:

@@ -166,11 +166,11 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
                     )
                     if alone
                 ),
-                f"subtracting one result from the other gives the totals of {listed(differ)} alone: groups "
-                f"have to be the same, or differ by {least} parties at least; {_innocent(before, after)}; "
-                f"otherwise {listed(differ)} {'was' if len(differ) == 1 else 'were'} singled out",
-                "ask the analyst why the parties changed; whoever runs this site: name the parties to train "
-                "with in `parties` of [policy]",
+                f"subtracting one result from the other gives the totals of {listed(differ)} alone, as "
+                f"groups that differ by {least} parties would not. {_innocent(before, after)}; otherwise "
+                f"{listed(differ)} {'was' if len(differ) == 1 else 'were'} singled out",
+                "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of "
+                "[policy]",
             )
 
 
@@ -178,7 +178,7 @@ def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
     """How the group of the first session could become that of the second without ill will."""
     steps = {"dropped out": before - after, "joined": after - before}
     happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
-    return f"harmless if {happened}"
+    return f"Nobody meant it if {happened}"
 
 
 def _holders(known: Admitted, admitted: AdmittedTerms) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ class Kind(Enum):
 
 MEANINGS = {
     Kind.ABUSE: "no training that keeps its terms leaves this behind",
-    Kind.CHECK: "it may be harmless: find out",
+    Kind.CHECK: "it may be innocent: find out",
     Kind.WEAK: "within the terms, but weaker than it looks",
 }
 """What each kind says."""

@@ -252,8 +252,8 @@ def answer(terms, turn, what, **settings):
             [
                 "1. CHECK: Session s1 had p3, session s2 not. Subtracting one result from the other gives "
                 "the totals of p3 alone",
-                "harmless if p3 dropped out; otherwise p3 was singled out.",
-                "whoever runs this site: name the parties to train with in `parties` of [policy].",
+                "Nobody meant it if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
+                "Whoever runs this site: name the parties to train with in `parties` of [policy].",
             ],
         ),
         (
