@@ -379,7 +379,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="The hash an earlier audit ended with: exit code 2 if no entry has it: the log was cut short.",
+            help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
             show_default=False,
         ),
     ] = None,

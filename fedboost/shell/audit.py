@@ -200,8 +200,7 @@ class AuditLog:
         attempt: int = 1,
         party: str = "",
     ) -> None:
-        """This site takes part in a session; puts its terms and the log on the disk. Raises as `record`
-        does."""
+        """This site takes part in a session; puts terms and log on the disk. Raises as `record` does."""
         self._keep(terms)
         noise = terms.noise
         self._append(

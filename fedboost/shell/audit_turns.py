@@ -98,7 +98,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             "other-question",
             (session.name,),
             f"session {shown(session.name)}: different questions in {_turns(turns)}"
-            + (", as their sizes show" if _is_unrecorded(session) else ""),
+            + (", as their kinds or sizes show" if _is_unrecorded(session) else ""),
             "two answers in the place of one: their difference can be of a few rows, or of one"
             + ("; this log does not record which questions they were" if _is_unrecorded(session) else ""),
             f"{ASK} why",
