@@ -275,8 +275,8 @@ class PartyNode:
 
         def taken(offer: Offer) -> None:
             if self._audit:
-                request = offer.request.hex()
-                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt)
+                request, party = offer.request.hex(), self._config.party
+                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None
