@@ -14,7 +14,8 @@ from itertools import combinations
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.pairwise import Group
-from fedboost.protocol.site_memory import SMALLEST_DIFFERENCE, smallest_difference
+from fedboost.protocol.groups import fewest_shown
+from fedboost.protocol.site_memory import colluding_of
 from fedboost.protocol.terms import Terms
 from fedboost.shell.audit import Admitted
 from fedboost.shell.audit_sessions import Session, is_after_end
@@ -145,33 +146,51 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
 
 
 def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
-    """Pairs of groups that differ by few parties: each pair once, by the first session of each."""
-    groups: dict[frozenset[str], Session] = {}
+    """Groups whose sums together show few parties: pairs of them, then three of which no two do."""
+    groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted
         if known is not None and known.protection != "plain":
-            groups.setdefault(frozenset(_holders(known, admitted)), session)
-    for (before, earlier), (after, later) in combinations(groups.items(), 2):
-        assert later.admitted is not None
-        differ, least = sorted(before ^ after), _smallest_difference(later.admitted, admitted)
-        if len(differ) < least:
-            yield AuditWarning(
-                "similar-groups",
-                (earlier.name, later.name),
-                " and ".join(
-                    f"session {shown(one.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
-                    for one, other, alone in (
-                        (earlier, later, before - after),
-                        (later, earlier, after - before),
-                    )
-                    if alone
-                ),
-                f"subtracting one result from the other gives the totals of {listed(differ)} alone, as "
-                f"groups that differ by {least} parties would not. {_innocent(before, after)}; otherwise "
-                f"{listed(differ)} {'was' if len(differ) == 1 else 'were'} singled out",
-                "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of "
-                "[policy]",
-            )
+            holders, colluding = _group(known, admitted)
+            groups.setdefault(holders, (session, colluding))
+    warned: list[set[frozenset[str]]] = []
+    for number in (2, 3):
+        for chosen in combinations(groups, number):
+            colluding = max(groups[group][1] for group in chosen)
+            shown_parties = fewest_shown(chosen, colluding)
+            if not shown_parties or any(pair <= set(chosen) for pair in warned):
+                continue
+            warned.append(set(chosen))
+            yield _of_groups({group: groups[group][0] for group in chosen}, shown_parties, colluding)
+
+
+def _of_groups(
+    groups: dict[frozenset[str], Session], shown_parties: frozenset[str], colluding: int
+) -> AuditWarning:
+    names, few = tuple(session.name for session in groups.values()), listed(sorted(shown_parties))
+    (before, earlier), (after, later), *others = groups.items()
+    seen = " and ".join(
+        f"session {shown(one.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
+        for one, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
+        if alone
+    )
+    meaning = (
+        f"subtracting one result from the other gives the totals of {few} alone"
+        if not others
+        else f"their results together give the totals of {few} alone"
+    )
+    if colluding:
+        meaning += f", of whom {colluding} may work with the aggregator"
+    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} were singled out"
+    if others:
+        seen = f"sessions {listed([shown(name) for name in names])} had different parties"
+    return AuditWarning(
+        "similar-groups",
+        names,
+        seen,
+        meaning + innocent,
+        "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of [policy]",
+    )
 
 
 def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
@@ -181,16 +200,12 @@ def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
     return f"Nobody meant it if {happened}"
 
 
-def _holders(known: Admitted, admitted: AdmittedTerms) -> tuple[str, ...]:
-    terms = admitted.get(known.terms)
-    return terms.holders if isinstance(terms, Terms) else known.parties
-
-
-def _smallest_difference(known: Admitted, admitted: AdmittedTerms) -> int:
+def _group(known: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
+    """The parties with rows of a session, and how many may collude."""
     terms = admitted.get(known.terms)
     if isinstance(terms, Terms):
-        return smallest_difference(terms)
-    return max(SMALLEST_DIFFERENCE, Group.of(known.parties).colluding + 1)
+        return frozenset(terms.holders), colluding_of(terms)
+    return frozenset(known.parties), Group.of(known.parties).colluding
 
 
 def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:

@@ -48,6 +48,7 @@ TABLES = {
         "request",
         "holders",
         "hides",
+        "colluding",
         "delta",
         "planned",
         "begun",

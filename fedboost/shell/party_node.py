@@ -241,7 +241,7 @@ class PartyNode:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Admit) and (self._session is None or message.session != self._offered):
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
-            self._close_session("another session began")
+            self._close_session("another session began", paused=True)
             self._offered = message.session
             self._session = PartySession(self._site())
         return self._session
