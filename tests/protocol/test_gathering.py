@@ -712,7 +712,7 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
 
 
 def test_a_party_that_was_away_comes_back_where_a_tree_begins():
-    """In the midst of one it would have to believe how its gradients were rounded, and which rows were drawn."""
+    """In the midst of one it would have to believe how gradients were rounded, and which rows were drawn."""
     liar = Liar(on_loss="shrink")
     liar.train(root_of(1))
     begun().gather(liar.so_far.before_tree)

@@ -142,7 +142,7 @@ def test_a_dataset_has_as_many_sessions_as_the_policy_says(site):
 
 
 def test_sessions_that_never_began_are_counted_apart(site):
-    """Another site refused them, say: they use up nothing of max_sessions, but there is an end to them, too."""
+    """Another site refused them, say: they use up nothing of max_sessions, but there is an end to them."""
     limits = Limits(max_sessions=1)
     for number in range(MAX_OFFERS):
         site.memory.begin(offer(f"{number}"), limits).end("party north left")

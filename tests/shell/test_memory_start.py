@@ -219,8 +219,8 @@ def test_a_copy_that_missed_nothing_is_gone_on_with(site):
 
 
 def test_a_party_that_was_killed_between_its_two_writes_starts_again(site):
-    """The log may then have the ends of offers that were refused, that the memory has not noted; or the memory
-    has an answer that the log has not."""
+    """The log may then have the ends of offers that were refused, that the memory has not noted; or the
+    memory has an answer that the log has not."""
     agreement = terms(THREE, protection="masked")
     with Running(site) as running:
         running.answer(running.begin("s", agreement), "s", 1)
