@@ -32,6 +32,9 @@ app = typer.Typer(
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as in every shell."""
 
+PIPE_CLOSED = 141
+"""Exit code when the reader of a pipe has gone, as that of commands which the signal ends."""
+
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What ends the writing to standard output, be it a file or a device."""
 
@@ -368,7 +371,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Only this session, with each of its answers.",
+            help="Only the sessions of this name, with each answer.",
             show_default=False,
         ),
     ] = None,
@@ -376,15 +379,16 @@ def audit(
         str | None,
         typer.Option(
             metavar="HASH",
-            help="The hash an earlier audit ended with: exit code 2 if no entry has it.",
+            help="The hash an earlier audit ended with: exit code 2 if no entry has it (a log cut short).",
             show_default=False,
         ),
     ] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if there are warnings.")] = False,
     json: Json = False,
 ) -> None:
-    """Verify a site's audit log, warn of what no training under its terms would do, and say in plain words
-    what has left the site."""
+    """Say in plain words what has left a site, by its own audit log: warnings first, the most serious before
+    the others, then session by session what left and what the terms allow. No warnings: all that left is what
+    the agreed terms allow."""
     from fedboost.cli.audit import run_audit
 
     if run_audit(log, json, expect, session) and strict:
@@ -424,12 +428,14 @@ def main() -> None:
     except KeyboardInterrupt:
         _interrupted()
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer makes this code 1 of it
+            sys.exit(PIPE_CLOSED)
         if end.code != INTERRUPTED:  # typer's own answer to Ctrl-C, which says nothing
             raise
         _interrupted()
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
-        sys.exit(141)
+        sys.exit(PIPE_CLOSED)
     except OSError as error:
         if error.errno not in FULL:
             raise

@@ -1,6 +1,7 @@
 """What people see: progress, tables, sizes. Promises plain lines where standard output is no terminal."""
 
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -46,6 +47,16 @@ def absences(model: Model) -> list[str]:
 def print_json(**values: Any) -> None:
     """One object on one line of standard output."""
     print(json.dumps(values), flush=True)
+
+
+@contextmanager
+def unless_nobody_reads() -> Iterator[None]:
+    """Print for a reader that may go away, as `| head -1` does: what is left to print is then dropped."""
+    try:
+        yield
+        print(end="", flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
 
 
 def notice(text: str) -> None:

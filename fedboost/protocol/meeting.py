@@ -15,7 +15,7 @@ under a key derived from the session digest, and no self mask is given away befo
 import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields, identity
@@ -28,6 +28,9 @@ from fedboost.protocol.terms import Terms
 
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
+MAX_REQUEST_AGE = timedelta(days=30)
+"""So long after it was signed a request is good: sites may have to approve the terms first."""
+MAX_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,20 @@ def check_request(trust: Credentials | Trust, terms: Terms, asked: Request) -> s
         raise PeerError(f"the request of analyst {known.name} has no nonce")
     identity.verify(known, _requested(terms, asked.nonce, asked.time), asked.signature)
     return known.name
+
+
+def check_age(asked: Request, now: datetime) -> None:
+    """Raise Refused for a request that is too old, or of a time to come."""
+    try:
+        age = now - datetime.fromtimestamp(asked.time, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise PeerError("a request of a time that cannot be") from None
+    if not -MAX_CLOCK_SKEW <= age <= MAX_REQUEST_AGE:
+        when = "in the future" if age < -MAX_CLOCK_SKEW else f"{age.days} days ago"
+        raise Refused(
+            f"the analyst signed the request {when}, and one counts for {MAX_REQUEST_AGE.days} days; train "
+            f"anew, or put the clocks right"
+        )
 
 
 def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: Draw) -> bytes:

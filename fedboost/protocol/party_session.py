@@ -225,6 +225,7 @@ class PartySession:
             raise Refused(f"the terms do not name party {name!r}")
         if request is not None and self._site.credentials is not None:
             analyst = meeting.check_request(self._site.credentials, terms, request)
+            meeting.check_age(request, self._site.credentials.clock())
         nonce = b"" if request is None else request.nonce
         offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = self._site.permit(offer)
@@ -285,11 +286,14 @@ class PartySession:
     def _can_stand_at(self, so_far: ModelSoFar) -> bool:
         """Whether the session can have come to stand there, by what this site remembers."""
         standing = self._standing
-        if self._terms.on_loss == "shrink":
-            return so_far.has_passed(standing.base)
         # No sum was opened without this party, but a restarted aggregator begins the tree again.
         known = (place for question in standing.questions for place in (question.before, question.after))
-        return so_far.position in (standing.base, standing.reached, *known)
+        if so_far.position in (standing.base, standing.reached, *known):
+            return True
+        # Others may have gone on without it, once a tree split; it comes back where a tree begins.
+        split = any(done.splits for done in so_far.rounds)
+        may_have_been_away = self._terms.on_loss == "shrink" and split and so_far.levels == 0
+        return may_have_been_away and so_far.has_passed(standing.base)
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
         if self._party is None or self._sealer is None or self._memory is None:
@@ -349,6 +353,8 @@ class PartySession:
         """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
         grows may be asked for again, with the same questions in the same places, or the session went on."""
         before, standing = self._asked, self._standing
+        if ask.turn > terms.most_turns:
+            raise PeerError(f"turn {ask.turn}, where the terms have {terms.most_turns} questions at most")
         if before is not None and ask.attempt == before.attempt and ask.turn != before.turn + 1:
             return False
         known = {question.turn: question for question in standing.questions}

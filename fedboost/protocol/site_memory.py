@@ -5,7 +5,7 @@ session that ended, was left, refused or pushed aside is not forgotten; the rows
 that was spent on them and the groups of parties they were added to are known for the whole dataset.
 Refuses (Refused): a session that ended; a name under other terms; a later attempt of an unknown session, or
 an attempt that this site has answered in; an analyst's request that another session used; more sessions of a
-dataset than the site allows; a group that differs from an earlier one of the dataset by few parties; other
+dataset than the site allows; groups of parties whose sums together show few of them; other
 rows than the session began with; what does not fit the budget.
 """
 
@@ -16,16 +16,17 @@ from typing import Protocol
 from fedboost.errors import Refused, quoted
 from fedboost.privacy.pairwise import Group
 from fedboost.privacy.shamir import Draw
+from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.protocol.progress import NOWHERE, Position
 from fedboost.protocol.terms import Terms
 
 KEY_BYTES = 32
+MAX_OFFERS = 100
+"""Sessions of one dataset that were taken and never began, since another site refused them, say: that a site
+takes one tells that its rows fit the terms."""
 MAX_SESSIONS = 20
 """Sessions of one dataset, unless the site's policy says otherwise: each is one more set of sums over its
 rows."""
-SMALLEST_DIFFERENCE = 2
-"""Parties by which two groups differ at least: the difference of sums over two that differ by one is that
-one's."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +43,8 @@ class Offer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site's policy says of all sessions of a dataset. similar_groups: whether a group may differ from
-    an earlier one by fewer parties than `smallest_difference`."""
+    """What a site's policy says of all sessions of a dataset. similar_groups: whether the groups of parties
+    may be such that their sums together show few of them (`groups.fewest_shown`)."""
 
     max_sessions: int = MAX_SESSIONS
     similar_groups: bool = False
@@ -81,7 +82,7 @@ class Standing:
 @dataclass(frozen=True)
 class Known:
     """A session as the rules between sessions look at it. ended: the reason, '' for a model; None while it
-    may go on. holders: the parties with rows."""
+    may go on. holders: the parties with rows; colluding: how many of the parties may collude."""
 
     session: str
     digest: str
@@ -90,6 +91,7 @@ class Known:
     hides: bool
     request: bytes = b""
     ended: str | None = None
+    colluding: int = 0
 
 
 class SessionMemory(Protocol):
@@ -112,7 +114,8 @@ class SessionMemory(Protocol):
         ...
 
     def meet(self, attempt: int) -> None:
-        """The parties met in this attempt."""
+        """The parties met in this attempt. Refused where the groups of sessions that met since this one was
+        offered do not go with its own."""
         ...
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
@@ -146,10 +149,9 @@ class SiteMemory(Protocol):
         ...
 
 
-def smallest_difference(terms: Terms) -> int:
-    """Parties by which a group must differ from an earlier one, so that no difference of two sums is of fewer
-    than two parties, nor of one that does not collude."""
-    return max(SMALLEST_DIFFERENCE, Group.of(terms.parties, terms.colluding).colluding + 1)
+def colluding_of(terms: Terms) -> int:
+    """How many of the parties may collude."""
+    return Group.of(terms.parties, terms.colluding).colluding
 
 
 def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Limits, party: str) -> None:
@@ -177,21 +179,42 @@ def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Li
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
         raise Refused(f"party {party}: the analyst's request was used for another session; train anew")
-    if len(others) >= limits.max_sessions:
+    met = sum(other.attempt > 0 for other in others)
+    if met >= limits.max_sessions:
         raise Refused(
-            f"party {party} took part in {len(others)} sessions with these rows, and its policy has "
-            f"max_sessions = {limits.max_sessions}"
+            f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
+            f"in {met} sessions with these rows; whoever answers for them can raise it there"
         )
-    if limits.similar_groups or not terms.hides:
+    if len(others) - met >= MAX_OFFERS:
+        raise Refused(
+            f"party {party} refuses: {len(others) - met} sessions with these rows were offered to it and "
+            f"never began; each told that the rows fit. Whoever answers for them can begin a new memory"
+        )
+    about = offer.session, terms.digest, 0, terms.holders, terms.hides
+    check_group(Known(*about, colluding=colluding_of(terms)), others, limits, party)
+
+
+def check_group(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
+    """Raise Refused if the sums over the group of this session and over those of others, in which the parties
+    met, would together show few parties."""
+    met = [other for other in others if other.hides and other.attempt]
+    groups = {frozenset(other.holders) for other in met}
+    mine = frozenset(session.holders)
+    if limits.similar_groups or not session.hides or mine in groups:
         return
-    holders, least = set(terms.holders), smallest_difference(terms)
-    for other in others:
-        differ = sorted(holders ^ set(other.holders)) if other.hides else []
-        if 0 < len(differ) < least:
-            raise Refused(
-                f"party {party}: the parties differ from those of an earlier session by {', '.join(differ)}, "
-                f"whose rows the difference of two sums would show; {least} must differ, or none"
-            )
+    if len(groups) >= MAX_GROUPS:
+        raise Refused(
+            f"party {party} took part with {len(groups)} different groups of parties, and does with no more: "
+            f"the differences of their sums would show single ones"
+        )
+    colluding = max(known.colluding for known in (session, *met))
+    shown = fewest_shown((*groups, mine), colluding)
+    if shown:
+        raise Refused(
+            f"party {party}: with the sums of earlier sessions, those over these parties would show fewer "
+            f"than {colluding + 2} of them; take the parties of an earlier session, or change more of them",
+            f"they would show {', '.join(sorted(shown))}",
+        )
 
 
 @dataclass
@@ -207,11 +230,16 @@ class TransientMemory:
     def begin(self, offer: Offer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
         held = self.sessions.get(offer.session)
-        others = [one.known for name, one in self.sessions.items() if name != offer.session]
-        judge(offer, None if held is None else held.known, others, limits, self.party)
+        known = None if held is None else held.known
+        judge(offer, known, self.others(offer.session), limits, self.party)
         if held is None:
             held = self.sessions[offer.session] = TransientSession(self, offer, self.draw(KEY_BYTES))
+        held.limits = limits
         return held
+
+    def others(self, session: str) -> list[Known]:
+        """All sessions but this one."""
+        return [held.known for name, held in self.sessions.items() if name != session]
 
 
 class TransientSession:
@@ -221,8 +249,10 @@ class TransientSession:
         terms = offer.terms
         self.standing = Standing()
         self.secret = secret
+        self.limits = Limits()
         self._memory = memory
-        self._known = Known(offer.session, terms.digest, 0, terms.holders, terms.hides, offer.request)
+        about = offer.session, terms.digest, 0, terms.holders, terms.hides, offer.request
+        self._known = Known(*about, colluding=colluding_of(terms))
 
     @property
     def known(self) -> Known:
@@ -234,6 +264,9 @@ class TransientSession:
 
     def meet(self, attempt: int) -> None:
         """Note the attempt."""
+        if not self.standing.attempt:
+            memory = self._memory
+            check_group(self._known, memory.others(self._known.session), self.limits, memory.party)
         self.standing = replace(self.standing, attempt=attempt)
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:

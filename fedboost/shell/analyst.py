@@ -30,6 +30,9 @@ from fedboost.wire.codec import Failed, ModelPart, RoundDone, Waiting, Wish
 
 REDIAL_SECONDS = 1.0
 """Between two tries to reach an aggregator that was lost."""
+MAX_REQUESTS = 5
+"""Signed requests of one training: each is good for one session, and a lost connection may be that of an
+aggregator that has to begin another."""
 STOP_SECONDS = 5.0
 """How long the aggregator is tried to be told that the session is to end."""
 
@@ -49,8 +52,9 @@ class Training:
         self.asked: datetime | None = None
         """When the session was asked for, where an earlier request of this analyst began it."""
         self._model: Model | None = None
-        self._nonces: set[bytes] = set()
-        """Of the requests that were signed here: one a connection, for each is good for one session."""
+        self._requests: list[Request] = []
+        """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
+        session."""
         self._address = address
         self._bundle = bundle
         self._terms = terms
@@ -136,12 +140,14 @@ class Training:
                     raise SessionFailed(reason)
 
     def _signed_request(self) -> Request | None:
-        """A fresh request for a session under the terms; None where analysts have no keys."""
+        """A request for a session under the terms, a fresh one while there may be more; None where analysts
+        have no keys."""
         if self._bundle is None:
             return None
-        nonce = os.urandom(meeting.NONCE_BYTES)
-        self._nonces.add(nonce)
-        return meeting.request(self._bundle.signer, self._terms, nonce, int(time.time()))
+        if len(self._requests) < MAX_REQUESTS:
+            nonce, now = os.urandom(meeting.NONCE_BYTES), int(time.time())
+            self._requests.append(meeting.request(self._bundle.signer, self._terms, nonce, now))
+        return self._requests[-1]
 
     def _check(self, model: Model) -> None:
         """The model must be one of these terms and of a request of this analyst, and what parties signed of
@@ -162,7 +168,7 @@ class Training:
         asker = "" if request is None else meeting.check_request(trust, self._terms, request)
         if request is None or asker != bundle.signer.name:
             raise PeerError("the aggregator's model was trained for another request than this analyst's")
-        if request.nonce not in self._nonces:
+        if request not in self._requests:
             self.asked = datetime.fromtimestamp(request.time, UTC)
 
 

@@ -55,7 +55,8 @@ class Admitted(Frozen):
 
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed.
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
+    the name of this site, missing in old logs.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -72,6 +73,7 @@ class Admitted(Frozen):
     attempt: Count | None = None
     analyst: str | None = None
     request: str | None = None
+    party: str | None = None
 
 
 class Released(Frozen):
@@ -190,10 +192,15 @@ class AuditLog:
         os.close(self._file)
 
     def admitted(
-        self, session: str, terms: Terms, analyst: str = "", request: str = "", attempt: int = 1
+        self,
+        session: str,
+        terms: Terms,
+        analyst: str = "",
+        request: str = "",
+        attempt: int = 1,
+        party: str = "",
     ) -> None:
-        """This site takes part in a session; puts its terms and the log on the disk. Raises as `record`
-        does."""
+        """This site takes part in a session; puts terms and log on the disk. Raises as `record` does."""
         self._keep(terms)
         noise = terms.noise
         self._append(
@@ -211,6 +218,7 @@ class AuditLog:
                 attempt=attempt,
                 analyst=analyst or None,
                 request=request or None,
+                party=party or None,
             )
         )
         self._sync()

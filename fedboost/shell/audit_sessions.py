@@ -8,6 +8,7 @@ Refuses: nothing.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from fedboost.privacy.accounting import epsilon_of
 from fedboost.shell.audit import EXPIRED, HELP, STOPPED, Admitted, Ended, Entry, Released
@@ -67,6 +68,11 @@ class Session:
         return next((part.admitted for part in self.parts if part.admitted), None)
 
     @property
+    def digest(self) -> str | None:
+        """The digest of its terms; None if it was refused."""
+        return None if self.admitted is None else self.admitted.terms
+
+    @property
     def ended(self) -> Ended | None:
         """The last word on it; None if there is none."""
         return self.parts[-1].ended
@@ -93,6 +99,21 @@ class Session:
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
         return kinds
+
+    @property
+    def again(self) -> list[tuple[Released, Released]]:
+        """The answers that left before, each with the first: the same question, asked at the same place of
+        the training. A log that does not record both has none."""
+        firsts: dict[object, Released] = {}
+        again = []
+        for answer in self.answers:
+            if answer.question and answer.position:
+                charge = None if self.admitted and self.admitted.placement == "central" else answer.charge
+                key = answer.turn, answer.what, answer.cells, answer.question, answer.position, charge
+                first = firsts.setdefault(key, answer)
+                if first is not answer:
+                    again.append((answer, first))
+        return again
 
     @property
     def by_turn(self) -> dict[int, list[Released]]:
@@ -132,12 +153,22 @@ class Session:
     def state(self) -> str:
         """Its end in words."""
         if self.ended is None:
-            return "no end recorded: it still runs, or this site was stopped"
+            return (
+                "no end recorded: it still runs, or this site was stopped; by itself this is no sign of abuse"
+            )
         if not self.over:
             return f"not yet: {self.ended.reason}, the session may go on"
         if not self.ended.reason:
             return "with a model, the aggregator says"
         return f"without a model: {self.ended.reason}"
+
+
+def is_after_end(session: Session, sessions: list[Session]) -> bool:
+    """Return whether something was answered in a session although an earlier one of these has its name and
+    its terms: that one had ended."""
+    earlier = takewhile(lambda other: other is not session, sessions)
+    same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
+    return bool(session.answers) and any(other.answers for other in same)
 
 
 def sessions_of(entries: Iterable[Entry]) -> list[Session]:

@@ -48,6 +48,7 @@ TABLES = {
         "request",
         "holders",
         "hides",
+        "colluding",
         "delta",
         "planned",
         "begun",
@@ -86,6 +87,7 @@ class MemoryFile:
         self._file = open_database(path)
         self._durable = True
         self._inodes = self._now()
+        self._to_overwrite = False
 
     def close(self) -> None:
         """Let go of the file."""
@@ -112,11 +114,15 @@ class MemoryFile:
                     self._file.execute("ROLLBACK")
         except sqlite3.Error as error:
             raise self._cannot(error) from None
+        if self._to_overwrite:
+            self.overwrite()
 
     def overwrite(self) -> None:
-        """Have what was deleted gone from the disk."""
+        """Have what was deleted gone from the disk, at once or, while somebody reads the file, with a later
+        transaction."""
         try:
-            self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            self._to_overwrite = bool(busy)
         except sqlite3.Error as error:
             raise self._cannot(error) from None
 

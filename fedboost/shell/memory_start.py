@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from fedboost.errors import ConfigError
-from fedboost.protocol.site_memory import Standing
+from fedboost.privacy.pairwise import Group
+from fedboost.protocol.site_memory import Standing, colluding_of
 from fedboost.shell.audit import Admitted, AuditLog, Ended, Entry, Released, read_admitted
 from fedboost.shell.budget import Spent
 from fedboost.shell.config import PartyConfig, state_folder
@@ -97,7 +98,7 @@ def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
         make_file(path, config.rows_name)
         with closing(_open(config, audit)) as memory, memory.transaction() as file:
             for party, session, terms, *rest in sessions:
-                _put_ended(file, (str(party), str(session)), terms, "", b"", "[]", 0, *rest)
+                _put_ended(file, (str(party), str(session)), True, terms, "", b"", "[]", 0, 0, *rest)
             for row in charges:
                 put(file, "charges", *row)
             _take_over(file, config, entries)
@@ -191,20 +192,15 @@ def _begun(path: Path) -> Begun:
 
 
 def _check_age(memory: FileMemory, audit: AuditLog, config: PartyConfig, log: Any) -> None:
-    """Raise ConfigError if the audit log has what came after this memory was written last. Each entry about
-    an answer stands there after the memory's own note, so a process that was killed leaves one at most."""
+    """Raise ConfigError if the audit log has what this memory does not know. Each entry stands there after
+    the memory's own note, so a process that was killed leaves none of which there is no note."""
     since = audit.after(memory.logged)
     if since is None:
         log.warning("the audit log is not the one that this memory was kept beside", audit=str(config.audit))
         return
-    events = [entry.event for entry in since]
-    answers = {(event.session, event.turn, event.attempt) for event in events if isinstance(event, Released)}
     with memory.file.transaction(durable=False) as file:
-        known = {event.session: known_session(file, config.party, event.session) for event in events}
-    unknown = any(isinstance(event, Admitted) and known[event.session] is None for event in events)
-    made = [known[event.session] for event in events if isinstance(event, Ended) and not event.reason]
-    alive = any(session is not None and session.ended is None for session in made)
-    if len(answers) > 1 or unknown or alive:
+        unknown = any(_is_unknown(file, config.party, entry.event) for entry in since)
+    if unknown:
         raise ConfigError(
             f"{memory.file.path}: this memory is older than {config.audit}: a copy was put back, or the "
             f"power failed; put the newest one there, or `fedboost privacy init --restored --config "
@@ -213,33 +209,60 @@ def _check_age(memory: FileMemory, audit: AuditLog, config: PartyConfig, log: An
         )
 
 
+def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released | Ended) -> bool:
+    """Whether a memory does not know of an entry of the audit log."""
+    session = known_session(file, party, event.session)
+    match event:
+        case Admitted():
+            return session is None
+        case Ended():
+            return session is not None and session.ended is None and not event.paused
+        case Released():
+            name = party, event.session
+            if event.charge is not None:
+                query = "SELECT 1 FROM charges WHERE (party, session, release) = (?, ?, ?)"
+                if file.execute(query, (*name, event.charge)).fetchone() is None:
+                    return True
+            if not event.question or session is None or session.ended is not None:
+                return session is None
+            query = "SELECT 1 FROM questions WHERE (party, session, turn, digest) = (?, ?, ?, ?)"
+            return file.execute(query, (*name, event.turn, bytes.fromhex(event.question))).fetchone() is None
+        case _:
+            assert_never(event)
+
+
 def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
     """Have what an audit log has in the memory: its sessions as ended, its charges."""
+    entries = list(entries)
+    answered = {entry.event.session for entry in entries if isinstance(entry.event, Released)}
     for entry in entries:
         event, party = entry.event, config.party
         if isinstance(event, Admitted) and known_session(file, party, event.session) is None:
-            holders, hides = _group(event, config)
-            about = event.terms, event.analyst or "", bytes.fromhex(event.request or ""), holders, hides
-            _put_ended(file, (party, event.session), *about, event.delta or 0.0, 0.0, entry.time)
+            group = _group(event, config)
+            about = event.terms, event.analyst or "", bytes.fromhex(event.request or ""), *group
+            times = event.delta or 0.0, 0.0, entry.time
+            _put_ended(file, (party, event.session), event.session in answered, *about, *times)
         elif isinstance(event, Released) and event.charge is not None and event.cost is not None:
             put(file, "charges", party, event.session, event.charge, event.cost, entry.time)
 
 
-def _group(event: Admitted, config: PartyConfig) -> tuple[str, int]:
-    """The parties with rows of a session, and whether their vectors were hidden: by its terms beside the log.
-    Without those nobody knows which party of an encrypted session has no rows, and it is not compared."""
+def _group(event: Admitted, config: PartyConfig) -> tuple[str, int, int]:
+    """The parties with rows of a session, whether their vectors were hidden, and how many may collude: by its
+    terms beside the log. Without those nobody knows which party of an encrypted session has no rows, and it
+    is not compared."""
     assert config.audit is not None
     try:
         terms = read_admitted(config.audit, event.terms)
     except ConfigError:
-        return json.dumps(event.parties), int(event.protection == MASKED)
-    return json.dumps(terms.holders), int(terms.hides)
+        colluding = Group.of(event.parties).colluding
+        return json.dumps(event.parties), int(event.protection == MASKED), colluding
+    return json.dumps(terms.holders), int(terms.hides), colluding_of(terms)
 
 
-def _put_ended(file: sqlite3.Connection, name: tuple[str, str], *about: Value) -> None:
-    """Write a session that is over. about: its terms, and the columns after them."""
+def _put_ended(file: sqlite3.Connection, name: tuple[str, str], met: bool, *about: Value) -> None:
+    """Write a session that is over. met: whether its parties met; about: its terms, and the columns after."""
     put(file, "sessions", *name, *about)
-    put(file, "standings", *name, *as_row(b"", Standing()), EARLIER)
+    put(file, "standings", *name, *as_row(b"", Standing(attempt=int(met))), EARLIER)
 
 
 @contextmanager

@@ -30,7 +30,17 @@ from typing import Any
 
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
 from fedboost.protocol.progress import Position
-from fedboost.protocol.site_memory import KEY_BYTES, Known, Limits, Offer, Question, Standing, judge
+from fedboost.protocol.site_memory import (
+    KEY_BYTES,
+    Known,
+    Limits,
+    Offer,
+    Question,
+    Standing,
+    check_group,
+    colluding_of,
+    judge,
+)
 from fedboost.shell.audit import BEFORE_THE_FIRST
 from fedboost.shell.budget import ROUNDING, Budget
 from fedboost.shell.files import folder_name
@@ -42,7 +52,7 @@ NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
 
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
-    "SELECT party, session, terms, attempt, holders, hides, request, ended "
+    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding "
     "FROM sessions JOIN standings USING (party, session)"
 )
 _STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
@@ -111,12 +121,12 @@ class FileMemory:
                     # Where the aggregator draws the noise, what leaves has none and is not charged.
                     central = terms.noise.placement == "central"
                     delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
-                holders = json.dumps(terms.holders)
-                about = terms.digest, offer.analyst, offer.request, holders, int(terms.hides)
+                group = json.dumps(terms.holders), int(terms.hides), colluding_of(terms)
+                about = terms.digest, offer.analyst, offer.request, *group
                 put(file, "sessions", *name, *about, delta, planned, now())
                 put(file, "secrets", *name, os.urandom(KEY_BYTES))
                 put(file, "standings", *name, *as_row(b"", Standing()), None)
-            return FileSession(self, offer, file)
+            return FileSession(self, offer, limits, file)
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -128,6 +138,12 @@ class FileMemory:
     def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
         """The hash of rows under this memory's secret."""
         return rows(self._key)
+
+    def check_group(self, file: sqlite3.Connection, offer: Offer, limits: Limits) -> None:
+        """Raise Refused if the group of a session does not go with those of others that met."""
+        known, others = self._known(file, offer)
+        assert known is not None
+        check_group(known, others, limits, self.party)
 
     def _known(self, file: sqlite3.Connection, offer: Offer) -> tuple[Known | None, list[Known]]:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
@@ -155,8 +171,9 @@ class FileMemory:
 class FileSession:
     """One session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
 
-    def __init__(self, memory: FileMemory, offer: Offer, file: sqlite3.Connection) -> None:
+    def __init__(self, memory: FileMemory, offer: Offer, limits: Limits, file: sqlite3.Connection) -> None:
         self._memory = memory
+        self._offer, self._limits = offer, limits
         self._session = offer.session
         self._name = memory.party, offer.session
         self._ended = False
@@ -189,8 +206,13 @@ class FileSession:
             )
 
     def meet(self, attempt: int) -> None:
-        """The parties met in this attempt."""
-        self._write(replace(self._standing, attempt=attempt))
+        """The parties met in this attempt. Refused where groups do not go together."""
+        standing = replace(self._standing, attempt=attempt)
+        with self._turn() as file:
+            if not self._standing.attempt:
+                self._memory.check_group(file, self._offer, self._limits)
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+        self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """This question is about to be answered."""
@@ -285,8 +307,9 @@ def known_session(file: sqlite3.Connection, party: str, session: str) -> Known |
 
 
 def _known(row: Sequence[Any]) -> Known:
-    session, terms, attempt, holders, hides, request, ended = row
-    return Known(session, terms, attempt, tuple(json.loads(holders)), bool(hides), request, ended)
+    session, terms, attempt, holders, hides, request, ended, colluding = row
+    group = tuple(json.loads(holders)), bool(hides)
+    return Known(session, terms, attempt, *group, request, ended, colluding)
 
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:

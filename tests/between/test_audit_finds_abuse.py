@@ -128,7 +128,8 @@ def warnings(path):
     rules = [event["rule"] for event in events if event["event"] == "warning"]
     assert events[-1]["warnings"] == len(rules)
     text = fedboost("audit", path).out
-    assert ("WARNING" in text) == bool(rules) == ("no warnings" not in text)
+    assert ("WARNING" in text) == bool(rules) == ("No warnings" not in text)
+    assert max(map(len, text.splitlines()[1:])) < 80
     assert fedboost("audit", path, "--strict").code == bool(rules)
     return rules
 
@@ -223,23 +224,92 @@ def answer(terms, turn, what, **settings):
 
 
 @pytest.mark.parametrize(
-    ("write", "due"),
+    ("write", "due", "said"),
     [
-        (a_training, []),
-        (one_name_under_two_terms, ["other-terms"]),
-        (noise_of_the_sites, []),
-        (a_group_less_one, ["similar-groups"]),
-        (a_refusal_and_a_training, []),
-        (a_session_that_goes_on_after_its_end, ["after-end", "other-question"]),
-        (a_training_with_losses, []),
-        (noise_of_the_aggregator, ["central-noise"]),
-        (sessions_of_equal_and_of_other_groups, []),
-        (forty_histograms_under_one_round, ["too-many"]),
+        (
+            a_training,
+            [],
+            [
+                "No warnings: all that left is what the agreed terms allow.",
+                "signed by no analyst's signature (connections without keys)",
+                "how many rows lie in each column interval 4 5 4964",
+                "error of the model, summed over all rows 3 3 6",
+            ],
+        ),
+        (
+            one_name_under_two_terms,
+            ["other-terms"],
+            [
+                "1. ABUSE? 2 different agreements were run under one session name, s1: seed was 1, then 2.",
+                "Session s1 (1 of 2): see warning 1",
+                "Session s1 (2 of 2): see warning 1",
+            ],
+        ),
+        (noise_of_the_sites, [], ["each site added a share of it", "epsilon 3.983 was spent ended"]),
+        (
+            a_group_less_one,
+            ["similar-groups"],
+            [
+                "1. CHECK: Session s1 had p3, session s2 not. Subtracting one result from the other gives "
+                "the totals of p3 alone",
+                "Nobody meant it if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
+                "Whoever runs this site: name the parties to train with in `parties` of [policy].",
+            ],
+        ),
+        (
+            a_refusal_and_a_training,
+            [],
+            ["s1 0 refused nothing left", "s2 13 model as agreed", "max_depth = 2 left nothing"],
+        ),
+        (
+            a_session_that_goes_on_after_its_end,
+            ["after-end", "other-question"],
+            [
+                "this log does not record which questions they were",
+                "(1 of 2): see warnings 1 and 2",
+                "(2 of 2), after it had ended: see warnings 1 and 2",
+                "by interval 8 0 96 320 B in all, after it had ended 8 96 320 B",
+                "ended again, with a model, the aggregator says",
+            ],
+        ),
+        (
+            a_training_with_losses,
+            [],
+            [
+                "attempts begun anew 6 times (attempts 1 to 7); 5 of 20 answers were the same answer sent "
+                "again: nothing new",
+                "the same answers sent again 5",
+                "or this site was stopped; by itself this is no sign of abuse",
+            ],
+        ),
+        (
+            noise_of_the_aggregator,
+            ["central-noise"],
+            [
+                "WEAK PROTECTION = within the terms, but weaker than it looks 1. WEAK PROTECTION: The "
+                "aggregator added the noise of session s1 itself, so it could read the sums before.",
+                "masked: the aggregator could see sums over the parties without noise, as it added the",
+            ],
+        ),
+        (sessions_of_equal_and_of_other_groups, [], ["s1 13 model as agreed", "s3 13 model as agreed"]),
+        (
+            forty_histograms_under_one_round,
+            ["too-many"],
+            [
+                "40 times sums over groups of rows, by interval, where the terms allow 1.",
+                "sums over groups of rows, by interval 40 1 1360",
+                "at most 1 round from",
+                "by itself this is no sign of abuse",
+            ],
+        ),
     ],
 )
-def test_ten_logs(write, due, path):
+def test_ten_logs(write, due, said, path):
     write(path)
     assert warnings(path) == due
+    text = " ".join(fedboost("audit", path).out.split())
+    assert [words for words in said if words not in text] == []
+    assert ("central-noise" in due) <= ("never this site's own numbers" not in text)
 
 
 @pytest.mark.parametrize(
@@ -305,6 +375,38 @@ ABUSES = {
     "other-roster": lambda known: changed(known[1], attempt=2, roster=("p0", "p1", "p2")),
     "too-many": lambda known: changed(known[5], turn=7),
 }
+
+
+@pytest.mark.parametrize(("kind", "allowed"), [("RowsQuery", 1), ("StartQuery", 1), ("SumsQuery", 0)])
+def test_a_question_too_many_of_any_kind_is_enough(kind, allowed, path):
+    terms, _ = agreement(rounds=4, max_depth=6)  # so that there is room for more questions in all
+    written(path, terms, [answer(terms, turn, kind) for turn in range(1, allowed + 1)])
+    assert warnings(path) == []
+    with AuditLog(path) as log:
+        log.record(answer(terms, allowed + 1, kind))
+    assert warnings(path) == ["too-many"]
+
+
+def test_the_most_serious_warnings_come_first(path):
+    terms, _ = agreement(rounds=1, **noisy("central"))
+    written(path, terms, [answer(terms, 2, "SumsQuery")])
+    group = terms.with_parties((*terms.parties, "p3"))
+    written(path, group, [answer(group, turn, "SumsQuery") for turn in (2, 3)], "s2")
+    assert warnings(path) == ["too-many", "similar-groups", "central-noise"]
+    events = map(json.loads, fedboost("audit", path, "--json").out.splitlines())
+    assert [event["kind"] for event in events if event["event"] == "warning"] == ["abuse", "check", "weak"]
+
+
+def test_agreements_that_differ_in_much_are_told_in_short(path):
+    terms, _ = agreement(rounds=1)
+    written(path, terms, honest(terms))
+    other = terms.changed(rounds=2, max_depth=3, seed=5, max_bin=16, reg_lambda=2.0, gamma=1.0, reg_alpha=1.0)
+    written(path, other, honest(terms))
+    text = " ".join(fedboost("audit", path).out.split())
+    assert "rounds was 1, then 2; max_depth was 2, then 3; max_bin was 8, then 16;" in text
+    assert "; and 2 more settings." in text
+    terms_file(path, other.digest).unlink()
+    assert "how they differ is not known" in " ".join(fedboost("audit", path).out.split())
 
 
 @pytest.mark.parametrize("rule", ABUSES)
@@ -428,11 +530,12 @@ def test_a_log_that_names_no_digest_is_warned_of(digest, path):
 def test_groups_that_differ_by_as_many_as_collude(path):
     first, _ = agreement(6, rounds=1, colluding=2)
     second = first.with_parties(("p0", "p1", "p2", "p3", "q4", "q5"))
-    third = first.with_parties(("p0", "p1", "p2", "p3", "p4", "r5"))
+    third = first.with_parties(("p0", "p1", "p2", "p3", "p4", "r5", "r6"))
     written(path, first, honest(first), "s1")
     written(path, second, honest(second), "s2")
-    assert warnings(path) == []
+    assert warnings(path) == []  # four differ, of whom two may collude
     written(path, third, honest(third), "s3")
-    assert warnings(path) == ["similar-groups"]
-    terms_file(path, third.digest).unlink()
-    assert warnings(path) == ["terms"]  # one colluding party is the default, and two parties differ
+    assert warnings(path) == ["similar-groups"]  # three
+    for agreed in (first, third):
+        terms_file(path, agreed.digest).unlink()
+    assert warnings(path) == ["similar-groups", "terms", "terms"]  # s2's terms still say two

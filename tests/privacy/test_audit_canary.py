@@ -69,6 +69,6 @@ def test_statistics_that_say_nothing_prove_nothing():
 
 def test_the_same_seed_plays_the_same_sessions():
     terms = canary.terms_of(1.0)
-    first, again, other = (canary.audit(terms, 60, seed) for seed in (1, 1, 2))
+    first, again = (canary.audit(terms, 60, 1) for _ in range(2))
     assert first == again
-    assert first != other
+    assert any(canary.audit(terms, 60, seed) != first for seed in range(2, 6))

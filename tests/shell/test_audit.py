@@ -6,6 +6,8 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 from collections import deque
 from itertools import pairwise
 from typing import get_args
@@ -14,7 +16,7 @@ import pytest
 from inprocess import sites_of
 from sites import fedboost, rows, terms
 
-from fedboost.cli.audit import IN_WORDS, run_audit
+from fedboost.cli.audit import run_audit
 from fedboost.errors import ConfigError
 from fedboost.programs.boosting import train as boosting
 from fedboost.protocol.aggregator_session import AggregatorSession
@@ -23,6 +25,7 @@ from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
 from fedboost.protocol.party_session import PartySession, Release, Site
 from fedboost.protocol.queries import BY_PARTY, Query, RowsQuery
 from fedboost.shell.audit import AuditLog, read_admitted, read_log, terms_file
+from fedboost.shell.audit_turns import IN_WORDS
 from fedboost.shell.data import to_shard
 from fedboost.shell.store import CannotRecord
 
@@ -406,18 +409,34 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     run_audit(path, as_json=False)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[1:])) < 80
-    head, warnings, first, second, third, again, foot = out.split("\n\n")
-    assert head == f"{path}: verified, 10 entries"
-    assert warnings.startswith("2 WARNINGS\n  1. Session one: sums over other parties than the terms allow")
-    assert "  2. The groups of sessions one and three differ by" not in warnings  # plain hides nothing
-    assert first.startswith("Session one\n  when         2")
-    text = " ".join(first.split())
+    head, warnings, table, first, second, third, again, foot = out.split("\n\n")
+    assert head.startswith(
+        f"{path}: unbroken, 10 entries\nNo entry was changed or removed inside it; whether"
+    )
+    assert head.endswith("shows only with --expect.")
+    assert warnings.startswith("3 WARNINGS\nABUSE? = ")
+    assert "\n  1. ABUSE? Session one: sums over other parties than the terms allow" in warnings
+    assert (
+        "2. ABUSE? Session one: 2 times row count; magnitudes of labels, weights, where the terms allow "
+        in (" ".join(warnings.split()))
+    )
+    assert "session three had" not in warnings.lower()  # plain hides nothing
+    verdicts = {line[17:44].strip(): line[63:] for line in table.splitlines()[1:]}
+    assert verdicts == {
+        "one (1 of 2)": "warnings 1, 2",
+        "two": "nothing left",
+        "three": "warning 3",
+        "one (2 of 2)": "warnings 1, 2",
+    }
+    assert first.startswith("Session one (1 of 2): see warnings 1 and 2\n  when         2")
+    assert again.startswith("Session one (2 of 2): see warnings 1 and 2\n  when         2")
+    text, histograms = " ".join(first.split()), terms(PAIR).rounds * terms(PAIR).max_depth
     assert terms(PAIR).digest in text
     assert "north, south" in text
     assert "4: y, age, dose, ward" in text
     assert "plain: the aggregator could see this site's own numbers" in text
-    assert "number of rows; magnitudes of labels, weights 2 770 6.2 kB" in text
-    assert "sums over groups of rows, by column interval 1 385 3.1 kB" in text
+    assert "row count; magnitudes of labels, weights 2 1 770 6.2 kB" in text
+    assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
     assert "in all 3 1155 9.2 kB" in text
     assert "over 1 of 2 parties: north" in text
     assert text.endswith("ended with a model, the aggregator says")
@@ -447,8 +466,9 @@ def test_a_session_is_listed_answer_by_answer(path):
     assert "2 sessions of this log are under these terms" in fedboost("audit", path).out
     lines = end.out.splitlines()
     assert max(map(len, lines[1:])) < 80
-    assert "      1       1  RowsQuery              abababa  cdcdcdc       385   3.1 kB" in lines
-    assert "      7       1  help to open the sum   -        -               0   3.1 kB" in lines
+    assert "      1       1  row count; magnitudes of labels, weights    abababa  cdcdcdc" in lines
+    assert "      7       1  help to open a sum: keys, no data           -        -" in lines
+    assert "RowsQuery" not in end.out
     events = [
         json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()
     ]
@@ -472,17 +492,78 @@ def test_many_sessions_have_a_line_each(path):
     out = fedboost("audit", path).out
     lines = out.splitlines()
     assert max(map(len, lines[1:])) < 80
-    assert len(lines) <= 40
-    ends = {line[19:].split()[0]: line for line in lines if " session-" in line and line[2:3] == "2"}
+    assert len(lines) <= 41
+    ends = {line[17:].split()[0]: line for line in lines if " session-" in line and line[:2] == "20"}
     assert len(ends) == 20
-    assert ends["session-00000001"].endswith(" 2        1   3.1 kB  model")
-    assert ends["session-00000002"].endswith("  no model")
+    assert ends["session-00000001"].endswith("        1  model     as agreed")
+    assert ends["session-00000002"].endswith("  no model  as agreed")
     assert lines[lines.index(ends["session-00000002"]) + 1] == "    party east was lost"
-    assert ends["session-00000003"].endswith("  open")
-    assert ends["session-refused"].endswith("  refused")
-    assert [name for name, line in ends.items() if line.startswith("!")] == ["session-00000004"]
-    assert "Session session-00000004 begins here with attempt 2." in out
+    assert ends["session-00000003"].endswith("  open      as agreed")
+    assert ends["session-refused"].endswith("  refused   nothing left")
+    assert [name for name, line in ends.items() if "warning" in line] == ["session-00000004"]
+    assert ends["session-00000004"].endswith("  warning 1")
+    assert "1. CHECK: Session session-00000004 begins in this log with attempt 2." in out
     assert "--session NAME" in out
+
+
+def test_an_answer_that_is_sent_again_is_marked(path):
+    with AuditLog(path) as log:
+        for attempt in (1, 2):
+            log.admitted("one", terms(PAIR), attempt=attempt)
+            log.record(dataclasses.replace(RELEASE, session="one", attempt=attempt, **PLACE))
+        other = {**PLACE, "roster": PAIR[:1], "attempt": 3}
+        log.record(dataclasses.replace(RELEASE, session="one", **other))
+    lines = fedboost("audit", path, "--session", "one").out.splitlines()
+    marks = [line[0] for line in lines if line.endswith("abababa  cdcdcdc")]
+    assert marks == [" ", "=", "="]
+    text = " ".join(" ".join(lines).split())
+    assert "2 of 3 answers were the same answer sent again, 1 of them for a sum over other parties" in text
+    assert "= the same answer sent again" in text
+
+
+def test_a_refused_session_has_no_table_of_answers(path):
+    with AuditLog(path) as log:
+        log.ended("one", "site north refuses")
+    out = fedboost("audit", path, "--session", "one").out
+    assert "No warnings: no answer left.\n" in out
+    assert "  left         nothing\n" in out
+    assert "turn" not in out
+
+
+def test_a_log_that_knows_its_party_says_whose_it_is(path):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR))
+    assert "The log of party" not in fedboost("audit", path).out
+    with AuditLog(path) as log:
+        log.admitted("two", terms(PAIR), party="north")
+    assert "\nThe log of party north. No entry was changed" in fedboost("audit", path).out
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--json",), 0), (("--strict",), 1)])
+def test_a_reader_that_goes_away_changes_no_exit_code(arguments, code, path):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR), attempt=2)
+        log.record(RELEASE)
+        log.record(dataclasses.replace(RELEASE, session="one", attempt=2))
+    assert without_a_reader("audit", path, *arguments) == (code, b"")
+
+
+def test_other_commands_end_as_by_the_signal_when_their_reader_goes_away():
+    assert without_a_reader("--version") == (141, b"")
+
+
+def without_a_reader(*arguments):
+    """Run the command with nobody at the other end of its output: its exit code, and standard error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "fedboost", *map(str, arguments)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": writing, "stderr": subprocess.PIPE}
+    try:
+        end = subprocess.run(command, env=environment, **pipes)
+    finally:
+        os.close(writing)
+    return end.returncode, end.stderr
 
 
 def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):

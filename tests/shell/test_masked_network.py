@@ -377,6 +377,7 @@ def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
     in_time(scenario())
     assert [(event.kind, event.reason) for event in recorded] == [("ended", f"party north: {MISFIT}")]
     assert [entry.event.kind for entry in read_log(audit)] == ["admitted", "ended"]
+    assert read_log(audit)[0].event.party == "north"
 
 
 def test_levels_nobody_declared_are_in_the_log_of_their_site(tmp_path):
