@@ -31,7 +31,7 @@ from fedboost.protocol.terms import (
     Terms,
 )
 from fedboost.shell.analyst import Connection, connect
-from fedboost.shell.approval import approve
+from fedboost.shell.approval import approve, review
 from fedboost.shell.config import read_party, to_toml
 from fedboost.shell.files import party_stems
 from fedboost.shell.keys import write_bundle
@@ -131,7 +131,7 @@ class Loopback:
         """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
         files that say so."""
         configs = [read_party(self._folder / f"{stem}.toml", None) for stem in self._stems.values()]
-        return [approve(config, terms, (ANALYST,), datetime.now(UTC)) for config in configs]
+        return [approve(c, terms, review(c, terms, (ANALYST,)), datetime.now(UTC)) for c in configs]
 
     def log(self, party: str) -> str:
         """What a party has logged so far."""
