@@ -182,8 +182,7 @@ def _print_table(sessions: list[Session], headings: list[Heading], in_full: bool
             reason = printable(session.ended.reason)
             print(textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4))
     if not in_full:
-        print("Each in full, with all its answers: `fedboost audit LOG --session NAME`; the beginning of a")
-        print("name is enough where no other session has it.")
+        print("Each in full: `fedboost audit LOG --session NAME`, or how its name begins.")
 
 
 def _verdict(session: Session, heading: Heading) -> str:
