@@ -57,6 +57,7 @@ def main() -> None:
             offer = Offer(f"{number}", terms)
             spent[NAMES[1]].append(milliseconds(lambda: memory.begin(offer, limits)))  # noqa: B023
             session = memory.begin(offer, limits)
+            session.meet(1)
             spent[NAMES[2]].append(milliseconds(lambda: session.charge("a release", 1e-9)))  # noqa: B023
             spent[NAMES[3]].append(milliseconds(lambda: session.end("")))  # noqa: B023
         memory.close()

@@ -13,7 +13,7 @@ from fedboost.privacy import identity
 from fedboost.protocol.terms import Terms
 from fedboost.shell.approval import approve, broken_rules
 from fedboost.shell.config import PartyConfig, read_party, read_terms
-from fedboost.shell.data import level_counts, read_table, to_shard
+from fedboost.shell.data import label_counts, level_counts, read_table, to_shard
 from fedboost.shell.policy import PROTECTS, Breach
 from fedboost.shell.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
 
@@ -35,8 +35,8 @@ def run_approve(terms_file: Path, config_file: Path, analysts: list[str], yes: b
             f"{listed(terms.parties) or 'no parties'}"
         )
     allowed = _analysts(config, analysts)
-    breaches = broken_rules(config.policy, terms)
-    print(summary(terms, "" if isinstance(allowed, str) else ", ".join(allowed), *_of_rows(config, terms)))
+    breaches = broken_rules(config.policy, terms, allowed)
+    print(summary(terms, ", ".join(allowed), *_of_rows(config, terms)))
     print(f"\n{_explained(breaches)}\n")
     if all(breach.allow is not None for breach in breaches) and not yes and not _agreed():
         notice("not approved: nothing was written")
@@ -45,14 +45,14 @@ def run_approve(terms_file: Path, config_file: Path, analysts: list[str], yes: b
     print(f"approved, until this file is removed: {path}")
 
 
-def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...] | str:
-    """The analysts that an approval names: those given, those of the policy, or the one typed."""
+def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...]:
+    """The analysts that an approval names: those given, those that the policy names, or the one typed."""
     for name in given:
         if not identity.is_name(name):
             raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
     if given or config.keys is None:
         return tuple(given)
-    if config.policy.analysts:
+    if config.policy.analysts and config.policy.analysts != "any":
         return config.policy.analysts
     try:
         name = ask_terminal("Which analyst may train under these terms? The name in the certificate: ")
@@ -64,19 +64,20 @@ def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...] | str:
 
 
 def _of_rows(config: PartyConfig, terms: Terms) -> tuple[Counts | None, int]:
-    """Rows of this site by level, and how many are few. ConfigError where its rows do not fit."""
+    """Rows of this site by level and by value of the label, and how many are few. ConfigError where its rows
+    do not fit."""
     few = config.policy.min_rows_per_leaf
     if config.data is None or config.party not in terms.holders:
         return None, few
     table = read_table(config.data, config.scratch)
     try:
-        rows = to_shard(table, terms, config.party).rows
+        label = to_shard(table, terms, config.party).label
     except Misfit as error:
         raise ConfigError(f"{config.data}: its rows do not fit the terms: {error.detail}") from None
     except Refused as error:
         raise ConfigError(f"{config.data}: {error}") from None
-    print(f"{entry('this site', f'{config.party}, {rows} rows of {config.data.name}')}")
-    return level_counts(table, terms.columns), few
+    print(f"{entry('this site', f'{config.party}, {table.num_rows} rows of {config.data.name}')}")
+    return {**level_counts(table, terms.columns), terms.columns.label: label_counts(label, terms)}, few
 
 
 def _explained(breaches: Sequence[Breach]) -> str:
@@ -87,8 +88,8 @@ def _explained(breaches: Sequence[Breach]) -> str:
     lines = [_filled(f"The terms break {rules} of this site's policy. Yes allows it for these terms alone:")]
     for breach in breaches:
         lines.append(f"\n  {breach.key} = {breach.value}")
-        lines.append(_filled(f"{breach.why}.", "    "))
-        lines.append(_filled(f"Why the rule: {PROTECTS[breach.key]}.", "    "))
+        lines.append(_filled(f"{'; '.join(filter(None, (breach.why, breach.detail)))}.", "    "))
+        lines.append(_filled(f"Why the rule: {PROTECTS[breach.rule]}.", "    "))
         if breach.instead and breach.allow is not None:
             lines.append(_filled(f"If you say no, the analyst can: {breach.instead}.", "    "))
         for (key, value), loud in LOUD.items():

@@ -21,6 +21,9 @@ from fedboost.protocol.progress import NOWHERE, Position
 from fedboost.protocol.terms import Terms
 
 KEY_BYTES = 32
+MAX_OFFERS = 100
+"""Sessions of one dataset that were taken and never began, since another site refused them, say: that a site
+takes one tells that its rows fit the terms."""
 MAX_SESSIONS = 20
 """Sessions of one dataset, unless the site's policy says otherwise: each is one more set of sums over its
 rows."""
@@ -176,10 +179,16 @@ def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Li
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
         raise Refused(f"party {party}: the analyst's request was used for another session; train anew")
-    if len(others) >= limits.max_sessions:
+    met = sum(other.attempt > 0 for other in others)
+    if met >= limits.max_sessions:
         raise Refused(
-            f"party {party} took part in {len(others)} sessions with these rows, and its policy has "
-            f"max_sessions = {limits.max_sessions}"
+            f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
+            f"in {met} sessions with these rows; whoever answers for them can raise it there"
+        )
+    if len(others) - met >= MAX_OFFERS:
+        raise Refused(
+            f"party {party} refuses: {len(others) - met} sessions with these rows were offered to it and "
+            f"never began; each told that the rows fit. Whoever answers for them can begin a new memory"
         )
     about = offer.session, terms.digest, 0, terms.holders, terms.hides
     check_group(Known(*about, colluding=colluding_of(terms)), others, limits, party)

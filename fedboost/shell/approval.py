@@ -2,14 +2,16 @@
 
 Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
 removed; it has the parties, analysts and columns that were shown, and the rules of the policy that the person
-was told these terms break. A file is written whole or not at all, for its owner's eyes alone.
-Refuses: to change the budget of the rows' privacy (ConfigError); an approval that cannot be read (Refused).
+was told these terms break. Names that the policy has since struck are struck here, too. A file is written
+whole or not at all, for its owner's eyes alone.
+Refuses: to change the budget of the rows' privacy (ConfigError); an approval that cannot be read, or that
+relaxes a rule which has changed since (Refused).
 """
 
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
@@ -24,27 +26,31 @@ NEVER_RELAXED = (*PINNED, "epsilon", "delta", "max_sessions", "similar_groups", 
 
 
 class Approval(Frozen):
-    """An approval as its file has it. relaxed: keys of the policy, with their values for these terms."""
+    """An approval as its file has it. relaxed: keys of the policy, with their values for these terms;
+    relaxed_from: the rules that were relaxed, names too, with the values that the policy had."""
 
     digest: str
     time: str
     parties: tuple[Name, ...]
-    analysts: Literal["any"] | tuple[Name, ...]
+    analysts: tuple[Name, ...]
     columns: ColumnRules
     relaxed: Mapping[str, Any] = {}
+    relaxed_from: Mapping[str, Any] = {}
 
 
-def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...] | str, now: datetime) -> Path:
+def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], now: datetime) -> Path:
     """Write the approval of these terms, relaxing every rule that they break; its file. ConfigError where a
     rule cannot be relaxed, or the file cannot be written."""
-    breaches = broken_rules(config.policy, terms)
+    breaches = broken_rules(config.policy, terms, analysts)
     for breach in breaches:
         if breach.allow is None:
             raise ConfigError(
                 f"party {config.party} cannot approve these terms: its policy has {breach.key} = "
                 f"{breach.value}, and {breach.why}; {breach.instead}, or change the policy"
             )
-    relaxed = {breach.key: breach.allow for breach in breaches}
+    relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
+    values = config.policy.model_dump(mode="json")
+    relaxed_from = {breach.rule: values[breach.rule] for breach in breaches}
     path = _file(config, terms.digest)
     lines = [
         f"digest = {to_toml(terms.digest)}",
@@ -55,6 +61,8 @@ def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...] | str, 
         *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms).items()),
         "[relaxed]",
         *(f"{key} = {to_toml(value)}" for key, value in relaxed.items()),
+        "[relaxed_from]",
+        *(f"{key} = {to_toml(value)}" for key, value in relaxed_from.items() if value is not None),
     ]
     try:
         for folder in reversed((path.parent, *path.parent.parents[:2])):
@@ -65,9 +73,12 @@ def approve(config: PartyConfig, terms: Terms, analysts: tuple[str, ...] | str, 
     return path
 
 
-def broken_rules(policy: Policy, terms: Terms) -> list[Breach]:
-    """The rules that these terms break, but for the names that an approval always has."""
-    return [one for one in policy.breaches(terms) if one.key.partition(".")[0] not in PINNED]
+def broken_rules(policy: Policy, terms: Terms, analysts: tuple[str, ...]) -> list[Breach]:
+    """The rules that these terms, or these analysts, break. Where the policy has no names there is no rule
+    about them: those of the approval are enough."""
+    broken = [*policy.breaches(terms)]
+    broken += [one for name in analysts for one in policy.breaches(terms, name) if one.rule == "analysts"]
+    return [one for one in broken if one.rule not in PINNED or getattr(policy, one.rule) is not None]
 
 
 def policy_for(config: PartyConfig, terms: Terms) -> Policy:
@@ -84,12 +95,11 @@ def policy_for(config: PartyConfig, terms: Terms) -> Policy:
         for key in NEVER_RELAXED:
             if key in approval.relaxed:
                 raise ConfigError(f"{path}: {key} is not for an approval to relax")
+        _check_unchanged(config, approval)
         values = {
             **config.policy.model_dump(exclude_unset=True),
             **approval.relaxed,
-            "parties": approval.parties,
-            "analysts": approval.analysts,
-            "columns": approval.columns,
+            **_names(config.policy, approval),
             "approval": "auto",
         }
         return read_model(Policy, values, str(path))
@@ -98,6 +108,37 @@ def policy_for(config: PartyConfig, terms: Terms) -> Policy:
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
         )
         raise Refused(said, str(error)) from None
+
+
+def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
+    """Refused where a rule that the approval relaxes is not what it was then."""
+    values = config.policy.model_dump(mode="json")
+    for key in {**approval.relaxed, **approval.relaxed_from}:
+        if values.get(key) != approval.relaxed_from.get(key):
+            raise Refused(
+                f"site {config.party} refuses: {key} of its policy has changed since the approval of these "
+                f"terms; run there `{COMMAND}` again"
+            )
+
+
+def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
+    """The names that count: those of the approval that the policy has, too, where it has any and was not
+    relaxed."""
+    names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
+    for key in PINNED:
+        own = getattr(policy, key)
+        if own in (None, "any") or key in approval.relaxed_from:
+            continue
+        if isinstance(own, ColumnRules):
+            by_role = {role: _common(among, getattr(own, role)) for role, among in approval.columns}
+            names[key] = ColumnRules(**by_role)
+        else:
+            names[key] = _common(names[key], own)
+    return names
+
+
+def _common(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in others)
 
 
 def nothing_approved(config: PartyConfig) -> str:

@@ -181,11 +181,8 @@ def _of_groups(
     )
     if colluding:
         meaning += f", of whom {colluding} may work with the aggregator"
-    innocent = (
-        ""
-        if others
-        else f". {_innocent(before, after)}; otherwise {few} {'was' if len(shown_parties) == 1 else 'were'} singled out"
-    )
+    were = "was" if len(shown_parties) == 1 else "were"
+    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {were} singled out"
     if others:
         seen = f"sessions {listed([shown(name) for name in names])} had different parties"
     return AuditWarning(

@@ -186,6 +186,19 @@ def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
     }
 
 
+def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
+    """The rows that have each value of a label of two values or of classes; nothing for other labels."""
+    columns, classes = terms.columns, range(terms.num_class or 0)
+    values = columns.classes or tuple(map(str, classes))
+    if terms.like == "binary:logistic":
+        values = ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
+    if not values:
+        return {}
+    codes, rows = np.unique(label, return_counts=True)
+    found = dict(zip(codes.tolist(), rows.tolist(), strict=True))
+    return {value: found.get(code, 0) for code, value in enumerate(values)}
+
+
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
     place = table.schema.get_field_index(name)

@@ -46,6 +46,10 @@ REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it, at most."""
 MOST_UNREAD = 16
 """Messages of the aggregator that wait to be handled, before its connection is read no further."""
+FREE_REFUSALS = 20
+"""Sessions that a party leaves one after the other before it takes its time with each."""
+LONGEST_PAUSE = 60.0
+"""Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
 MOST_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and whoever can read the site's log has found by then what does not fit."""
@@ -83,6 +87,8 @@ class PartyNode:
         self._attended = False
         self._refusals = 0
         self._misfits = 0
+        self._left = 0
+        """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
         """The reason each session ended, '' for those that made a model."""
 
@@ -224,6 +230,8 @@ class PartyNode:
             await computing  # one thread at a time is in the session
         if session.ended is not None:
             self._end(session.ended, message)
+            if self._left > FREE_REFUSALS:  # each is a line in the log, and whoever offers may do so for ever
+                await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), LONGEST_PAUSE))
 
     def _compute(
         self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
@@ -253,6 +261,7 @@ class PartyNode:
             self._log.info("session failed", reason=reason)
         else:
             self._log.info("left the session", reason=reason)
+        self._left = 0 if not reason or isinstance(message, Bye) else self._left + 1
         self.ended.append(reason)
         self._close_session(reason)
 

@@ -57,7 +57,7 @@ SHOWN_NAMES = 8
 """Names in a refusal."""
 
 PINNED = ("parties", "analysts", "columns")
-"""Keys that an approval always has: by names, not by what the policy refuses."""
+"""Keys of names, all of which an approval has."""
 
 
 PROTECTS = {
@@ -116,7 +116,8 @@ class Breach:
     """A rule of a policy that terms break.
 
     key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
-    that would do; allow: the value of the key under which the terms pass, None where no approval changes it.
+    that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
+    where no approval changes it.
     """
 
     key: str
@@ -127,11 +128,14 @@ class Breach:
     detail: str = ""
 
     @property
+    def rule(self) -> str:
+        """The key as it stands under [policy]: columns, for the columns of each role."""
+        return self.key.partition(".")[0]
+
+    @property
     def remedy(self) -> str:
         """What to do about it."""
-        approve = (
-            f"run there `{COMMAND}`" if self.allow is not None or self.key.partition(".")[0] in PINNED else ""
-        )
+        approve = f"run there `{COMMAND}`" if self.allow is not None else ""
         return ", or ".join(filter(None, (self.instead, approve)))
 
     def refusal(self, party: str) -> Refused:
@@ -265,8 +269,9 @@ class Policy(Frozen):
                 yield _not_among("parties", self.parties, strange)
         if analyst and self.analysts != "any" and analyst not in (self.analysts or ()):
             names = ", ".join(self.analysts or ()) or "none"
-            signed = f"{quoted(analyst)} signed the request for these terms"
-            yield Breach("analysts", _brackets(self.analysts), signed, detail=f"it allows {names}")
+            asks = f"the analyst is {quoted(analyst)}"
+            allows = f"it allows {names}"
+            yield Breach("analysts", _brackets(self.analysts), asks, allow=(analyst,), detail=allows)
         if self.columns == "any":
             return
         allowed = self.columns or ColumnRules()
@@ -467,4 +472,5 @@ def _not_among(key: str, allowed: tuple[str, ...] | None, strange: Sequence[str]
     why = f"the terms name {named}"
     if allowed:
         why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
-    return Breach(key, _brackets(allowed), why, detail=f"it allows {', '.join(allowed or ()) or 'none'}")
+    allows = f"it allows {', '.join(allowed or ()) or 'none'}"
+    return Breach(key, _brackets(allowed), why, allow=tuple(strange), detail=allows)

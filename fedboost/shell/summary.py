@@ -1,11 +1,12 @@
 """Terms in plain words, for a person who decides on them; and the question at the terminal.
 
-Promises: every party, column, metric and level that the terms name is shown, whole, within 80 columns; no
-name can pose as another line or move the cursor.
+Promises: every party, column, metric, level and label value that the terms name is shown, whole, within 80
+columns, and every setting that is not its default; no name can pose as another line or move the cursor.
 Refuses: to take for an answer what was typed before the question (`ask_terminal`), and to ask where there is
 no terminal (Refused).
 """
 
+import json
 import re
 import select
 import sys
@@ -13,7 +14,7 @@ import termios
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 
-from fedboost.errors import Refused, quoted
+from fedboost.errors import Refused, printable, quoted
 from fedboost.privacy.pairwise import Group
 from fedboost.protocol.terms import Terms
 
@@ -34,7 +35,14 @@ SHOWN_LETTERS = 40
 _SIMPLE = re.compile(r"[\w.@:/+-]+")
 
 Counts = Mapping[str, Mapping[str, int]]
-"""For each categorical column the rows that each declared level has at a site."""
+"""For each categorical column the rows that each declared level has at a site; for the label, those that each
+of its values has, where it is of two values or of classes."""
+IN_LINES = {
+    *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
+    *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
+    *("validation_fraction", "protection", "keyholder", "noise", "program"),
+}
+"""Settings with words of their own; the others are shown where they are not their defaults."""
 
 
 def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
@@ -60,8 +68,8 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 def summary(terms: Terms, analyst: str = "", counts: Counts | None = None, few: int = 1) -> str:
     """What a person needs to know of terms to decide on them.
 
-    analyst: who asks for them, where that is known; counts: rows of this site; levels with fewer than `few`
-    of them are marked.
+    analyst: who asks for them, where that is known; counts: rows of this site; levels and values of the label
+    with fewer than `few` of them are marked.
     """
     lines = [
         ("terms", terms.digest),
@@ -130,10 +138,21 @@ def _what(terms: Terms) -> list[tuple[str, str]]:
         f"cut_points {terms.cut_points}" + (", raw values of rows leave" * (terms.cut_points == "kll")),
     ]
     if terms.draws_for_trees:
-        settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows, {terms.sampling_method}")
+        settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows")
     if terms.vote_top_k:
         settings.append(f"vote_top_k {terms.vote_top_k}: parties vote for features")
+    settings += _changed(terms)
     return [("model", model), ("settings", ", ".join(settings))]
+
+
+def _changed(terms: Terms) -> list[str]:
+    """The settings that have no words of their own and are not their defaults."""
+    changed = terms.model_dump(mode="json", exclude_defaults=True)
+    columns, noise = changed["columns"], changed.get("noise") or {}
+    others = {name: value for name, value in changed.items() if name not in IN_LINES}
+    others |= {f"columns.{name}": columns[name] for name in ("ranges", "label_range") if name in columns}
+    others |= {f"noise.{name}": noise[name] for name in ("method",) if name in noise}
+    return [f"{name} {printable(json.dumps(value, ensure_ascii=False))}" for name, value in others.items()]
 
 
 def _noise(terms: Terms) -> list[tuple[str, str]]:
@@ -166,23 +185,31 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
     ]
     if terms.validation_fraction:
         lines.append(("validation", f"{terms.validation_fraction:g} of the rows, for metrics alone"))
+    if columns.positive is not None:
+        lines.append(("positive", f"{_name(columns.positive)}: the label value that counts as 1"))
+    if columns.classes:
+        lines.append(("classes", listed(columns.classes)))
     lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
     return [(key, text) for key, text in lines if text]
 
 
 def _levels(terms: Terms, counts: Counts | None, few: int) -> list[tuple[str, str]]:
-    """The levels of each categorical feature, with their rows where those are known."""
+    """The levels of each categorical feature, with their rows where those are known, and the rows by value of
+    the label."""
+    columns = terms.columns
+    if counts is None:
+        return [
+            ("levels", f"{_name(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
+        ]
     lines, marked = [], False
-    for column, levels in terms.columns.categorical.items():
-        if counts is None:
-            lines.append(("levels", f"{_name(column)}: {listed(levels)}"))
-            continue
-        rows = counts[column]
-        marked = marked or any(0 < rows[level] < few for level in levels)
-        shown = (f"{_name(level)} {rows[level]}{' (!)' * (0 < rows[level] < few)}" for level in levels)
-        lines.append(("levels, rows", f"{_name(column)}: {', '.join(shown)}"))
+    for name in (columns.label, *columns.categorical):
+        if rows := counts[name]:
+            shown = (f"{_name(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
+            key = "label, rows" if name == columns.label else "levels, rows"
+            lines.append((key, f"{_name(name)}: {', '.join(shown)}"))
+            marked = marked or any(0 < count < few for count in rows.values())
     if marked:
-        lines.append(("", f"(!) fewer than {few} rows here: a level tells the labels of those who have it"))
+        lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))
     return lines
 
 

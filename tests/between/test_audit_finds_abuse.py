@@ -530,11 +530,12 @@ def test_a_log_that_names_no_digest_is_warned_of(digest, path):
 def test_groups_that_differ_by_as_many_as_collude(path):
     first, _ = agreement(6, rounds=1, colluding=2)
     second = first.with_parties(("p0", "p1", "p2", "p3", "q4", "q5"))
-    third = first.with_parties(("p0", "p1", "p2", "p3", "p4", "r5"))
+    third = first.with_parties(("p0", "p1", "p2", "p3", "p4", "r5", "r6"))
     written(path, first, honest(first), "s1")
     written(path, second, honest(second), "s2")
-    assert warnings(path) == []
+    assert warnings(path) == []  # four differ, of whom two may collude
     written(path, third, honest(third), "s3")
-    assert warnings(path) == ["similar-groups"]
-    terms_file(path, third.digest).unlink()
-    assert warnings(path) == ["terms"]  # one colluding party is the default, and two parties differ
+    assert warnings(path) == ["similar-groups"]  # three
+    for agreed in (first, third):
+        terms_file(path, agreed.digest).unlink()
+    assert warnings(path) == ["similar-groups", "terms", "terms"]  # s2's terms still say two

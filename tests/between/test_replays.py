@@ -307,13 +307,17 @@ def test_a_request_is_good_for_one_session():
         (reply,) = PartySession(site).handle(Admit(session, terms, 1, request))
         return reply.reason if isinstance(reply, Leave) else "joined"
 
-    request = meeting.request(ada, liar.terms, b"n" * 32, 1_700_000_000)
+    signed_at = int(now.timestamp())
+    request = meeting.request(ada, liar.terms, b"n" * 32, signed_at)
     assert offered("one", request) == "joined"
     assert [(offer.analyst, offer.request) for offer in seen] == [("ada", b"n" * 32)]
     assert "request was used for another session" in offered("two", request)
     assert "signature" in offered("three", dataclasses.replace(request, nonce=b"m" * 32))
-    assert "signature" in offered("four", dataclasses.replace(request, time=1_800_000_000))
+    assert "signature" in offered("four", dataclasses.replace(request, time=signed_at - 60))
     assert "signature" in offered("five", request, liar.terms.changed(rounds=9))
+    for days in (-31, 1):
+        other = meeting.request(ada, liar.terms, b"p" * 32, signed_at + days * 86_400)
+        assert "one counts for 30 days" in offered("six", other)
     stranger = Signer("eve", "party", *party_of(root_key, root, now))
     forged = meeting.request(stranger, liar.terms, b"o" * 32, 1)
     assert "which is no analyst" in offered("six", forged)

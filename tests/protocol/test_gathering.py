@@ -266,7 +266,7 @@ def test_nor_a_tree_that_cannot_grow(grown, change):
 
 def test_but_one_that_can(grown):
     liar = begun()
-    liar.gather(grown)
+    liar.gather(grown.before_tree)
     (signed,) = {(end._party.so_far.structure(100)) for end in liar.ends.values()}
     assert len(signed) == 32
 
@@ -711,16 +711,26 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
         liar.ask(first, 1)
 
 
-def test_a_turn_before_those_that_a_party_knows_of_a_tree_is_not_asked():
-    """A party that was away comes back at the end of a tree: it was not asked for the root, and never is."""
-    liar = Liar()
-    children = liar.train(never, before=lambda q: isinstance(q, HistogramQuery) and q.nodes != (0,))
-    root, begins, turn = liar.asked.query, liar.so_far.before_tree, liar.turn
-    liar.ask(children)
-    end = EndRoundQuery(root.rows, 0, (), tuple((n, 0.1 + n) for n in (1, 2)), *ends_with(liar))
-    again = begun()
-    again.gather(liar.so_far)
-    again.ask(end, turn + 2, opened=False)
-    again.gather(begins)
-    with pytest.raises(Left, match="asked after turn"):
-        again.ask(root, turn)
+def test_a_party_that_was_away_comes_back_where_a_tree_begins():
+    """In the midst of one it would have to believe how gradients were rounded, and which rows were drawn."""
+    liar = Liar(on_loss="shrink")
+    liar.train(root_of(1))
+    begun().gather(liar.so_far.before_tree)
+    with pytest.raises(Left, match="stand where it cannot"):
+        begun().gather(liar.so_far)
+
+
+def test_before_a_tree_split_no_party_was_away():
+    liar = Liar(on_loss="shrink")
+    liar.train(root_of(0))
+    with pytest.raises(Left, match="stand where it cannot"):
+        begun().gather(liar.so_far.before_tree)
+
+
+def test_turns_beyond_those_of_the_terms_are_not_asked():
+    liar = Liar(rounds=1, max_depth=1)
+    liar.gather()
+    for _ in range(liar.terms.most_turns):
+        liar.ask(RowsQuery())
+    with pytest.raises(Left, match="where the terms have"):
+        liar.ask(RowsQuery())

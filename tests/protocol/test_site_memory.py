@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fedboost.errors import Refused
+from fedboost.protocol.groups import MAX_GROUPS
 from fedboost.protocol.progress import NOWHERE
-from fedboost.protocol.site_memory import Limits, Offer, Question, Standing, TransientMemory
+from fedboost.protocol.site_memory import MAX_OFFERS, Limits, Offer, Question, Standing, TransientMemory
 from fedboost.protocol.terms import Terms
 from fedboost.shell.memory_file import make_file
 from fedboost.shell.site_memory import FileMemory
@@ -74,6 +75,13 @@ def question(turn, of_tree=True):
 # ---- what is refused --------------------------------------------------------------------------------
 
 
+def met(site, name, terms=None, limits=LIMITS):
+    """A session in which the parties met."""
+    session = site.memory.begin(offer(name) if terms is None else offer(name, terms), limits)
+    session.meet(1)
+    return session
+
+
 def test_a_session_that_ended_is_refused_by_name(site):
     for name, reason in (("made", ""), ("failed", "the aggregator ended the session")):
         site.memory.begin(offer(name), LIMITS).end(reason)
@@ -126,45 +134,87 @@ def test_a_request_of_the_analyst_is_for_one_session(site):
 def test_a_dataset_has_as_many_sessions_as_the_policy_says(site):
     limits = Limits(max_sessions=3)
     for number in range(3):
-        site.memory.begin(offer(f"{number}"), limits).end("")
+        met(site, f"{number}", limits=limits).end("")
     site.restart()
-    with pytest.raises(Refused, match=r"took part in 3 sessions with these rows, .* max_sessions = 3"):
+    with pytest.raises(Refused, match=r"max_sessions = 3, and it took part in 3 sessions with these rows"):
         site.memory.begin(offer("fourth"), limits)
     site.memory.begin(offer("fourth"), LIMITS)
 
 
-def test_a_group_that_differs_by_one_party_is_refused(site):
-    site.memory.begin(offer("s"), LIMITS).end("it failed")
+def test_sessions_that_never_began_are_counted_apart(site):
+    """Another site refused them, say: they use up nothing of max_sessions, but there is an end to them."""
+    limits = Limits(max_sessions=1)
+    for number in range(MAX_OFFERS):
+        site.memory.begin(offer(f"{number}"), limits).end("party north left")
+    with pytest.raises(
+        Refused, match=f"{MAX_OFFERS} sessions with these rows were offered to it and never began"
+    ):
+        site.memory.begin(offer("one more"), limits)
+
+
+SHOWN = "fewer than {} of them"
+
+
+@pytest.mark.parametrize(
+    "parties", [FIVE[:3], FIVE, (*FIVE[:3], "x")], ids=["one less", "one more", "another"]
+)
+def test_a_group_that_differs_by_few_is_refused(site, parties):
+    """{a, b, c, d} and {a, b, c} show d; with {a, b, c, x}, x may collude and add back its own."""
+    met(site, "s").end("it failed")
     site.restart()
-    fewer, more = agreed(FIVE[:3]), agreed(FIVE)
-    for terms, name in ((fewer, "west"), (more, "centre")):
-        with pytest.raises(
-            Refused, match=f"differ from those of an earlier session by {name}, .* 2 must differ"
-        ):
-            site.memory.begin(offer("t", terms), LIMITS)
+    with pytest.raises(Refused, match=SHOWN.format(3)) as refusal:
+        site.memory.begin(offer("t", agreed(parties)), LIMITS)
+    assert all(name not in refusal.value.public for name in ("west", "centre", "x"))
     site.memory.begin(offer("same group", agreed(max_depth=2)), LIMITS)
-    site.memory.begin(offer("two others", agreed(("north", "south", "east", "far"))), LIMITS)
-    site.memory.begin(offer("allowed", fewer), Limits(similar_groups=True))
+    site.memory.begin(offer("allowed", agreed(parties)), Limits(similar_groups=True))
 
 
-def test_a_group_differs_by_more_than_those_that_collude(site):
-    site.memory.begin(offer("s", agreed(FIVE)), LIMITS)
-    fewer = agreed(FIVE[:3], colluding=1)
-    site.memory.begin(offer("two less", fewer), LIMITS)
-    other = agreed(("north", "south", "far", "away", "off"), colluding=3)
-    with pytest.raises(Refused, match="4 must differ"):
-        site.memory.begin(offer("t", agreed(("north", "south", "east", "far", "away"), colluding=3)), LIMITS)
-    site.memory.begin(offer("u", other), LIMITS)
+def test_a_group_that_differs_by_enough_is_taken(site):
+    met(site, "s")
+    met(site, "t", agreed(("north", "far", "away", "off", "out")))
+
+
+def test_the_most_that_may_collude_in_either_session_count(site):
+    met(site, "s", agreed((*FIVE, "far"), colluding=3))
+    for colluding in (0, 1, 3):
+        with pytest.raises(Refused, match=SHOWN.format(5)):
+            site.memory.begin(offer("t", agreed(FIVE[:3], colluding=min(colluding, 1))), LIMITS)
+
+
+def test_three_groups_are_looked_at_together(site):
+    """Each two differ by enough, and the sum of two less the third is a's own, whose site knows all three."""
+    a, b, c, d, e, f, g = "abcdefg"
+    first, second = (a, b, c, d, e, f, g), (a, b, c, d)
+    third = (a, e, f, g)
+    for name, group in (("s", first), ("t", second)):
+        met(site, name, agreed(group, colluding=0))
+    with pytest.raises(Refused, match=SHOWN.format(2)):
+        site.memory.begin(offer("u", agreed(third, colluding=0)), LIMITS)
+
+
+def test_more_groups_than_can_be_looked_at(site):
+    for number in range(MAX_GROUPS):
+        met(site, f"{number}", agreed(("north", *(f"{number} {other}" for other in range(5)))))
+    with pytest.raises(Refused, match=f"{MAX_GROUPS} different groups"):
+        site.memory.begin(offer("more", agreed(("north", *(f"more {other}" for other in range(5))))), LIMITS)
+
+
+def test_a_session_that_nobody_met_in_stands_in_no_groups_way(site):
+    site.memory.begin(offer("s", agreed(FIVE[:3])), LIMITS)
+    met(site, "t")
+    site.restart()
+    with pytest.raises(Refused, match=SHOWN.format(3)):  # but it cannot meet after that
+        site.memory.begin(offer("s", agreed(FIVE[:3])), LIMITS).meet(1)
 
 
 def test_a_group_under_plain_is_not_compared(site):
-    site.memory.begin(offer("s", agreed(protection="plain")), LIMITS)
-    site.memory.begin(offer("t", agreed(FIVE[:3])), LIMITS)
+    met(site, "s", agreed(protection="plain"))
+    met(site, "t", agreed(FIVE[:3]))
     site.memory.begin(offer("u", agreed(FIVE, protection="plain")), LIMITS)
 
 
 def test_what_is_refused_leaves_no_trace(site):
-    site.memory.begin(offer("s"), LIMITS)
+    met(site, "s")
     for number in range(5):
         with pytest.raises(Refused):
             site.memory.begin(offer(f"{number}", attempt=2), LIMITS)

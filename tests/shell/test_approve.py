@@ -17,7 +17,7 @@ from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.shell.approval import nothing_approved, policy_for
-from fedboost.shell.config import read_party, read_terms, terms_to_toml
+from fedboost.shell.config import read_party, read_terms, terms_to_toml, to_toml
 from fedboost.shell.party_node import PartyNode
 from fedboost.shell.policy import COMMAND
 from fedboost.shell.summary import summary
@@ -98,6 +98,7 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
         "analysts": [],
         "columns": {"label": ["y"], "features": ["age", "dose", "ward"]},
         "relaxed": {"min_rows_per_leaf": 4},
+        "relaxed_from": {"min_rows_per_leaf": 10},
     }
     changed = offered(rounds=4)
     assert permits(changed).startswith("site north refuses: its policy has parties = [], ")
@@ -152,6 +153,52 @@ def test_a_level_of_one_person_is_marked(folder):
     assert "(!)" not in summary(agreement)
 
 
+@pytest.mark.parametrize(
+    ("labels", "columns", "settings", "shown"),
+    [
+        (
+            ["HIV", *["none"] * 199],
+            {"positive": "HIV"},
+            {},
+            'label, rows  y: "not HIV" 199, HIV 1 (!)',
+        ),
+        ([1, *[0] * 199], {}, {}, "label, rows  y: 0 199, 1 1 (!)"),
+        (
+            [*["flu"] * 20, *["cold"] * 171, *["HIV"] * 9],
+            {"classes": ["cold", "flu", "HIV", "gout"]},
+            {"objective": "multi:softprob"},
+            "label, rows  y: cold 171, flu 20, HIV 9 (!), gout 0",
+        ),
+        (
+            [*[1] * 20, *[0] * 180],
+            {},
+            {"objective": "multi:softprob", "num_class": 3},
+            "label, rows  y: 0 180, 1 20, 2 0",
+        ),
+        ([*range(200)], {}, {"objective": "reg:squarederror"}, ""),
+    ],
+)
+def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, settings, shown):
+    """With one row of "HIV" among 200 nothing was said of it."""
+    csv.write_csv(pa.table({"age": [*range(200)], "y": labels}), "rows.csv")
+    agreement = offered(columns={"label": "y", "numeric": ["age"], **columns}, **settings)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    lines = [line for line in end.out.splitlines() if line.startswith("label, rows")]
+    assert lines == [shown] * bool(shown)
+    assert ("(!) fewer than 10 rows here" in end.out) == ("(!)" in shown)
+
+
+def test_label_values_that_the_terms_name_are_shown_without_a_table():
+    named = {"label": "y", "numeric": ["age"]}
+    assert "positive     HIV: the label value that counts as 1" in summary(
+        offered(columns={**named, "positive": "HIV"})
+    )
+    of_three = offered(columns={**named, "classes": ["a", "b c", "d"]}, objective="multi:softprob")
+    assert 'classes      a, "b c", d\n' in summary(of_three)
+
+
 def test_what_is_loud(folder):
     plain = offered(protection="plain")
     (folder / "terms.toml").write_text(terms_to_toml(plain))
@@ -199,11 +246,86 @@ def test_a_rule_that_became_stricter_wants_another_approval(folder):
     assert "max_rounds = 2" in permits(offered())
 
 
+NAMED = {
+    "parties": list(THREE),
+    "analysts": ["marie", "joe"],
+    "columns": {"label": ["y"], "features": ["age", "dose", "ward"]},
+}
+KEYED = SITE + 'keys = "keys/north"\n'
+
+
+def site_file(folder, **policy):
+    """Write the file of a site with keys and this policy."""
+    (folder / "party.toml").write_text(f"{KEYED}policy = {to_toml(policy)}\n")
+
+
+@pytest.mark.parametrize("first", [{}, NAMED], ids=["nothing", "names"])
+@pytest.mark.parametrize(
+    ("then", "said"),
+    [
+        (
+            {"min_rows_per_leaf": 100},
+            "min_rows_per_leaf of its policy has changed since the approval of these",
+        ),
+        ({"min_rows_per_leaf": 9}, "min_rows_per_leaf of its policy has changed since the approval of these"),
+        ({"max_depth": 2}, "its policy has max_depth = 2"),
+        ({"analysts": ["marie"]}, "its policy has analysts = [...], and the analyst is joe"),
+        ({"parties": ["north", "south"]}, "its policy has parties = [...], and the terms name 'east'"),
+        ({"parties": []}, "its policy has parties = []"),
+        (
+            {"columns": {**NAMED["columns"], "features": ["dose", "ward"]}},
+            "its policy has columns.features = [...], and the terms name 'age'",
+        ),
+    ],
+)
+def test_what_a_site_takes_back_after_an_approval_does_not_count(folder, first, then, said):
+    """Approved for marie and joe, and then the site struck joe, a party or a column, or wrote a stricter rule
+    in place of one that the approval relaxed: joe still trained under these terms."""
+    site_file(folder, **first)
+    assert run("--yes", "--analyst", "marie", "--analyst", "joe").code == 0
+    assert permits(offered(), "joe") == ""
+    site_file(folder, **{**NAMED, **then})
+    sentence = permits(offered(), "joe")
+    assert said in sentence
+    assert f"run there `{COMMAND}`" in sentence
+    assert len(sentence.splitlines()) == 1
+    site_file(folder, **NAMED)  # names that the approval has, too, change nothing
+    assert permits(offered(), "joe") == ""
+
+
+def test_names_that_the_policy_has_not_are_a_rule_that_is_shown_and_relaxed(folder):
+    site_file(folder, **{**NAMED, "columns": {"label": ["y"], "features": ["age", "dose"]}})
+    end = run("--yes", "--analyst", "ann")
+    text = " ".join(end.out.split())
+    assert "The terms break 3 rules of this site's policy." in text
+    assert (
+        "columns.features = [...] The terms name 'ward', which is not among them; it allows age, dose."
+        in text
+    )
+    assert "analysts = [...] The analyst is ann; it allows marie, joe. Why the rule: " in text
+    assert permits(offered(), "ann") == ""
+    assert "analysts" in permits(offered(), "marie")
+    site_file(folder, **{**NAMED, "columns": {"label": ["y"], "features": ["age"]}})
+    assert "columns of its policy has changed since the approval" in permits(offered(), "ann")
+
+
+def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, monkeypatch):
+    site_file(folder, analysts="any")
+    typed("marie", "y")
+    end = run()
+    assert end.code == 0, end.err
+    assert "analyst      marie: gets the model and the metrics" in end.out
+    assert permits(offered(), "marie") == ""
+    assert "the analyst is joe" in permits(offered(), "joe")
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run("--yes").err == "fedboost: no analyst: name who may train under these terms, --analyst NAME\n"
+
+
 def test_analysts_of_sites_with_keys(folder, typed):
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     assert run("--yes", "--analyst", "marie", "--analyst", "jo").code == 0
     assert [permits(offered(), name) for name in ("marie", "jo")] == ["", ""]
-    assert "analysts = [...], and mallory signed" in permits(offered(), "mallory")
+    assert "analysts = [...], and the analyst is mallory" in permits(offered(), "mallory")
     typed("marie", "y")
     end = run()
     assert end.code == 0, end.err

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.shell.config import read_terms, terms_to_toml
+from fedboost.shell.earlier import LARGEST_FILE
 
 TABLES = shared_out(3)
 COLUMNS = ("age", "dose")
@@ -128,6 +131,33 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
     told = fedboost("simulate", file, "--data", tmp_path / "no.csv")
     assert (told.code, told.err.count("\n")) == (2, 1)
     assert "terms.toml: xgb_model cannot be continued: its objective is binary:logistic" in told.err
+
+
+def test_a_path_in_terms_that_is_no_regular_file_is_not_read(tmp_path):
+    """Terms with xgb_model = "/dev/zero" ended `fedboost approve` for want of memory; with the path of a
+    pipe it waited for ever."""
+    os.mkfifo(tmp_path / "pipe")
+
+    def end_waiting():
+        os.close(os.open(tmp_path / "pipe", os.O_WRONLY | os.O_NONBLOCK))
+
+    waiting = threading.Timer(5, end_waiting)
+    waiting.start()
+    (tmp_path / "large.json").touch()
+    os.truncate(tmp_path / "large.json", LARGEST_FILE + 1)
+    (tmp_path / "folder").mkdir()
+    words = {
+        "pipe": "pipe: cannot read the model: not a regular file\n",
+        os.devnull: f"{os.devnull}: cannot read the model: not a regular file\n",
+        "folder": "folder: cannot read the model: not a regular file\n",
+        "large.json": "large.json: cannot read the model: more than 12,582,912 bytes, and no model",
+        "a\\u0000b": "b: cannot read the model: embedded null byte",
+    }
+    for name, said in words.items():
+        told = fedboost("approve", agreement(tmp_path, name), "--config", tmp_path / "party.toml")
+        assert (told.code, told.err.count("\n")) == (2, 1)
+        assert said in told.err
+    waiting.cancel()
 
 
 def test_a_model_of_a_class_for_each_base_score_is_refused(tmp_path):

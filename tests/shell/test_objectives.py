@@ -16,6 +16,7 @@ import fedboost as fb
 from fedboost.errors import ConfigError
 from fedboost.gbdt.model import Booster
 from fedboost.sdk import check_objective
+from fedboost.shell.summary import summary
 
 PAGE = (Path(__file__).parents[2] / "docs" / "objectives.md").read_text()
 PACKAGE, TERMS = (tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL))
@@ -113,6 +114,7 @@ def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
     assert agreed.objective_package == "acme-objectives==1.2"
     assert agreed.digest == terms(objective_package="acme-objectives==1.2").digest
     assert agreed.digest == terms(objective_params={"over": 3}).digest
+    assert 'objective_params {"over": 3.0}' in " ".join(summary(agreed).split())
     assert agreed.digest != terms(objective_params={"over": 2.5}).digest
     sys.path.remove(str(folder))
     install(version="1.3")

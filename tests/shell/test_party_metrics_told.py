@@ -60,5 +60,5 @@ def test_the_analyst_and_the_model_file_have_them(tmp_path, protection):
     model = fb.Model.from_bytes(training.model.to_bytes())
     assert by_party(model.rounds[-1]) == by_party(due.history[-1])
     audit = fedboost("audit", tmp_path / "north.jsonl")
-    assert "error of the model: of all rows, of this site's" in audit.out
+    assert "error of the model: all rows, this site's" in audit.out
     assert ("numbers, but for its" in " ".join(audit.out.split())) == (protection == "masked")

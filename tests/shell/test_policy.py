@@ -1,8 +1,10 @@
 """A site's policy: every rule refuses and accepts, before a row is read, with a sentence for the analyst."""
 
 import io
+import json
 import os
 import pty
+import re
 import sys
 import threading
 
@@ -17,10 +19,10 @@ from fedboost.gbdt.model import Booster
 from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party_session import PartySession, Site
-from fedboost.protocol.terms import read_model
+from fedboost.protocol.terms import Terms, read_model
 from fedboost.shell.policy import Policy
 from fedboost.shell.simulation import simulate
-from fedboost.shell.summary import summary, terminal_ask
+from fedboost.shell.summary import IN_LINES, summary, terminal_ask
 
 THREE = ("north", "south", "east")
 NAMED = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
@@ -324,6 +326,68 @@ def test_the_summary_says_what_is_to_be_decided_on():
     assert "sites:other" in summary(offered(program="sites:other"))
     for one in (agreement, offered(), offered(protection="plain")):
         assert max(map(len, summary(one).splitlines())) < 80
+
+
+RANGED = {"label": "y", "numeric": ["age"], "ranges": {"age": [0, 100]}}
+NOISY = {"columns": RANGED, "noise": {"epsilon": 1.0, "delta": 1e-5}}
+RANKED = {"objective": "rank:ndcg", "columns": {"label": "y", "numeric": ["age"], "group": "g"}}
+TIMES = {"objective": "survival:aft", "columns": {"label": "y", "numeric": ["age"], "label_upper_bound": "u"}}
+OTHERS = [
+    ({}, {"learning_rate": 0.1}),
+    ({}, {"max_cat_to_onehot": 9}),
+    ({}, {"max_cat_threshold": 9}),
+    ({}, {"reg_lambda": 0.0}),
+    ({}, {"reg_alpha": 0.5}),
+    ({}, {"gamma": 0.123456789}),
+    ({}, {"grow_policy": "lossguide"}),
+    ({}, {"max_leaves": 5}),
+    ({}, {"num_parallel_tree": 2}),
+    ({}, {"subsample": 0.123456}),
+    ({"subsample": 0.5}, {"sampling_method": "gradient_based"}),
+    ({}, {"colsample_bytree": 0.5}),
+    ({}, {"colsample_bylevel": 0.5}),
+    ({}, {"colsample_bynode": 0.5}),
+    ({}, {"monotone_constraints": {"age": 1}}),
+    ({}, {"interaction_constraints": [["age", "dose"]]}),
+    ({}, {"seed": 7}),
+    ({}, {"base_score": 0.25}),
+    ({}, {"scale_pos_weight": 2.0}),
+    ({"objective": "count:poisson"}, {"max_delta_step": 0.5}),
+    ({"objective": "reg:tweedie"}, {"tweedie_variance_power": 1.3}),
+    ({"objective": "reg:pseudohubererror"}, {"huber_slope": 2.0}),
+    ({"objective": "reg:quantileerror"}, {"quantile_alpha": 0.9}),
+    (RANKED, {"lambdarank_pair_method": "topk"}),
+    (RANKED, {"lambdarank_num_pair_per_sample": 3}),
+    (RANKED, {"lambdarank_normalization": False}),
+    (RANKED, {"lambdarank_score_normalization": False}),
+    (RANKED, {"ndcg_exp_gain": False}),
+    (TIMES, {"aft_loss_distribution": "logistic"}),
+    (TIMES, {"aft_loss_distribution_scale": 2.0}),
+    ({"validation_fraction": 0.2}, {"early_stopping_rounds": 3}),
+    ({}, {"gradient_bits": 12}),
+    ({"protection": "paillier", "keyholder": "east"}, {"key_bits": 4096}),
+    ({"parties": ["a", "b", "c", "d"], "protection": "bfv", "keyholder": "d"}, {"keyholder_rows": False}),
+    ({"parties": ["a", "b", "c", "d"]}, {"colluding": 0}),
+    ({"parties": ["a", "b"]}, {"allow_two_parties": True}),
+    ({}, {"on_loss": "stop"}),
+    ({}, {"turn_timeout": 7.0}),
+    ({}, {"rejoin_timeout": 7.0}),
+    ({"parties": ["a", "b", "c", "d"], "on_loss": "shrink"}, {"quorum": 3}),
+]
+
+
+@pytest.mark.parametrize(("besides", "setting"), OTHERS, ids=[next(iter(one)) for _, one in OTHERS])
+def test_a_setting_that_is_not_its_default_is_shown(besides, setting):
+    ((name, value),) = setting.items()
+    text = " ".join(summary(offered(**{**besides, **setting})).split())
+    assert re.search(rf"settings [^:]*, {name} {re.escape(json.dumps(value))}[, ]", text), text
+
+
+def test_every_setting_is_shown():
+    tried = {name for _, setting in OTHERS for name in setting}
+    assert tried | IN_LINES | {"objective_params"} == set(Terms.model_fields)
+    text = " ".join(summary(offered(**NOISY).changed(noise={**NOISY["noise"], "method": "hist"})).split())
+    assert 'columns.ranges {"age": [0.0, 100.0]}, noise.method "hist"' in text
 
 
 def test_names_in_terms_cannot_move_the_cursor_of_who_is_asked_or_pose_as_other_text():
