@@ -8,17 +8,26 @@ from pathlib import Path
 import typer
 
 from fedboost.cli.show import notice
-from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.errors import ConfigError, Misfit, Refused, quoted
 from fedboost.privacy import identity
 from fedboost.protocol.terms import Terms
-from fedboost.shell.approval import approve, broken_rules
-from fedboost.shell.config import PartyConfig, read_party, read_terms
-from fedboost.shell.data import label_counts, level_counts, read_table, to_shard
-from fedboost.shell.policy import PROTECTS, Breach
+from fedboost.shell.approval import (
+    Approval,
+    Review,
+    analysts_of,
+    approve,
+    approved,
+    review,
+)
+from fedboost.shell.config import PartyConfig, read_party, read_terms, read_toml
+from fedboost.shell.data import label_counts, level_counts, read_table, to_shard, undeclared
+from fedboost.shell.policy import PROTECTS
 from fedboost.shell.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
 
 REFUSED = 1
 """Exit code of a person's no."""
+ANY = "any"
+NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
 LOUD = {
     ("protections", "plain"): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them.",
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
@@ -28,26 +37,61 @@ LOUD = {
 
 def run_approve(terms_file: Path, config_file: Path, analysts: list[str], yes: bool) -> None:
     """`fedboost approve`."""
+    _check_order(terms_file, config_file)
     terms, config = read_terms(terms_file), read_party(config_file, holds_rows=None)
     if config.party not in terms.parties:
         raise ConfigError(
             f"{terms_file}: does not name party {config.party!r} of {config_file}; it names "
             f"{listed(terms.parties) or 'no parties'}"
         )
-    allowed = _analysts(config, analysts)
-    breaches = broken_rules(config.policy, terms, allowed)
-    print(summary(terms, ", ".join(allowed), *_of_rows(config, terms)))
-    print(f"\n{_explained(breaches)}\n")
-    if all(breach.allow is not None for breach in breaches) and not yes and not _agreed():
+    given = _analysts(config, analysts)
+    earlier = _earlier(config, terms)
+    kept = () if earlier is None else analysts_of(config, earlier)
+    reviewed = review(config, terms, tuple(dict.fromkeys((*kept, *given))))
+    counts = _of_rows(config, terms)
+    print(entry("sessions", f"{reviewed.used} of {config.policy.max_sessions} used (max_sessions)"))
+    print(f"{summary(terms, reviewed.analysts, counts)}\n")
+    if reviewed.breaches or not reviewed.fault:
+        print(f"{_explained(reviewed)}\n")
+    if earlier is not None:
+        print(f"{_already(earlier, kept, reviewed.analysts)}\n")
+    if not reviewed.fault and not yes and not _agreed():
         notice("not approved: nothing was written")
         raise typer.Exit(REFUSED)
-    path = approve(config, terms, allowed, datetime.now(UTC))
+    path = approve(config, terms, reviewed, datetime.now(UTC))
     print(f"approved, until this file is removed: {path}")
+
+
+def _check_order(terms_file: Path, config_file: Path) -> None:
+    """ConfigError where the two files stand in each other's place."""
+    if "aggregator" in read_toml(terms_file) and "columns" in read_toml(config_file):
+        raise ConfigError(
+            f"{config_file}: this looks like terms, and {terms_file} like a site's file: the two are swapped"
+        )
+
+
+def _earlier(config: PartyConfig, terms: Terms) -> Approval | None:
+    """The approval that these terms have already."""
+    try:
+        return approved(config, terms)
+    except ConfigError as error:
+        notice(f"an earlier approval counts for nothing, and yes replaces it: {error}")
+        return None
+
+
+def _already(earlier: Approval, kept: Sequence[str], allowed: Sequence[str]) -> str:
+    text = f"already approved at {quoted(earlier.time)}" + (f" for {listed(kept)}" if kept else "")
+    added = [name for name in allowed if name not in kept]
+    if added:
+        text += f"; {listed(added)} {'is' if len(added) == 1 else 'are'} added"
+    return _filled(text)
 
 
 def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...]:
     """The analysts that an approval names: those given, those that the policy names, or the one typed."""
     for name in given:
+        if name == ANY:
+            raise ConfigError(f"--analyst {ANY}: {NOT_ANY}")
         if not identity.is_name(name):
             raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
     if given or config.keys is None:
@@ -58,17 +102,18 @@ def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...]:
         name = ask_terminal("Which analyst may train under these terms? The name in the certificate: ")
     except Refused:
         name = ""
+    if name == ANY:
+        raise ConfigError(f"{ANY}: {NOT_ANY}")
     if not identity.is_name(name):
         raise ConfigError("no analyst: name who may train under these terms, --analyst NAME")
     return (name,)
 
 
-def _of_rows(config: PartyConfig, terms: Terms) -> tuple[Counts | None, int]:
-    """Rows of this site by level and by value of the label, and how many are few. ConfigError where its rows
-    do not fit."""
-    few = config.policy.min_rows_per_leaf
+def _of_rows(config: PartyConfig, terms: Terms) -> Counts | None:
+    """Rows of this site by level and by value of the label, if it has any. ConfigError where they do not
+    fit."""
     if config.data is None or config.party not in terms.holders:
-        return None, few
+        return None
     table = read_table(config.data, config.scratch)
     try:
         label = to_shard(table, terms, config.party).label
@@ -77,15 +122,19 @@ def _of_rows(config: PartyConfig, terms: Terms) -> tuple[Counts | None, int]:
     except Refused as error:
         raise ConfigError(f"{config.data}: {error}") from None
     print(f"{entry('this site', f'{config.party}, {table.num_rows} rows of {config.data.name}')}")
-    return {**level_counts(table, terms.columns), terms.columns.label: label_counts(label, terms)}, few
+    levels = {**level_counts(table, terms.columns), terms.columns.label: label_counts(label, terms)}
+    others = {name: rows for name, _, rows in undeclared(table, terms.columns)}
+    return Counts(levels, others, config.policy.min_rows_per_leaf)
 
 
-def _explained(breaches: Sequence[Breach]) -> str:
+def _explained(reviewed: Review) -> str:
     """The rules that terms break, what for, and what is given up."""
+    breaches = reviewed.breaches
     if not breaches:
         return _filled("The policy of this site has nothing against these terms; their names are pinned.")
     rules = "a rule" if len(breaches) == 1 else f"{len(breaches)} rules"
-    lines = [_filled(f"The terms break {rules} of this site's policy. Yes allows it for these terms alone:")]
+    yes = ":" if reviewed.fault else ". Yes allows it for these terms alone:"
+    lines = [_filled(f"The terms break {rules} of this site's policy{yes}")]
     for breach in breaches:
         lines.append(f"\n  {breach.key} = {breach.value}")
         lines.append(_filled(f"{'; '.join(filter(None, (breach.why, breach.detail)))}.", "    "))

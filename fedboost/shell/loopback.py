@@ -32,7 +32,7 @@ from fedboost.protocol.terms import (
     Terms,
 )
 from fedboost.shell.analyst import Connection, connect
-from fedboost.shell.approval import approve
+from fedboost.shell.approval import approve, review
 from fedboost.shell.config import read_party, to_toml
 from fedboost.shell.files import party_stems
 from fedboost.shell.keys import write_bundle
@@ -229,7 +229,8 @@ def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> Non
 
 def _approve(file: Path, terms: Terms) -> Path:
     """Approve terms for the analyst at the party with this config file."""
-    return approve(read_party(file, holds_rows=None), terms, (ANALYST,), datetime.now(UTC))
+    config = read_party(file, holds_rows=None)
+    return approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

@@ -279,7 +279,7 @@ class PartyNode:
                 )
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
-            policy = policy_for(self._config, offer.terms)
+            policy = policy_for(self._config, offer.terms, offer.analyst)
             return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
         def taken(offer: Offer) -> None:

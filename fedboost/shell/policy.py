@@ -198,10 +198,9 @@ class Policy(Frozen):
     def _any_or_names(cls, value: object) -> object:
         if value is None or value == "any":
             return value
-        names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list | tuple) or not all(isinstance(name, str) and name for name in names):
-            raise ValueError('write names, such as ["north", "south"], or "any"')
-        return tuple(names)
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+            raise ValueError('write a list of names, such as ["north", "south"], or "any"')
+        return tuple(value)
 
     @field_validator("columns", mode="before")
     @classmethod
@@ -428,7 +427,7 @@ class Policy(Frozen):
         if ask is None:
             raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
         try:
-            agreed = ask(summary(terms, analyst))
+            agreed = ask(summary(terms, (analyst,) if analyst else ()))
         except Refused as error:
             raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
         if not agreed:

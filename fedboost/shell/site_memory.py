@@ -148,13 +148,9 @@ class FileMemory:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
         requests are each party's."""
         own = known_session(file, self.party, offer.session)
-        others = {}
-        for party, *row in file.execute(_KNOWN):
-            known, mine = _known(row), party == self.party
-            if mine or (known.session, known.digest) not in others:
-                others[known.session, known.digest] = known if mine else replace(known, request=b"")
-        others.pop((offer.session, offer.terms.digest), None)
-        return own, [*others.values()]
+        offered = offer.session, offer.terms.digest
+        known = known_sessions(file, self.party)
+        return own, [other for other in known if (other.session, other.digest) != offered]
 
     def _check(self, dataset: str) -> bytes:
         with self.file.transaction(durable=False) as file:
@@ -320,6 +316,16 @@ def known_session(file: sqlite3.Connection, party: str, session: str) -> Known |
     """A session of a party, by name; None if it is not known."""
     row = file.execute(f"{_KNOWN} {_OF_ONE}", (party, session)).fetchone()
     return None if row is None else _known(row[1:])
+
+
+def known_sessions(file: sqlite3.Connection, party: str) -> list[Known]:
+    """All sessions of the dataset, as this party looks at them."""
+    sessions: dict[tuple[str, str], Known] = {}
+    for name, *row in file.execute(_KNOWN):
+        known, mine = _known(row), name == party
+        if mine or (known.session, known.digest) not in sessions:
+            sessions[known.session, known.digest] = known if mine else replace(known, request=b"")
+    return [*sessions.values()]
 
 
 def _known(row: Sequence[Any]) -> Known:

@@ -12,7 +12,8 @@ import select
 import sys
 import termios
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from fedboost.errors import Refused, printable, quoted
 from fedboost.privacy.pairwise import Group
@@ -34,15 +35,26 @@ SHOWN_LETTERS = 40
 """How much of a name stands in a line of a log."""
 _SIMPLE = re.compile(r"[\w.@:/+-]+")
 
-Counts = Mapping[str, Mapping[str, int]]
-"""For each categorical column the rows that each declared level has at a site; for the label, those that each
-of its values has, where it is of two values or of classes."""
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
     *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
     *("validation_fraction", "protection", "keyholder", "noise", "program"),
 }
 """Settings with words of their own; the others are shown where they are not their defaults."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The rows of a site, counted.
+
+    levels: for each categorical column those that each declared level has; for the label those that each of
+    its values has, where it is of two values or of classes; undeclared: for each categorical column that has
+    other levels, the rows with one; few: what has fewer rows is marked.
+    """
+
+    levels: Mapping[str, Mapping[str, int]]
+    undeclared: Mapping[str, int]
+    few: int
 
 
 def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
@@ -65,21 +77,21 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
     return (*terms.columns.others, *terms.columns.features)
 
 
-def summary(terms: Terms, analyst: str = "", counts: Counts | None = None, few: int = 1) -> str:
+def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
     """What a person needs to know of terms to decide on them.
 
-    analyst: who asks for them, where that is known; counts: rows of this site; levels and values of the label
-    with fewer than `few` of them are marked.
+    analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
     """
+    get = "gets" if len(analysts) == 1 else "get"
     lines = [
         ("terms", terms.digest),
-        *([("analyst", f"{_name(analyst)}: gets the model and the metrics")] if analyst else []),
+        *([("analyst", f"{listed(analysts)}: {get} the model and the metrics")] if analysts else []),
         *_who(terms),
         *_what(terms),
         *_noise(terms),
         *_metrics(terms),
         *_columns(terms),
-        *_levels(terms, counts, few),
+        *_levels(terms, counts),
     ]
     return "\n".join(entry(*line) for line in lines)
 
@@ -105,12 +117,6 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
     if terms.on_loss == "shrink":
         parties += f"; if some are lost, {terms.fewest} may go on"
     hidden = terms.party_metrics and terms.hides
-    colluding = (
-        f"{Group.of(terms.parties, terms.colluding).colluding} may work with the aggregator and learn "
-        f"nothing of one site" + (", the key holder counted first" if terms.encrypts else "")
-        if terms.hides
-        else "the aggregator needs none"
-    )
     return [
         ("parties", parties),
         ("protection", terms.protection + (f", keys of {terms.key_bits} bits" if terms.encrypts else "")),
@@ -119,8 +125,21 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
             f"sees {AGGREGATOR_SEES[terms.protection]}" + (", but for its metrics" if hidden else ""),
         ),
         ("other sites", "see the model as it grows: every split, every leaf value"),
-        ("colluders", colluding + (", two parties allowed" if terms.allow_two_parties else "")),
+        ("colluders", _colluders(terms) + (", two parties allowed" if terms.allow_two_parties else "")),
     ]
+
+
+def _colluders(terms: Terms) -> str:
+    if not terms.hides:
+        return "the aggregator needs none"
+    number = Group.of(terms.parties, terms.colluding).colluding
+    if not number:
+        holder = " and the key holder" if terms.encrypts else ""
+        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
+    others = "1 other site" if number == 1 else f"up to {number} other sites"
+    return f"{others} may work with the aggregator without learning this site's numbers" + (
+        ", the key holder counted first" if terms.encrypts else ""
+    )
 
 
 def _what(terms: Terms) -> list[tuple[str, str]]:
@@ -193,7 +212,7 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
     return [(key, text) for key, text in lines if text]
 
 
-def _levels(terms: Terms, counts: Counts | None, few: int) -> list[tuple[str, str]]:
+def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     """The levels of each categorical feature, with their rows where those are known, and the rows by value of
     the label."""
     columns = terms.columns
@@ -201,12 +220,16 @@ def _levels(terms: Terms, counts: Counts | None, few: int) -> list[tuple[str, st
         return [
             ("levels", f"{_name(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
         ]
-    lines, marked = [], False
+    lines, marked, few = [], False, counts.few
     for name in (columns.label, *columns.categorical):
-        if rows := counts[name]:
+        if rows := counts.levels[name]:
             shown = (f"{_name(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
             key = "label, rows" if name == columns.label else "levels, rows"
-            lines.append((key, f"{_name(name)}: {', '.join(shown)}"))
+            missing = counts.undeclared.get(name, 0)
+            others = "1 row with another level counts as missing"
+            if missing > 1:
+                others = f"{missing} rows with other levels count as missing"
+            lines.append((key, f"{_name(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
             marked = marked or any(0 < count < few for count in rows.values())
     if marked:
         lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))

@@ -178,7 +178,7 @@ def test_whoever_is_asked_sees_the_ninth_feature_the_validation_column_the_metri
     numeric = [f"feature_{number}" for number in range(1, 10)]
     columns = {"label": "y", "numeric": numeric, "validation": "is_person_4"}
     agreement = terms(columns=columns, eval_metric=["auc", "error@0.25"])
-    text = summary(agreement, "marie")
+    text = summary(agreement, ["marie"])
     for word in (*numeric, "is_person_4", "auc", "error@0.25", "marie"):
         assert word in text
     asked = []

@@ -3,10 +3,12 @@
 import asyncio
 import os
 import pty
+import re
 import stat
 import sys
 import threading
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,10 +18,14 @@ from pyarrow import csv
 from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
+from fedboost.protocol.site_memory import Limits, Offer
 from fedboost.shell.approval import nothing_approved, policy_for
 from fedboost.shell.config import read_party, read_terms, terms_to_toml, to_toml
+from fedboost.shell.memory_file import make_file, put
+from fedboost.shell.memory_start import memory_path
 from fedboost.shell.party_node import PartyNode
 from fedboost.shell.policy import COMMAND
+from fedboost.shell.site_memory import FileMemory
 from fedboost.shell.summary import summary
 
 THREE = ("north", "south", "east")
@@ -68,7 +74,7 @@ def permits(agreement, analyst=""):
     """What the site says to an offer of these terms: '' if it takes part."""
     config = read_party(Path("party.toml"), None)
     try:
-        policy_for(config, agreement).permit(agreement, config.party, analyst=analyst)
+        policy_for(config, agreement, analyst).permit(agreement, config.party, analyst=analyst)
     except Refused as error:
         return error.public
     return ""
@@ -101,7 +107,13 @@ def test_yes_allows_these_terms_and_no_others(folder, typed):
         "relaxed_from": {"min_rows_per_leaf": 10},
     }
     changed = offered(rounds=4)
-    assert permits(changed).startswith("site north refuses: its policy has parties = [], ")
+    assert permits(changed) == (
+        f"site north refuses: it has not approved these terms (digest {changed.digest[:8]}..., it approved "
+        f"{offered().digest[:8]}...); run there `{COMMAND}`"
+    )
+    (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
+    assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
+    (folder / "party.toml").write_text(SITE)
     path.unlink()  # the next offer is refused again
     assert COMMAND in permits(offered())
 
@@ -325,16 +337,162 @@ def test_analysts_of_sites_with_keys(folder, typed):
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     assert run("--yes", "--analyst", "marie", "--analyst", "jo").code == 0
     assert [permits(offered(), name) for name in ("marie", "jo")] == ["", ""]
-    assert "analysts = [...], and the analyst is mallory" in permits(offered(), "mallory")
-    typed("marie", "y")
+    assert permits(offered(), "mallory") == (
+        "site north refuses: its approval of these terms names other analysts, and the analyst is mallory; "
+        f"run there `{COMMAND}`"
+    )
+    typed("bob", "y")
     end = run()
     assert end.code == 0, end.err
-    assert "analyst      marie: gets the model and the metrics" in end.out
+    assert "analyst      marie, jo, bob: get the model and the metrics" in end.out
+    assert re.search(r"\nAlready approved at \S+ for marie, jo; bob is added\n", end.out)
+    assert [permits(offered(), name) for name in ("marie", "jo", "bob")] == ["", "", ""]
+    end = run("--yes", "--analyst", "jo")
+    assert re.search(r"\nAlready approved at \S+ for marie, jo, bob\n", end.out)
     assert permits(offered(), "marie") == ""
-    assert "analysts" in permits(offered(), "jo")  # the newer approval is the one that counts
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\npolicy = { analysts = ["ann"] }\n')
     assert run("--yes").code == 0
     assert permits(offered(), "ann") == ""
+
+
+def test_nobody_is_called_any(folder, typed):
+    site_file(folder)
+    said = 'any: no analyst has this name; write analysts = "any" in [policy], or name the analysts\n'
+    assert run("--yes", "--analyst", "any").err == f"fedboost: --analyst {said}"
+    typed("any")
+    assert run("--yes").err.endswith(f"fedboost: {said}")
+    assert approvals(folder) == []
+
+
+def remember(*agreements, sessions=1):
+    """Have the site's memory know sessions under these terms, in which the parties met."""
+    path = memory_path(read_party(Path("party.toml")))
+    if not path.exists():
+        make_file(path, "north")
+    with closing(FileMemory(path, "north", "north")) as memory:
+        for number, agreement in enumerate(agreements * sessions, memory.sessions):
+            memory.begin(Offer(f"session {number}", agreement), Limits(1000, True)).meet(1)
+
+
+def may_begin(agreement):
+    """What the site's memory says to a session under these terms, under the site's policy for them."""
+    config = read_party(Path("party.toml"))
+    limits = policy_for(config, agreement).permit(agreement, config.party)
+    with closing(FileMemory(memory_path(config), "north", "north")) as memory:
+        try:
+            memory.begin(Offer(f"another {memory.sessions}", agreement), limits)
+        except Refused as error:
+            return error.public
+    return ""
+
+
+def test_the_sessions_used_are_shown_and_one_more_is_approved(folder):
+    """Approved terms were refused by max_sessions all the same, of which nothing had been said."""
+    assert "sessions     0 of 20 used (max_sessions)\n" in run("--yes").out
+    remember(offered(), sessions=3)
+    with closing(FileMemory(memory_path(read_party(Path("party.toml"))), "north", "north")):
+        end = run("--yes")  # while the party runs
+    assert "sessions     3 of 20 used (max_sessions)\n" in end.out
+    assert "max_sessions =" not in end.out
+    (folder / "party.toml").write_text(SITE + "policy = { max_sessions = 3 }\n")
+    assert "max_sessions = 3" in may_begin(offered())
+    end = run("--yes")
+    assert "\n  max_sessions = 3\n    3 sessions with these rows began.\n" in end.out
+    assert may_begin(offered()) == ""
+    remember(offered())
+    assert "4 sessions" in may_begin(offered())
+
+
+def test_groups_whose_sums_show_a_party_are_said_and_approved(folder):
+    four = terms((*THREE, "west"), protection="masked", colluding=0)
+    assert run("--yes").code == 0
+    remember(four)
+    assert "would show fewer than 2 of them" in may_begin(offered())
+    end = run("--yes")
+    assert (
+        "similar_groups = false With the sums of earlier sessions, those over these parties would show fewer "
+        "than 2 of them; they would show west. Why the rule: "
+    ) in " ".join(end.out.split())
+    assert may_begin(offered()) == ""
+    (folder / "fedboost.state" / "north" / "memory.sqlite").write_text("none")
+    end = run("--yes")
+    assert end.code == 2
+    assert "memory.sqlite: this memory is damaged or none" in end.err
+
+
+def test_terms_beyond_the_budget_are_not_approved(folder):
+    (folder / "party.toml").write_text(SITE + "policy = { epsilon = 1.2, delta = 1e-5 }\n")
+    columns = {**offered().columns.model_dump(mode="json"), "ranges": {"age": [0, 100], "dose": [-9, 9]}}
+
+    def noisy(epsilon):
+        return terms(
+            THREE, protection="masked", columns=columns, rounds=2, noise={"epsilon": epsilon, "delta": 1e-5}
+        )
+
+    (folder / "terms.toml").write_text(terms_to_toml(noisy(2.0)))
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err.startswith(
+        "fedboost: not approved: party north: the terms ask for epsilon 2 at delta 1e-05, and its budget for "
+        "these rows, epsilon 1.2 at delta 1e-05, has 1.2 left; lower the epsilon of the noise to 1.2 at most"
+    )
+    assert "nothing against these terms" not in end.out
+    (folder / "terms.toml").write_text(terms_to_toml(noisy(1.0)))
+    assert run("--yes").code == 0
+    remember(noisy(1.0))
+    path = memory_path(read_party(Path("party.toml")))
+    with closing(FileMemory(path, "north", "north")) as memory, memory.transaction() as file:
+        put(file, "charges", "north", "session 0", "tree 1", noisy(1.0).plan.cost, "")
+    end = run("--yes")
+    assert end.code == 2
+    assert "has 0.6" in end.err
+
+
+def test_files_in_each_others_place(folder):
+    end = fedboost("approve", "party.toml", "--config", "terms.toml")
+    assert (end.code, end.err) == (
+        2,
+        "fedboost: terms.toml: this looks like terms, and party.toml like a site's file: the two are "
+        "swapped\n",
+    )
+
+
+def test_an_approval_that_cannot_be_read_is_replaced(folder):
+    assert run("--yes").code == 0
+    (path,) = approvals(folder)
+    path.write_text("digest = 1\n")
+    end = run("--yes")
+    assert end.err.startswith("an earlier approval counts for nothing, and yes replaces it: ")
+    assert permits(offered()) == ""
+
+
+def test_rows_with_levels_that_nobody_declared_are_counted(folder):
+    for missing, said in (
+        (1, "; 1 row with another level counts as missing"),
+        (2, "; 2 rows with other levels count as missing"),
+    ):
+        wards = ["a"] * (30 - missing) + ["d", "e"][:missing]
+        numbers = {name: [1] * 15 + [0] * 15 for name in ("age", "dose", "y")}
+        csv.write_csv(pa.table({**numbers, "ward": wards}), "rows.csv")
+        text = " ".join(run("--yes").out.split())
+        assert f"levels, rows ward: a {30 - missing}, b 0, c 0{said}" in text
+
+
+@pytest.mark.parametrize(
+    ("parties", "settings", "said"),
+    [
+        (3, {}, "if another site works with the aggregator, they can learn this site's numbers"),
+        (4, {}, "1 other site may work with the aggregator without learning this site's numbers"),
+        (
+            7,
+            {"colluding": 2},
+            "up to 2 other sites may work with the aggregator without learning this site's numbers",
+        ),
+    ],
+)
+def test_who_may_work_with_the_aggregator(parties, settings, said):
+    agreement = terms([f"site {number}" for number in range(parties)], protection="masked", **settings)
+    assert f"colluders {said} model " in " ".join(summary(agreement).split())
 
 
 def test_nobody_to_ask(folder, monkeypatch):
@@ -355,6 +513,11 @@ def test_nobody_to_ask(folder, monkeypatch):
         ("terms.toml", "rounds = [", "terms.toml: not TOML"),
         ("party.toml", None, "party.toml: cannot read"),
         ("party.toml", SITE + "policy = { columns = ['age'] }\n", "name columns by role"),
+        (
+            "party.toml",
+            SITE + "policy = { parties = 'all' }\n",
+            'parties: write a list of names, such as ["north", "south"], or "any"',
+        ),
         (
             "party.toml",
             SITE.replace("north", "west"),

@@ -305,7 +305,7 @@ def test_the_summary_says_what_is_to_be_decided_on():
     numeric = [f"column_{i}" for i in range(11)]
     columns = {"label": "y", "weight": "w", "numeric": numeric, "validation": "v", "row_id": "id"}
     agreement = offered(columns=columns, rounds=17, max_depth=5, eval_metric=["auc", "error@0.3"])
-    text = " ".join(summary(agreement, "marie").split())
+    text = " ".join(summary(agreement, ["marie"]).split())
     for word in (
         f"terms {agreement.digest}",
         "analyst marie: ",
