@@ -36,11 +36,9 @@ def run_audit(log: Path, as_json: bool, expect: str | None = None, name: str | N
     admitted = _terms_of(sessions, log)
     warnings = warnings_of(sessions, admitted)
     if name is not None:
+        name = _chosen(name, sessions, log)
         warnings = [warning for warning in warnings if name in warning.sessions]
     shown_sessions = [session for session in sessions if name in (None, session.name)]
-    if name is not None and not shown_sessions:
-        names = ", ".join(dict.fromkeys(shown(session.name) for session in sessions))
-        raise ConfigError(f"{log}: has no session {shown(name)!r}; it has {names or 'none'}")
     headings = {
         id(session): heading
         for session, heading in zip(sessions, _headings(sessions, warnings, admitted), strict=True)
@@ -54,6 +52,22 @@ def run_audit(log: Path, as_json: bool, expect: str | None = None, name: str | N
             shown_headings = [headings[id(session)] for session in shown_sessions]
             _print(log, warnings, shown_sessions, entries, shown_headings, expected, listed=name is not None)
     return len(warnings)
+
+
+def _chosen(name: str, sessions: list[Session], log: Path) -> str:
+    """The name of the session that is meant: by its whole name, or by a beginning that no other has, also as
+    it is printed where it is cut. ConfigError."""
+    names = list(dict.fromkeys(session.name for session in sessions))
+    if name in names:
+        return name
+    begins = name.removesuffix("…")
+    meant = [known for known in names if begins and known.startswith(begins)]
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        listed = _names(meant)
+        raise ConfigError(f"{log}: {len(meant)} sessions begin with {shown(begins)!r}: {listed}; write more")
+    raise ConfigError(f"{log}: has no session {shown(name)!r}; it has {_names(names) or 'none'}")
 
 
 def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
@@ -168,7 +182,7 @@ def _print_table(sessions: list[Session], headings: list[Heading], in_full: bool
             reason = printable(session.ended.reason)
             print(textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4))
     if not in_full:
-        print("Each in full, with all its answers: `fedboost audit LOG --session NAME`.")
+        print("Each in full: `fedboost audit LOG --session NAME`, or how its name begins.")
 
 
 def _verdict(session: Session, heading: Heading) -> str:

@@ -1,10 +1,13 @@
 """`fedboost demo`: several processes train one model over gRPC; then what it was worth.
 
 Promises: an aggregator and the parties run as processes of their own on loopback; the federated model is
-compared, byte for byte, with the one the pooled rows give; the sites' files stay in a folder to look at.
+compared, byte for byte, with the one the pooled rows give; the sites' files, memories and audit logs stay in
+a folder to look at, until the next demo there.
 Refuses: a table or label that cannot be used, before anything is started.
 """
 
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +31,7 @@ from fedboost.protocol.terms import Terms
 from fedboost.shell.config import terms_to_toml
 from fedboost.shell.data import read_table
 from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
-from fedboost.shell.files import check_writable, party_stems
+from fedboost.shell.files import check_writable, folder_name, party_stems
 from fedboost.shell.loopback import Loopback
 from fedboost.shell.model import Model
 from fedboost.shell.simulation import simulate
@@ -39,6 +42,8 @@ ENCRYPTED = ("paillier", "bfv")
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
+STATE = "demo.state"
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes it anew each time."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,11 @@ def run_demo(
     say(printable(f"{len(sites.tables)} sites: {names}; {sites.held_out.num_rows} rows held out"))
     _warm_up(say)
     model_file = folder / "model.json"
+    say("each site approves the terms, as a person there does by `fedboost approve`")
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
     if terms.protection == "plain":
         notice(PLAIN_NOTICE)
-    with Loopback(folder, files) as consortium:
-        consortium.approve(terms)
-        say("each site has approved the terms, as a person there does by `fedboost approve`")
+    with Loopback(folder, files, approved=terms, state=_empty_state(folder)) as consortium:
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
             for row in training:
@@ -120,6 +124,8 @@ def run_demo(
         print()
         print(signatures(model))
         print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")
+        print("what left the first site, by its own audit log:")
+        print(printable(f"fedboost audit {shlex.quote(str(_audit_log(folder, next(iter(sites.tables)))))}"))
     if not equal:
         raise FedboostError("the federated model differs from the pooled one: please report this")
 
@@ -189,6 +195,23 @@ def _write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) ->
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     return files
+
+
+def _empty_state(folder: Path) -> Path:
+    """The folder of the sites' state, without what an earlier demo left in it."""
+    state = folder / STATE
+    try:
+        if state.exists():
+            shutil.rmtree(state)
+    except OSError as error:
+        raise ConfigError(f"{state}: cannot remove what an earlier demo left: {error.strerror}") from None
+    return state
+
+
+def _audit_log(folder: Path, party: str) -> Path:
+    """The audit log of a site."""
+    name = folder_name(party)
+    return folder / STATE / name / f"{name}.audit.jsonl"
 
 
 def _warm_up(say: Any) -> None:

@@ -371,7 +371,7 @@ def audit(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Only the sessions of this name, with each answer.",
+            help="Only the sessions of this name, or of the one that begins so, with each answer.",
             show_default=False,
         ),
     ] = None,

@@ -21,6 +21,8 @@ privacy_app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
+WIDTH = 79
+"""Columns of a paragraph."""
 EXAMPLES = (1_000, 10_000, 100_000)
 """Numbers of rows to tell of where nobody says how many there are."""
 
@@ -31,8 +33,10 @@ def budget(
     json: Json = False,
 ) -> None:
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
+    from textwrap import fill
+
     from fedboost.cli.show import print_json, printable
-    from fedboost.shell.budget import USUAL_DELTA, Spent
+    from fedboost.shell.budget import Spent
     from fedboost.shell.config import read_party
     from fedboost.shell.memory_start import spent_of
 
@@ -40,7 +44,7 @@ def budget(
     own, limit = site.rows_name, site.policy.budget
     datasets = spent_of(site)
     if own not in [spent.dataset for spent in datasets]:
-        datasets = [Spent(own, 0, 0, 0.0, USUAL_DELTA), *datasets]
+        datasets = [Spent(own), *datasets]
     lines = []
     for spent in datasets:
         of_own = limit if spent.dataset == own else None
@@ -53,6 +57,9 @@ def budget(
                 dataset=spent.dataset,
                 own=spent.dataset == own,
                 sessions=spent.sessions,
+                took_part=spent.took_part,
+                never_began=spent.never_began,
+                with_noise=spent.with_noise,
                 releases=spent.releases,
                 cost=spent.cost,
                 delta=delta,
@@ -65,22 +72,31 @@ def budget(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("dataset", "sessions", "releases", "spent", "at delta", "left", box=None, pad_edge=False)
+    counted = "sessions", "never\nbegan", "with\nnoise", "releases"
+    table = Table("dataset", *counted, "spent", "at delta", "left", box=None, pad_edge=False)
     table.columns[0].overflow = "fold"
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     for spent, _, delta, epsilon, left in lines:
         rest = "-" if left is None else f"{left:.4g}"
-        counts = str(spent.sessions), str(spent.releases)
-        table.add_row(Text(printable(spent.dataset)), *counts, f"{epsilon:.4g}", f"{delta:g}", rest)
+        counts = spent.sessions, spent.never_began, spent.with_noise, spent.releases
+        values = f"{epsilon:.4g}", f"{delta:g}", rest
+        table.add_row(Text(printable(spent.dataset)), *map(str, counts), *values)
     Console().print(table)
-    if limit is None:
-        print("No budget: sessions are counted and none is refused. Set epsilon and delta under [policy].")
-    else:
-        print(
-            f"The budget of {printable(own)} is epsilon {limit.epsilon:g} at delta {limit.delta:g}. Epsilons "
-            f"do not add, their costs do:\nwhat is left is what one more session may have."
-        )
+    (took_part,) = (spent.took_part for spent in datasets if spent.dataset == own)
+    most = site.policy.max_sessions
+    print(
+        f"\n{printable(own)} took part in {took_part} of at most {most} session{'s' * (most != 1)} "
+        f"(max_sessions in its policy)."
+    )
+    text = (
+        "It has no budget, so no session is refused for what it would spend. Set epsilon and delta under "
+        "[policy] for one."
+        if limit is None
+        else f"Its budget is epsilon {limit.epsilon:g} at delta {limit.delta:g}. Epsilons do not add, their "
+        f"costs do: what is left is what one more session may have."
+    )
+    print(fill(text, WIDTH))
 
 
 @privacy_app.command(
@@ -95,7 +111,7 @@ def begin(
         typer.Option("--from", help="A ledger of an earlier version, to be taken over.", show_default=False),
     ] = None,
     restored: Annotated[
-        bool, typer.Option("--restored", help="Go on with a memory that was put back from a backup.")
+        bool, typer.Option("--restored", help="Use a memory that was put back from a backup.")
     ] = False,
 ) -> None:
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
@@ -108,13 +124,13 @@ def begin(
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
     site = read_party(config, holds_rows=None)
     begun = accept_restored(site) if restored else init_memory(site, ledger)
-    how = "this memory is gone on with" if restored else "a new memory"
+    how = "the memory that was put back" if restored else "a new memory"
     print(
         f"{begun.path}: {how}, of the rows {printable(site.rows_name)}; it knows {begun.sessions} sessions "
         f"and {begun.releases} releases that were charged"
     )
     if begun.sessions:
-        print("None of those sessions is gone on with: who was training begins again.")
+        print("None of those sessions continues: whoever was training begins again.")
 
 
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")

@@ -180,15 +180,17 @@ def print_party_metrics(row: Mapping[str, float], parties: Iterable[str]) -> Non
         Console().print(table)
 
 
-def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int) -> None:
-    """Bytes of each party: in all, and sent per round."""
+def print_traffic(traffic: Mapping[str, tuple[int, int]], rounds: int | None) -> None:
+    """Bytes of each party: in all, and sent per round, unless it is not known in how many rounds."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    table = Table("party", "sent", "received", "sent per round", box=None, pad_edge=False)
+    per_round = [] if rounds is None else ["sent per round"]
+    table = Table("party", "sent", "received", *per_round, box=None, pad_edge=False)
     for column in table.columns[1:]:
         column.justify = "right"
     for party, (sent, received) in traffic.items():
-        table.add_row(Text(printable(party)), size(sent), size(received), size(sent / max(rounds, 1)))
+        each = [] if rounds is None else [size(sent / max(rounds, 1))]
+        table.add_row(Text(printable(party)), size(sent), size(received), *each)
     Console().print(table)

@@ -17,7 +17,7 @@ from fedboost.shell.data import listing, read_table, to_base_margin, to_features
 from fedboost.shell.draft import draft_schema, split_by_site
 from fedboost.shell.files import check_writable, write_atomically
 from fedboost.shell.model import Model
-from fedboost.shell.policy import COMMAND
+from fedboost.shell.policy import COMMAND, Policy
 from fedboost.shell.summary import summary
 
 
@@ -89,8 +89,14 @@ def run_terms(
         )
     for name, value in draft.of_objective.items():
         notice(f"{name} = {value} is drafted; set the one you want")
-    terms = Terms.read({**draft.settings(), "parties": parties})
-    write(terms_to_toml(terms), out)
+    leaves = draft.min_child_weight
+    settings = {} if leaves is None else {"min_child_weight": leaves}
+    terms = Terms.read({**draft.settings(), **settings, "parties": parties})
+    comments = {}
+    if leaves is not None:
+        rows = Policy().min_rows_per_leaf
+        comments["min_child_weight"] = f"{rows} rows in a leaf at least: sites refuse fewer by default"
+    write(terms_to_toml(terms, comments), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 

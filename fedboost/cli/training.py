@@ -93,7 +93,7 @@ def run_training(
         notice(
             f"this model is that of your request of {training.asked:%Y-%m-%d %H:%M} UTC, under these terms"
         )
-    _conclude(model, training.traffic, out, as_json)
+    _conclude(model, training.traffic, out, as_json, training.uncounted)
 
 
 def _say_waiting(parties: tuple[str, ...]) -> None:
@@ -110,7 +110,14 @@ def _save(model: Model, out: Path) -> None:
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 
-def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | None, as_json: bool) -> None:
+def _conclude(
+    model: Model,
+    traffic: Mapping[str, tuple[int, int]],
+    out: Path | None,
+    as_json: bool,
+    uncounted: bool = False,
+) -> None:
+    """Save the model, and say what it is and what it took. uncounted: traffic is since a restart alone."""
     if out is not None:
         _save(model, out)
     end = model.rounds[model.kept - 1] if model.rounds else {}
@@ -126,16 +133,18 @@ def _conclude(model: Model, traffic: Mapping[str, tuple[int, int]], out: Path | 
             metrics=last,
             **({"party_metrics": of_parties} if of_parties else {}),
             traffic={party: {"sent": s, "received": r} for party, (s, r) in traffic.items()},
+            **({"traffic_since_restart": True} if uncounted else {}),
         )
         return
     numbers = figures(end, model.terms, ", ")
     training = f"training {numbers}, " if numbers else ""
     total = size(sum(map(sum, traffic.values())))
-    print(f"{len(model.booster.trees)} trees, {training}{total} in all")
+    since = "since the aggregator was restarted" if uncounted else "in all"
+    print(f"{len(model.booster.trees)} trees, {training}{total} {since}")
     if model.kept < len(model.rounds):
         print(f"stopped after {len(model.rounds)} rounds: round {model.kept} was the best, and is the last")
     print_party_metrics(end, model.terms.holders)
-    print_traffic(traffic, len(model.rounds))
+    print_traffic(traffic, None if uncounted else len(model.rounds))
     print(signatures(model))
     for line in absences(model):
         print(line)

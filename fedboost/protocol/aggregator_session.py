@@ -189,6 +189,8 @@ class AggregatorSession:
                     return []
                 case Leave(reason):
                     said = quoted(reason).removeprefix(f"party {party}: ")
+                    if said.startswith(f"party {party} "):  # one subject is enough
+                        said = f"it {said.removeprefix(f'party {party} ')}"
                     return self._part_with(party, f"left: {said}")
                 case Join(session, digest, attempt, greeting):
                     if session != self.name or digest != self.terms.digest:
@@ -357,7 +359,7 @@ class AggregatorSession:
             self._away[party] = (float("-inf"), again)
 
     def _part_with(self, party: str, reason: str) -> Outbox:
-        """A party left, or cannot be gone on with."""
+        """A party left, or broke the protocol."""
         if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
             self._unsigned.add(party)
             return self._end()

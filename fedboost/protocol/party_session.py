@@ -183,7 +183,7 @@ class PartySession:
         return self._memory.standing
 
     def _end(self, reason: str, public: str | None = None) -> None:
-        """The session is over here, and is never gone on with. public: the reason without values of rows."""
+        """The session is over here for good. public: the reason without values of rows."""
         self.ended, self._sealer = reason, None
         if self._memory is not None:
             self._memory.end(quoted(reason if public is None else public))

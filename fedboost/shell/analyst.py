@@ -10,7 +10,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,13 @@ class Training:
         """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
         self.traffic: dict[str, tuple[int, int]] = {}
         """Party to (bytes sent, bytes received)."""
+        self.uncounted = False
+        """True if the aggregator was started again before this training followed it: it counts from there.
+        Else `traffic` is that of all, but for the round in which an aggregator stopped."""
+        self._earlier: dict[str, tuple[int, int]] = {}
+        """The traffic that aggregators before the one that runs now had counted."""
+        self._totals: dict[int, int] = {}
+        """Round to the bytes that the aggregator that runs now had counted at its end."""
         self.asked: datetime | None = None
         """When the session was asked for, where an earlier request of this analyst began it."""
         self._model: Model | None = None
@@ -113,6 +120,7 @@ class Training:
         """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
+        known = self.traffic
         request = codec.encode_train_request(self._terms.canonical(), wish, self._signed_request())
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match codec.decode_train_event(message):
@@ -120,8 +128,12 @@ class Training:
                     if on_waiting:
                         on_waiting(parties)
                 case RoundDone(number, metrics, seconds, traffic):
-                    self.traffic = dict(traffic)
                     total = sum(map(sum, traffic.values()))
+                    if self._totals.get(number, total) != total:  # another aggregator counts, from nothing
+                        self._earlier, self._totals = known, {}
+                    self._totals[number] = total
+                    self.uncounted |= not total and number >= len(self.history)
+                    self._count(traffic)
                     row: Row = {"round": number, **metrics}
                     row |= {"seconds": seconds - before, "bytes": total - bytes_before}
                     before, bytes_before = seconds, total
@@ -131,13 +143,21 @@ class Training:
                 case ModelPart(part, last, traffic):
                     data += part
                     if last:
-                        self.traffic = dict(traffic)
+                        self._count(traffic)
                         self.stop()  # it has arrived: the aggregator need not keep it
                         model = Model.from_bytes(bytes(data), "the aggregator's model")
                         self._check(model)
                         self._model = model
                 case Failed(reason):
                     raise SessionFailed(reason)
+
+    def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
+        """The traffic so far, by what the aggregator that runs now has counted."""
+        of = {party: self._earlier.get(party, (0, 0)) for party in traffic}
+        self.traffic = {
+            party: (sent + of[party][0], received + of[party][1])
+            for party, (sent, received) in traffic.items()
+        }
 
     def _signed_request(self) -> Request | None:
         """A request for a session under the terms, a fresh one while there may be more; None where analysts

@@ -24,7 +24,6 @@ import os
 import re
 import stat
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -171,19 +170,8 @@ class AuditLog:
         return (0, BEFORE_THE_FIRST) if self._last is None else (self._last.n, self._last.hash)
 
     def after(self, end: tuple[int, str]) -> list[Entry] | None:
-        """The entries since the log ended so; None if it never did."""
-        entries = []
-        with self._path.open("rb") as file:
-            for number, line in enumerate(islice(file, max(end[0] - 1, 0), None), max(end[0], 1)):
-                try:
-                    entries.append(_read(line))
-                except ValueError as error:
-                    raise ConfigError(f"{self._path}, line {number}: {error}") from None
-        if end[0] == 0:
-            return entries
-        if not entries or (entries[0].n, entries[0].hash) != end:
-            return None
-        return entries[1:]
+        """The entries since the log ended so; None if it never did. ConfigError."""
+        return entries_after(self._path, end, os.fstat(self._file).st_size)
 
     def close(self) -> None:
         """Let another process write the log. One in which nothing was written is taken away."""
@@ -328,6 +316,28 @@ class AuditLog:
                 f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "
                 f"a new one is then begun"
             ) from None
+
+
+def entries_after(path: Path, end: tuple[int, str], size: int) -> list[Entry] | None:
+    """The entries in the first bytes of a log since it ended so; None if it never did. ConfigError."""
+    entries = []
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                size -= len(line)
+                if size < 0:
+                    break
+                if number >= end[0]:
+                    entries.append(_read(line))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}: {error}") from None
+    if end[0] == 0:
+        return entries
+    if not entries or (entries[0].n, entries[0].hash) != end:
+        return None
+    return entries[1:]
 
 
 def read_log(path: Path) -> list[Entry]:

@@ -73,13 +73,21 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent of one dataset. sessions: those with noise; delta: the largest that one of them had."""
+    """What was spent of one dataset. sessions: all that its memory knows; never_began: those of them in which
+    the parties never met; with_noise: those with noise; delta: the largest that one of them had."""
 
     dataset: str
-    sessions: int
-    releases: int
-    cost: float
-    delta: float
+    sessions: int = 0
+    never_began: int = 0
+    with_noise: int = 0
+    releases: int = 0
+    cost: float = 0.0
+    delta: float = USUAL_DELTA
+
+    @property
+    def took_part(self) -> int:
+        """Sessions in which the parties met."""
+        return self.sessions - self.never_began
 
     def epsilon(self, delta: float) -> float:
         """The same as an epsilon at some delta."""

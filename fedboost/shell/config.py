@@ -11,6 +11,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, PrivateAttr, field_validator
@@ -138,7 +139,7 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     values = read_toml(path)
     if "ledger" in values:
         raise ConfigError(
-            f"{path}: key 'ledger' is no more, what was spent is in the site's memory: take the key away, "
+            f"{path}: key 'ledger' was removed, what was spent is in the site's memory: take the key away, "
             f"then `fedboost privacy init --from {values['ledger']} --config {path}` moves it there"
         )
     config = read_model(PartyConfig, values, str(path))
@@ -220,13 +221,16 @@ def _is_loopback(address: str) -> bool:
 _ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}
 
 
-def terms_to_toml(terms: Terms) -> str:
-    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last."""
+def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
+    comments: key to what stands above it."""
     values = terms.model_dump(mode="json")
     written = _ALWAYS_WRITTEN | terms.model_fields_set
-    lines = [
-        f"{key} = {to_toml(value)}" for key, value in values.items() if key in written and key != "columns"
-    ]
+    lines = []
+    for key, value in values.items():
+        if key in written and key != "columns":
+            lines += [f"# {comments[key]}"] if key in comments else []
+            lines.append(f"{key} = {to_toml(value)}")
     lines += ["", "[columns]"]
     chosen = terms.columns.model_dump(mode="json", exclude_defaults=True)
     lines += [f"{key} = {to_toml(value)}" for key, value in chosen.items()]

@@ -19,6 +19,7 @@ from fedboost.gbdt.bins import MAX_LEVELS, Float32
 from fedboost.gbdt.loss import LOSSES
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.shell.data import column_of, kind_of, listing, numbers, texts
+from fedboost.shell.policy import ROWS_PER_HESSIAN, Policy
 from fedboost.shell.sparse import QID, SparseTable
 
 if TYPE_CHECKING:
@@ -47,6 +48,15 @@ class Draft:
     """How many distinct whole numbers the label has that was taken for amounts, if they are few."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Name of each column that can be no feature -> the reason."""
+
+    @property
+    def min_child_weight(self) -> float | None:
+        """The one with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
+        where none does, or the one that is the default."""
+        per = ROWS_PER_HESSIAN.get(self.objective)
+        if per is None or self.columns.weight is not None:
+            return None
+        return Policy().min_rows_per_leaf / per
 
     @property
     def of_objective(self) -> dict[str, Any]:

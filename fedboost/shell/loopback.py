@@ -2,7 +2,8 @@
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
 here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
-the consortium are made for it, and are gone with it, and so are the memories of its parties.
+the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
+given a folder.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
 """
 
@@ -81,7 +82,8 @@ class Loopback:
 
     folder: where config files and logs are written; tables: party name to its table file, None for a key
     holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files,
-    without which they refuse all terms but those that are approved (`approve`).
+    without which they refuse all terms but those that are approved (`approve`); approved: terms that every
+    party approves before it starts; state: where their memories and audit logs go, and stay.
     `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
     bundles, `state` that of the parties' memories and audit logs.
     """
@@ -92,11 +94,15 @@ class Loopback:
         tables: Mapping[str, Path | None],
         programs: Iterable[str] = (),
         policy: Mapping[str, object] | None = None,
+        approved: Terms | None = None,
+        state: Path | None = None,
     ) -> None:
         self._folder = folder
         self._tables = dict(tables)
         self._programs = list(programs)
         self._policy = dict(policy or {})
+        self._approved = approved
+        self._state = state
         self._stems = party_stems(self._tables)
         self._spawned: set[str] = set()
         self._open = ExitStack()
@@ -130,8 +136,7 @@ class Loopback:
     def approve(self, terms: Terms) -> list[Path]:
         """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
         files that say so."""
-        configs = [read_party(self._folder / f"{stem}.toml", None) for stem in self._stems.values()]
-        return [approve(c, terms, review(c, terms, (ANALYST,)), datetime.now(UTC)) for c in configs]
+        return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
 
     def log(self, party: str) -> str:
         """What a party has logged so far."""
@@ -142,7 +147,7 @@ class Loopback:
 
     def _make_keys(self) -> None:
         self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
-        self.state = self.keys / "parties"
+        self.state = self.keys / "parties" if self._state is None else self._state.resolve()
         write_consortium(self.keys, self._stems, days=1)
 
     def start_aggregator(self) -> None:
@@ -190,6 +195,8 @@ class Loopback:
         file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
         if role != AGGREGATOR and stem not in self._spawned:
             init_memory(read_party(file, holds_rows=None))
+            if self._approved is not None:
+                _approve(file, self._approved)
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
         process = subprocess.Popen(
@@ -218,6 +225,12 @@ def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> Non
     for stem, name, role in holders:
         key, certificate = identity.issue(root_key, root, name, role, now, days)
         write_bundle(folder / stem, key, certificate, identity.to_pem(root))
+
+
+def _approve(file: Path, terms: Terms) -> Path:
+    """Approve terms for the analyst at the party with this config file."""
+    config = read_party(file, holds_rows=None)
+    return approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
 
 
 def _end(process: "subprocess.Popen[str]") -> None:

@@ -71,7 +71,10 @@ LEDGER_TABLES = {
     "sessions": ("dataset", "party", "session", "terms", "delta", "planned", "begun", "secret"),
     "charges": ("dataset", "party", "session", "release", "cost", "at"),
 }
-_PUT_BACK = "put back the newest copy that you have (docs/operations.md, The site's memory)"
+_PUT_BACK = (
+    "put back the newest copy that you have (docs/operations.md, The site's memory); if there is none, move "
+    "it away, then `fedboost privacy init --config FILE` begins one that knows what the audit log has"
+)
 _PUTS = {
     table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * (len(columns) + 1))})"
     for table, columns in TABLES.items()
@@ -82,7 +85,7 @@ class MemoryFile:
     """The file, open for one process."""
 
     def __init__(self, path: Path) -> None:
-        """Open a file that is there, and check it. ConfigError if it cannot be gone on with."""
+        """Open a file that is there, and check it. ConfigError if it cannot be used."""
         self.path = path
         self._file = open_database(path)
         self._durable = True
@@ -139,7 +142,12 @@ class MemoryFile:
 
 def make_file(path: Path, dataset: str) -> None:
     """Make an empty memory of a dataset: whole, or not at all. ConfigError, also where there is one."""
-    folder = path.parent
+    folder, left = path.parent, Path(f"{path}-wal")
+    if left.exists():
+        raise ConfigError(
+            f"{left}: is the rest of a memory that was moved away, and would be taken for a part of the new "
+            f"one; move it away, too"
+        )
     try:
         make_folder(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=f".{path.name}.") as apart:
@@ -180,7 +188,7 @@ def open_database(
     """The database in a file that is there, every row of it checked. ConfigError if it is another file."""
     try:
         if path.stat().st_size == 0:
-            raise ConfigError(f"{path}: this memory is empty, which none ever is; {_PUT_BACK}")
+            raise ConfigError(f"{path}: {_damaged(version, 'is an empty file')}")
         file = sqlite3.connect(
             f"file:{quote(str(path))}?mode=rw",
             uri=True,
@@ -199,7 +207,7 @@ def open_database(
         raise ConfigError(f"{path}: cannot read this memory: {error}") from None
     except (sqlite3.Error, UnicodeDecodeError):
         file.close()
-        raise ConfigError(f"{path}: this memory is damaged or none; {_PUT_BACK}") from None
+        raise ConfigError(f"{path}: {_damaged(version, 'is damaged, or another kind of file')}") from None
     except ConfigError:
         file.close()
         raise
@@ -218,14 +226,27 @@ def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[s
             f"{path}: is a ledger of an earlier version; move it away, then `fedboost privacy init --from "
             f"LEDGER --config FILE` takes over what was spent"
         )
+    if version == LEDGER and (application, written) == (APPLICATION, VERSION):
+        raise ConfigError(
+            f"{path}: is a site's memory of this version; --from wants a ledger of an earlier version, which "
+            f"kept the budget alone (a memory from a backup: put it in its place, and run `fedboost privacy "
+            f"init --restored`)"
+        )
     if (application, written) != (APPLICATION, version):
-        raise ConfigError(f"{path}: not a memory of this version of fedboost; {_PUT_BACK}")
+        raise ConfigError(f"{path}: {_damaged(version, 'is not of this version of fedboost')}")
     intact = [row for (row,) in file.execute("PRAGMA integrity_check")] == ["ok"]
     for table, columns in tables.items():
         rows = file.execute(f"SELECT {', '.join(columns)}, seal FROM {table}")
         intact = intact and all(_seal(row[:-1]) == row[-1] for row in rows)
     if not intact:
-        raise ConfigError(f"{path}: this memory was changed after it was written; {_PUT_BACK}")
+        raise ConfigError(f"{path}: {_damaged(version, 'was changed after it was written')}")
+
+
+def _damaged(version: int, fault: str) -> str:
+    """What is wrong with a file that cannot be used, and what to do."""
+    if version == LEDGER:
+        return f"is no ledger of an earlier version of fedboost: it {fault}"
+    return f"this memory {fault}; {_PUT_BACK}"
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
@@ -251,11 +272,15 @@ def read_spent(path: Path) -> Spent | None:
         return None
     with closing(open_database(path)) as file:
         try:
-            count, delta = file.execute(
-                "SELECT count(DISTINCT session), max(delta) FROM sessions WHERE delta > 0"
+            sessions, never_began, with_noise = file.execute(
+                "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
+                "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions "
+                "JOIN standings USING (party, session) GROUP BY session)"
             ).fetchone()
+            (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
             (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
-            return Spent(dataset_of(file)[0], count, releases, costs(file), delta or USUAL_DELTA)
+            counts = int(sessions), int(never_began), int(with_noise), int(releases)
+            return Spent(dataset_of(file)[0], *counts, costs(file), delta or USUAL_DELTA)
         except sqlite3.Error as error:
             raise ConfigError(f"{path}: cannot read this memory: {error}") from None
 

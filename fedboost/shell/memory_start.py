@@ -20,7 +20,15 @@ from typing import Any, assert_never
 from fedboost.errors import ConfigError
 from fedboost.privacy.pairwise import Group
 from fedboost.protocol.site_memory import Standing, colluding_of
-from fedboost.shell.audit import Admitted, AuditLog, Ended, Entry, Released, read_admitted
+from fedboost.shell.audit import (
+    Admitted,
+    AuditLog,
+    Ended,
+    Entry,
+    Released,
+    entries_after,
+    read_admitted,
+)
 from fedboost.shell.budget import Spent
 from fedboost.shell.config import PartyConfig, state_folder
 from fedboost.shell.memory_file import (
@@ -35,7 +43,15 @@ from fedboost.shell.memory_file import (
     read_ledger,
     read_spent,
 )
-from fedboost.shell.site_memory import NO_LOG, FileMemory, as_row, known_session
+from fedboost.shell.site_memory import (
+    NO_LOG,
+    FileMemory,
+    as_row,
+    check_alone,
+    check_dataset,
+    known_session,
+    logged,
+)
 
 MASKED = "masked"
 EARLIER = "it was held before this memory was made"
@@ -47,9 +63,11 @@ def memory_path(config: PartyConfig) -> Path:
     return state_folder(config) / NAME
 
 
-def open_log(config: PartyConfig) -> AuditLog | None:
-    """The site's audit log, in its state folder unless the config names another. ConfigError."""
+def open_log(config: PartyConfig, remedy: str = "") -> AuditLog | None:
+    """The site's audit log, in its state folder unless the config names another. ConfigError, which says so
+    with the remedy where another process of this party has it."""
     make_folder(state_folder(config))
+    check_alone(memory_path(config), config.party, remedy)
     return AuditLog(config.audit) if config.audit else None
 
 
@@ -64,7 +82,12 @@ def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMe
     memory = _open(config, audit)
     try:
         if audit is not None:
-            _check_age(memory, audit, config, log)
+            since = audit.after(memory.logged)
+            if since is None:
+                said = "the audit log is not the one that this memory was kept beside"
+                log.warning(said, audit=str(config.audit))
+            with memory.file.transaction(durable=False) as file:
+                _check_age(config, file, since or ())
         event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
         log.info(event, path=str(path), sessions=memory.sessions)
     except BaseException:
@@ -86,9 +109,10 @@ def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
     """Make a memory that knows what the audit log and a ledger of an earlier version have. ConfigError."""
     path, earlier = memory_path(config), _ledgers(config)
     if os.path.lexists(path):
+        open_database(path).close()
         raise ConfigError(
             f"{path}: there is a memory already, and it stays as it is (one that was put back from a backup: "
-            f"`fedboost privacy init --restored`)"
+            f"`fedboost privacy init --restored --config {config.file}`)"
         )
     if ledger is None and earlier:
         raise _unmoved(config, earlier[0])
@@ -106,8 +130,8 @@ def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
 
 
 def accept_restored(config: PartyConfig) -> Begun:
-    """Go on with a memory that is older than the audit log: sessions that it knows as under way are over,
-    and what the audit log has since is taken over. ConfigError."""
+    """Use a memory that is older than the audit log: sessions that it knows as under way are over, and what
+    the audit log has since is taken over. ConfigError."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(f"{path}: there is no memory; put it back first")
@@ -130,18 +154,35 @@ def accept_restored(config: PartyConfig) -> Begun:
 
 def spent_of(config: PartyConfig) -> list[Spent]:
     """What was spent of each dataset in a site's state folder, its own first if there is a memory of it.
-    ConfigError also where its memory is gone."""
+    ConfigError also where its memory is gone, or older than its audit log, so that the party does not start
+    with it."""
     path = memory_path(config)
-    if not os.path.lexists(path):
-        audited = config.audit is not None and config.audit.exists() and config.audit.stat().st_size > 0
-        if fault := _missing(config, audited, budget=False):
-            raise fault
+    size = config.audit.stat().st_size if config.audit is not None and config.audit.exists() else 0
+    if os.path.lexists(path):
+        _check_beside_log(config, size)
+    elif fault := _missing(config, size > 0):
+        raise fault
     assert config.state is not None
     others = sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
     return [spent for memory in (path, *others) if (spent := read_spent(memory)) is not None]
 
 
-def _missing(config: PartyConfig, audited: bool, budget: bool = True) -> ConfigError | None:
+def _check_beside_log(config: PartyConfig, size: int) -> None:
+    """Compare a memory, which a party may be writing, with the bytes that its audit log had before.
+    ConfigError."""
+    path = memory_path(config)
+    with closing(open_database(path)) as file:
+        try:
+            file.execute("BEGIN")
+            check_dataset(path, file, config.rows_name)
+            if config.audit is not None and size:
+                since = entries_after(config.audit, logged(file, config.party), size)
+                _check_age(config, file, since or ())
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
+def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
     """What is wrong where there is no memory; None if one may be begun."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if earlier := _ledgers(config):
@@ -152,7 +193,7 @@ def _missing(config: PartyConfig, audited: bool, budget: bool = True) -> ConfigE
             f"memory from a backup, or, if nobody can, {command} begins a new one, which knows of the "
             f"sessions so far what that log has"
         )
-    if budget and config.policy.budget is not None:
+    if config.policy.budget is not None:
         return ConfigError(
             f"{path}: there is no memory of the rows {config.rows_name!r}, in which what is spent of the "
             f"budget is kept; {command} begins one (renamed or moved: put `state`, `dataset` right)"
@@ -191,18 +232,15 @@ def _begun(path: Path) -> Begun:
     return Begun(path, sessions, releases)
 
 
-def _check_age(memory: FileMemory, audit: AuditLog, config: PartyConfig, log: Any) -> None:
+def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[Entry]) -> None:
     """Raise ConfigError if the audit log has what this memory does not know. Each entry stands there after
-    the memory's own note, so a process that was killed leaves none of which there is no note."""
-    since = audit.after(memory.logged)
-    if since is None:
-        log.warning("the audit log is not the one that this memory was kept beside", audit=str(config.audit))
-        return
-    with memory.file.transaction(durable=False) as file:
-        unknown = any(_is_unknown(file, config.party, entry.event) for entry in since)
-    if unknown:
+    the memory's own note, so a process that was killed leaves none of which there is no note.
+
+    since: the entries after the last one that the memory noted.
+    """
+    if any(_is_unknown(file, config.party, entry.event) for entry in since):
         raise ConfigError(
-            f"{memory.file.path}: this memory is older than {config.audit}: a copy was put back, or the "
+            f"{memory_path(config)}: this memory is older than {config.audit}: a copy was put back, or the "
             f"power failed; put the newest one there, or `fedboost privacy init --restored --config "
             f"{config.file}` goes on with this one (its open sessions are then over, and what the log has "
             f"since is added)"
@@ -267,7 +305,7 @@ def _put_ended(file: sqlite3.Connection, name: tuple[str, str], met: bool, *abou
 
 @contextmanager
 def _log_of(config: PartyConfig) -> Iterator[AuditLog]:
-    make_folder(state_folder(config))
-    assert config.audit is not None
-    with AuditLog(config.audit) as audit:
+    audit = open_log(config, "; stop the party first")
+    assert audit is not None
+    with audit:
         yield audit

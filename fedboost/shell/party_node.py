@@ -99,7 +99,7 @@ class PartyNode:
         the audit log or the memory cannot be written.
         """
         if hint := nothing_approved(self._config):
-            self._log.warning(hint)
+            self._log.warning(hint.replace("--config party.toml", f"--config {self._config.file}"))
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:

@@ -71,7 +71,7 @@ class FileMemory:
         budget: Budget | None = None,
         log_end: Callable[[], LogEnd] = lambda: NO_LOG,
     ) -> None:
-        """Open a file that is there. ConfigError if it cannot be gone on with.
+        """Open a file that is there. ConfigError if it cannot be used.
 
         budget: None to keep count without a limit; log_end: of the party's audit log, at any time.
         """
@@ -104,8 +104,7 @@ class FileMemory:
     def logged(self) -> LogEnd:
         """Where the party's audit log ended when this memory was written last."""
         with self.file.transaction(durable=False) as file:
-            row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (self.party,)).fetchone()
-        return NO_LOG if row is None else (row[0], row[1])
+            return logged(file, self.party)
 
     def begin(self, offer: Offer, limits: Limits) -> "FileSession":
         """Take part in a session, or go on with it. Refused, CannotRecord."""
@@ -155,13 +154,8 @@ class FileMemory:
 
     def _check(self, dataset: str) -> bytes:
         with self.file.transaction(durable=False) as file:
-            name, key = dataset_of(file)
-        if name != dataset:
-            raise ConfigError(
-                f"{self.file.path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its "
-                f"own folder"
-            )
-        return key
+            check_dataset(self.file.path, file, dataset)
+            return dataset_of(file)[1]
 
 
 class FileSession:
@@ -279,7 +273,27 @@ class FileSession:
             raise LocalProtocolError(f"session {quoted(self._session)} has ended")
 
 
-def _locked(path: Path, party: str) -> int:
+def check_alone(path: Path, party: str, remedy: str = "") -> None:
+    """Raise ConfigError if another process of this party works with the memory, with what to do about it."""
+    os.close(_locked(path, party, remedy))
+
+
+def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
+    """Raise ConfigError if it is the memory of other rows."""
+    name, _ = dataset_of(file)
+    if name != dataset:
+        raise ConfigError(
+            f"{path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its own folder"
+        )
+
+
+def logged(file: sqlite3.Connection, party: str) -> LogEnd:
+    """Where a party's audit log ended when the memory was written last."""
+    row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (party,)).fetchone()
+    return NO_LOG if row is None else (row[0], row[1])
+
+
+def _locked(path: Path, party: str, remedy: str = "") -> int:
     """A lock that one process of this party has. ConfigError."""
     lock = path.parent / f"{folder_name(party)}.lock"
     try:
@@ -291,7 +305,9 @@ def _locked(path: Path, party: str) -> int:
     except OSError as error:
         os.close(handle)
         if isinstance(error, BlockingIOError):
-            raise ConfigError(f"{path}: another process of party {party!r} works with this memory") from None
+            raise ConfigError(
+                f"{path}: another process of party {party!r} works with this memory{remedy}"
+            ) from None
         raise ConfigError(f"{lock}: cannot be locked: {error.strerror}") from None
     return handle
 

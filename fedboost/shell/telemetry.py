@@ -4,6 +4,7 @@ Promises: logs go to standard error, one line an event; bytes are those of whole
 Refuses nothing.
 """
 
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -19,14 +20,16 @@ Row = dict[str, float]
 
 
 def logger(role: str) -> Any:
-    """A structured logger that writes `time [level] event key=value ...` to standard error."""
+    """A structured logger that writes `time [level] event key=value ...` to standard error, in colours where
+    that is a terminal that has them and NO_COLOR is not set."""
     import structlog
 
+    coloured = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0),
+            structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=0),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

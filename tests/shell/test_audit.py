@@ -480,6 +480,23 @@ def test_a_session_is_listed_answer_by_answer(path):
         assert end.err == f"fedboost: {path}: has no session 'three'; it has one, two\n"
 
 
+def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
+    names = ["session-0123456789abcdef-and-more", "session-0123456789abcdef-and-others", "other"]
+    with AuditLog(path) as log:
+        for name in names * 2:
+            log.admitted(name, terms(PAIR))
+            log.ended(name, "")
+    out = fedboost("audit", path).out
+    (cut,) = {line[17:].split()[0] for line in out.splitlines() if " session-" in line and line[:2] == "20"}
+    assert cut.endswith("…")
+    line = fedboost("audit", path, "--session", cut).err
+    assert f"2 sessions begin with '{cut[:-1]}': {names[0]}, {names[1]}; write more" in line
+    for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
+        end = fedboost("audit", path, "--session", given)
+        assert (end.code, f"Session {name} " in end.out) == (0, True)
+    assert fedboost("audit", path, "--session", "").code == 2
+
+
 def test_many_sessions_have_a_line_each(path):
     with AuditLog(path) as log:
         for number in range(20):

@@ -21,8 +21,10 @@ from fedboost.cli.show import progress
 from fedboost.shell.config import read_terms, terms_to_toml
 from fedboost.shell.draft import split_by_site
 from fedboost.shell.model import Model
+from fedboost.shell.policy import Policy
 from fedboost.shell.simulation import simulate
 from fedboost.shell.summary import summary
+from fedboost.shell.telemetry import logger
 
 COMMANDS = (
     "demo",
@@ -116,9 +118,28 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
     drafted = read_terms(folder / "drafted.toml")
     assert drafted.columns == terms().columns
     assert drafted.parties == ("north", "south", "east")
+    assert "# 10 rows in a leaf at least: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
     (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
     done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
     assert len(Model.load("model.json").booster.trees) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "leaves"),
+    [
+        (("--label", "y"), 2.5),
+        (("--label", "ward"), 5.0),
+        (("--label", "age"), 10.0),
+        (("--label", "y", "--objective", "count:poisson"), None),
+        (("--label", "y", "--weight", "age"), None),
+    ],
+)
+def test_drafted_terms_keep_the_rows_of_a_leaf_that_sites_want(folder, options, leaves):
+    done("terms", "rows.csv", *options, "--exclude", "site", "--out", "drafted.toml")
+    drafted = read_terms(folder / "drafted.toml")
+    assert drafted.min_child_weight == (1.0 if leaves is None else leaves)
+    broken = [breach.key for breach in Policy().breaches(drafted)]
+    assert ("min_rows_per_leaf" in broken) == (leaves is None)
 
 
 def test_a_digest_of_terms_that_nobody_is_offered(folder):
@@ -534,6 +555,30 @@ def test_ctrl_c_ends_a_training_quietly(folder, processes):
     assert serving.poll() is None
 
 
+# ---- logs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("terminal", "variables", "coloured"),
+    [
+        (True, {"TERM": "xterm"}, True),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"TERM": "xterm", "NO_COLOR": "1"}, False),
+        (False, {"TERM": "xterm"}, False),
+    ],
+)
+def test_a_log_has_colours_only_where_they_can_be_seen(monkeypatch, terminal, variables, coloured):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    error = io.StringIO()
+    error.isatty = lambda: terminal
+    monkeypatch.setattr(sys, "stderr", error)
+    logger("party").info("at hand", party="north")
+    assert ("\x1b[" in error.getvalue()) == coloured
+    assert "at hand" in error.getvalue()
+
+
 # ---- demo -------------------------------------------------------------------------------------------
 
 
@@ -613,7 +658,12 @@ def test_the_scores_of_the_demo_take_any_name(folder):
 @pytest.mark.slow
 def test_the_demo_by_itself(folder):
     pytest.importorskip("sklearn")
-    text = done("demo", "--rounds", "3").out
-    for part in ("3 sites: north", "federated == pooled: yes", "north alone", "sent per round"):
-        assert part in text
-    assert (folder / "fedboost-demo" / "model.json").exists()
+    for _ in range(2):  # the second time over what the first left
+        text = done("demo", "--rounds", "3").out
+        for part in ("3 sites: north", "federated == pooled: yes", "north alone", "sent per round"):
+            assert part in text
+        assert (folder / "fedboost-demo" / "model.json").exists()
+        *_, command = text.splitlines()
+        assert command == "fedboost audit fedboost-demo/demo.state/north/north.audit.jsonl"
+        assert "No warnings" in done(*command.split()[1:]).out
+        assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()

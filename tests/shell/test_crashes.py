@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,18 @@ import numpy as np
 import pytest
 from crashes import bare, crashed, stopped
 from pyarrow import parquet
-from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until, written
+from sites import (
+    PATIENCE,
+    bundles_of,
+    consortium,
+    fedboost,
+    in_time,
+    rows,
+    shared_out,
+    terms,
+    until,
+    written,
+)
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
@@ -131,9 +143,42 @@ def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, pr
             one.server = AggregatorServer(config, one.log, bundles["aggregator"])
             await one.server.start()
             assert one.server._running.session.turn <= before + 1
-            return (await training).model
+            return await training
 
-    assert bare(in_time(scenario())) == undisturbed(agreement, tables)
+    training = in_time(scenario())
+    assert bare(training.model) == undisturbed(agreement, tables)
+    # What the analyst is told in all is what it was told round by round, and what the end took.
+    rounds, total = sum(row["bytes"] for row in training.history), sum(map(sum, training.traffic.values()))
+    assert not training.uncounted
+    assert rounds <= total < rounds + 20_000
+
+
+def test_an_analyst_who_comes_after_a_restart_is_told_what_is_not_counted(tmp_path):
+    tables = shared_out(3)
+    agreement = terms(THREE, rounds=ROUNDS)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(agreement))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, state=tmp_path / "state") as one:
+
+            def see_a_round():
+                rows = iter(one.analyst.train(agreement, PATIENCE))
+                next(rows)
+                rows.close()
+
+            await asyncio.to_thread(see_a_round)
+            await one.server.stop()
+            config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
+            one.server = AggregatorServer(config, one.log, None)
+            await one.server.start()
+            given = "--aggregator", one.address, "--insecure-loopback", "--out", tmp_path / "model.json"
+            return await asyncio.to_thread(fedboost, "train", tmp_path / "terms.toml", *given)
+
+    end = in_time(scenario())
+    assert end.code == 0
+    assert re.search(r" kB since the aggregator was restarted$", end.out, re.MULTILINE)
+    assert "in all" not in end.out
+    assert "sent per round" not in end.out
 
 
 @pytest.mark.slow

@@ -1,5 +1,5 @@
 """A site's memory on disk: what it noted is there after a crash, no release is uncharged, none is charged
-twice, nothing goes beyond the budget, and a file that is none is never gone on with."""
+twice, nothing goes beyond the budget, and a file that is no memory is never used."""
 
 import math
 import os
@@ -150,7 +150,7 @@ def test_a_session_without_noise_has_its_secret_too_and_spends_nothing(path):
         assert len(session.secret) == 32
         with pytest.raises(Refused, match="more releases than its terms plan"):
             session.charge("one", 0.1)
-    assert (read_spent(path).sessions, cost_of(path)) == (0, 0.0)
+    assert (read_spent(path).with_noise, cost_of(path)) == (0, 0.0)
 
 
 def test_a_release_is_charged_once_and_sessions_add(path):
@@ -505,7 +505,7 @@ def test_another_file_is_no_memory(path):
         assert path.read_bytes() == content
     path.unlink()
     sqlite3.connect(path).executescript("CREATE TABLE charges (cost)").connection.close()
-    with pytest.raises(ConfigError, match="not a memory of this version"):
+    with pytest.raises(ConfigError, match="this memory is not of this version"):
         FileMemory(path, "north", "patients")
     with pytest.raises(ConfigError, match="memory"):
         FileMemory(path.parent, "north", "patients")

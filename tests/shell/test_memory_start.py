@@ -1,5 +1,6 @@
 """The start of a site's memory: nothing is forgotten without a person who says so, in one line each."""
 
+import asyncio
 import hashlib
 import shutil
 import sqlite3
@@ -17,6 +18,7 @@ from fedboost.protocol.party_session import Release
 from fedboost.protocol.progress import NOWHERE
 from fedboost.protocol.site_memory import Offer
 from fedboost.shell.config import read_party
+from fedboost.shell.memory_file import make_file
 from fedboost.shell.memory_start import memory_path, open_log, open_memory
 from fedboost.shell.party_node import PartyNode
 
@@ -161,7 +163,8 @@ def test_a_new_memory_knows_what_the_audit_log_has(site):
     before = lines("privacy", "budget", "--config", site)
     memory_path(read_party(site)).unlink()
     fedboost("privacy", "init", "--config", site)
-    assert lines("privacy", "budget", "--config", site) == before
+    (after,) = lines("privacy", "budget", "--config", site)
+    assert [{**after, "took_part": 0, "never_began": 1}] == before  # what was answered began
     with Running(site) as again:
         more = noisy(parties=[*THREE, "west"])
         with pytest.raises(Refused, match="would show fewer than 3 of them"):
@@ -200,6 +203,7 @@ def test_an_older_copy_is_not_gone_on_with(site, since):
     for _ in range(2):
         with pytest.raises(ConfigError, match=r"this memory is older than .*: a copy was put back"):
             starts(site)
+    assert "this memory is older than" in refused("privacy", "budget", "--config", site)
     end = fedboost("privacy", "init", "--restored", "--config", site)
     assert (end.code, end.err) == (0, "")
     assert lines("privacy", "budget", "--config", site) == newest
@@ -318,7 +322,7 @@ def test_a_key_that_is_no_more_says_how_to_move_what_it_named(site):
     earlier_ledger(site.parent / "mine.sqlite")
     site.write_text('ledger = "mine.sqlite"\n' + SITE)
     line = refused("privacy", "budget", "--config", site)
-    assert "key 'ledger' is no more" in line
+    assert "key 'ledger' was removed" in line
     assert f"`fedboost privacy init --from mine.sqlite --config {site}`" in line
 
 
@@ -334,5 +338,71 @@ def test_an_earlier_ledger_in_the_place_of_the_memory_is_said(site):
 
 def test_what_is_no_ledger_is_not_moved(site):
     assert "cannot read" in refused("privacy", "init", "--from", site.parent / "none", "--config", site)
-    assert "damaged or none" in refused("privacy", "init", "--from", site, "--config", site)
+    for source in (site, site.parent / "north.parquet"):
+        line = refused("privacy", "init", "--from", source, "--config", site)
+        assert f"{source}: is no ledger of an earlier version of fedboost" in line
+    other = site.parent / "other.sqlite"
+    make_file(other, "patients")
+    line = refused("privacy", "init", "--from", other, "--config", site)
+    assert "is a site's memory of this version; --from wants a ledger of an earlier version" in line
     assert not memory_path(read_party(site)).exists()
+
+
+# ---- a damaged one, and two processes ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_a_damaged_memory_without_a_backup_is_moved_away_and_another_begun(site, content):
+    held(site, "s", 2)
+    path = memory_path(read_party(site))
+    path.write_bytes(content)
+    remedy = "move it away, then `fedboost privacy init --config FILE` begins one"
+    with pytest.raises(ConfigError) as error:
+        starts(site)
+    assert remedy in str(error.value)
+    for command in (["init"], ["init", "--restored"], ["budget"]):
+        assert remedy in refused("privacy", *command, "--config", site)
+    path.rename(path.with_name("damaged"))
+    assert "it knows 1 sessions" in fedboost("privacy", "init", "--config", site).out
+    starts(site)
+
+
+def test_the_rest_of_a_memory_that_was_moved_away_does_not_get_into_a_new_one(site):
+    path = memory_path(read_party(site))
+    path.parent.mkdir(parents=True)
+    rest = path.with_name(f"{path.name}-wal")
+    rest.write_bytes(b"pages")
+    assert "is the rest of a memory that was moved away" in refused("privacy", "init", "--config", site)
+    assert not path.exists()
+    rest.unlink()
+    starts(site)
+
+
+def test_a_party_that_is_started_twice_is_named(site):
+    with Running(site):
+        with pytest.raises(ConfigError, match=r"another process of party 'north' works with this memory$"):
+            starts(site)
+        assert lines("privacy", "budget", "--config", site)[0]["sessions"] == 0
+        assert "stop the party first" in refused("privacy", "init", "--restored", "--config", site)
+    starts(site)
+
+
+def test_the_memory_of_other_rows_is_no_budget(site):
+    held(site, "s", 1)
+    folder = memory_path(read_party(site)).parent
+    site.write_text(SITE.replace("patients", "others") + RULES)
+    folder.rename(folder.with_name("others"))
+    said = "is the memory of the rows 'patients', not of 'others'"
+    with pytest.raises(ConfigError, match=said):
+        starts(site)
+    assert said in refused("privacy", "budget", "--config", site)
+
+
+def test_the_command_that_is_logged_names_the_sites_file(site):
+    file = site.rename(site.with_name("hospital.toml"))
+    log = Log()
+    node = PartyNode(read_party(file).model_copy(update={"aggregator": "127.0.0.1:1"}), log, None)
+    with pytest.raises(ConfigError, match="no aggregator"):
+        asyncio.run(node.run(0.1, False))
+    (hint,) = [event for event, _ in log.events if "nothing is approved here" in event]
+    assert f"--config {file}" in hint

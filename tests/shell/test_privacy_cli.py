@@ -7,12 +7,13 @@ import re
 import pytest
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
-from test_memory_file import THREE, cost_of, noisy, opened, spend_all
+from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 
 from fedboost.privacy.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.noise import TREES
 from fedboost.protocol.party_session import Release
+from fedboost.protocol.site_memory import Offer
 from fedboost.shell.audit import AuditLog, Released, read_log
 from fedboost.shell.budget import Budget
 from fedboost.shell.card import as_markdown, card_of, outlook
@@ -55,11 +56,31 @@ def agreed(tmp_path):
     return file
 
 
-def test_a_budget_of_a_site_that_has_spent_nothing_makes_no_memory(site):
-    (row,) = lines("privacy", "budget", "--config", site)
-    assert (row["dataset"], row["sessions"], row["spent"], row["budget"]) == ("north", 0, 0.0, 3.0)
-    assert row["left"] == pytest.approx(3.0, rel=1e-9)
+def test_a_budget_without_a_memory_is_not_said_to_be_whole(site):
+    line = refused("privacy", "budget", "--config", site)
+    assert "there is no memory of the rows 'north', in which what is spent of the budget is kept" in line
     assert [*site.parent.iterdir()] == [site]
+    site.write_text(SITE)
+    (row,) = lines("privacy", "budget", "--config", site)
+    assert (row["dataset"], row["sessions"], row["spent"], row["budget"]) == ("north", 0, 0.0, None)
+    assert [*site.parent.iterdir()] == [site]
+
+
+def test_a_budget_counts_all_sessions_that_the_memory_has(site):
+    site.write_text(SITE + "[policy]\nmax_sessions = 3\n")
+    agreements = {"a": terms(THREE), "b": terms(THREE), "c": noisy(), "d": terms(THREE)}
+    with opened(site.parent / "fedboost.state" / "north" / NAME, "north") as memory:
+        for name, agreement in agreements.items():
+            session = memory.begin(Offer(name, agreement), ANY)
+            if name != "d":
+                session.meet(1)
+    (row,) = lines("privacy", "budget", "--config", site)
+    counts = [row[key] for key in ("sessions", "took_part", "never_began", "with_noise")]
+    assert counts == [4, 3, 1, 1]
+    out = fedboost("privacy", "budget", "--config", site).out
+    assert re.search(r"^north +4 +1 +1 +0 ", out, re.MULTILINE)
+    assert "north took part in 3 of at most 3 sessions (max_sessions in its policy)." in out
+    assert max(map(len, out.splitlines())) < 80
 
 
 def test_a_budget_says_what_was_spent_and_what_is_left(site):
@@ -76,7 +97,7 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
     assert f"{own['spent']:.4g}" in output
     assert f"{own['left']:.4g}" in output
     site.write_text(SITE + 'dataset = "others"\n')
-    assert "No budget" in fedboost("privacy", "budget", "--config", site).out
+    assert "It has no budget" in fedboost("privacy", "budget", "--config", site).out
     others = lines("privacy", "budget", "--config", site)
     assert [(row["dataset"], row["own"]) for row in others] == [("others", True), ("north", False)]
 
@@ -84,7 +105,7 @@ def test_a_budget_says_what_was_spent_and_what_is_left(site):
 def test_what_is_wrong_with_a_budget_is_one_line(site):
     (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
     (folder / NAME).write_bytes(b"")
-    assert "this memory is empty" in refused("privacy", "budget", "--config", site)
+    assert "this memory is an empty file" in refused("privacy", "budget", "--config", site)
     assert "cannot read" in refused("privacy", "budget", "--config", site.parent / "none.toml")
     site.write_text(SITE + "[policy]\nepsilon = 3.0\n")
     assert "half a budget" in refused("privacy", "budget", "--config", site)
@@ -93,7 +114,6 @@ def test_what_is_wrong_with_a_budget_is_one_line(site):
 def test_a_memory_that_is_gone_is_no_budget_that_is_whole(site):
     (folder := site.parent / "fedboost.state" / "north").mkdir(parents=True)
     with AuditLog(folder / "north.audit.jsonl") as log:
-        assert lines("privacy", "budget", "--config", site)[0]["spent"] == 0.0
         log.record(Release("s", 2, 0, "SumsQuery", 16, 100, "masked", THREE, Charge("a", 0.1)))
     assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
 
