@@ -417,7 +417,7 @@ def test_groups_whose_sums_show_a_party_are_said_and_approved(folder):
     (folder / "fedboost.state" / "north" / "memory.sqlite").write_text("none")
     end = run("--yes")
     assert end.code == 2
-    assert "memory.sqlite: this memory is damaged or none" in end.err
+    assert "memory.sqlite: this memory is damaged, or another kind of file" in end.err
 
 
 def test_terms_beyond_the_budget_are_not_approved(folder):
