@@ -127,7 +127,9 @@ class PartyNode:
                 self._bundle = read_again(self._bundle)
             async with channel.dial(address, self._bundle) as opened:
                 try:
-                    await asyncio.wait_for(opened.channel_ready(), min(pause, max(wait - waited, 0.05)))
+                    # Not wait_for, which loses a cancellation that comes with the answer (Python 3.11).
+                    async with asyncio.timeout(min(pause, max(wait - waited, 0.05))):
+                        await opened.channel_ready()
                 except TimeoutError:
                     waited += pause
                     if self._bundle is not None and waited >= SAY_SO:
