@@ -5,9 +5,9 @@ import dataclasses
 import json
 import os
 from collections import deque
-from pathlib import Path
 
 import numpy as np
+import old_logs
 import pytest
 from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
 from inprocess import randomly, shard_of, sites_of, terms_of
@@ -21,7 +21,6 @@ from fedboost.protocol.party_session import PartySession, Release
 from fedboost.protocol.site_memory import Limits, TransientMemory
 from fedboost.shell.audit import AuditLog, read_log, terms_file
 
-LOGS = Path(__file__).parent / "logs"
 """Logs that fedboost wrote before the terms were kept beside them. honest: a masked training of two rounds;
 again-after-bye: after a training ended, eight more attempts with eight other cut points."""
 SMALL = {"protection": "masked", "rounds": 2, "max_depth": 2, "max_bin": 8}
@@ -181,7 +180,7 @@ def a_refusal_and_a_training(path):
 def a_session_that_goes_on_after_its_end(path):
     """After Bye, Admit of the same session with the next attempt meets a party that remembers nothing, and
     asks for histograms of cut points around one row: its label."""
-    path.write_bytes((LOGS / "again-after-bye.audit.jsonl").read_bytes())
+    old_logs.again_after_bye(path)
 
 
 def a_group_less_one(path):
@@ -333,7 +332,7 @@ def test_no_kind_of_training_has_a_warning(settings, path):
 
 
 def test_an_old_log_of_a_training_has_no_warning_and_goes_on(path):
-    path.write_bytes((LOGS / "honest.audit.jsonl").read_bytes())
+    old_logs.honest(path)
     assert warnings(path) == []
     before = len(read_log(path))
     a_training(path)
