@@ -12,6 +12,8 @@ BEFORE_TREES = [
     ("StartQuery", 2),
 ]
 HELP = ("help to open the sum", 0)
+SIZES = {0: 32, 12: 40}
+"""Bytes of help, and of a histogram most of whose cells are 0."""
 
 
 def write(path, events):
@@ -35,7 +37,7 @@ def admitted(protection, rounds):
 
 
 def released(protection, turn, attempt, what, cells):
-    size = 32 if (what, cells) == HELP else 8 * cells
+    size = SIZES.get(cells, 8 * cells)
     answer = {"turn": turn, "attempt": attempt, "what": what, "cells": cells, "bytes": size}
     return {"kind": "released", "session": SESSION, **answer, "protection": protection, "roster": PARTIES}
 
