@@ -9,6 +9,7 @@ Refuses: what does not fit what is left (Refused, by the memory).
 
 import hmac
 from dataclasses import dataclass
+from typing import assert_never
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
@@ -19,16 +20,36 @@ from fedboost.privacy.shamir import Draw
 from fedboost.protocol import queries
 from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
 from fedboost.protocol.progress import ModelSoFar
-from fedboost.protocol.queries import HistogramQuery, Query, RangeQuery, StartQuery, SumsQuery
+from fedboost.protocol.queries import (
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RangeQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+    SumsQuery,
+    VoteQuery,
+)
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.protocol.terms import Terms
 
 
 def release_of(query: Query, terms: Terms) -> Release | None:
     """What kind of release an answer is; None if nothing of rows is in it."""
-    kinds = {RangeQuery: CUT_POINTS, StartQuery: START, SumsQuery: TREES, HistogramQuery: TREES}
-    kind = kinds.get(type(query))
-    return None if kind is None else terms.plan.releases[kind]
+    match query:
+        case RangeQuery():
+            return terms.plan.releases[CUT_POINTS]
+        case StartQuery():
+            return terms.plan.releases[START]
+        case SumsQuery() | HistogramQuery():
+            return terms.plan.releases[TREES]
+        case RowsQuery() | QuantileQuery() | KllQuery() | VoteQuery() | ResidualQuery() | EndRoundQuery():
+            return None  # the terms allow no such sums with noise, but for an end of a round without metrics
+        case _:
+            assert_never(query)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,25 @@ Refuses: terms whose first sum is too much already, and, when it comes, a query 
 
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 from fedboost.errors import CutShort, Enough, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bins import first_bits
 from fedboost.protocol.progress import Grown
-from fedboost.protocol.queries import HistogramQuery, KllQuery, QuantileQuery, Query
+from fedboost.protocol.queries import (
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RangeQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+    SumsQuery,
+    VoteQuery,
+)
 from fedboost.protocol.sketch import most_bytes
 from fedboost.protocol.terms import Terms
 
@@ -38,8 +50,12 @@ def needed(query: Query, parties: int) -> int:
             return COUNT_BYTES * query.cells
         case KllQuery():
             return parties * query.features * most_bytes(query.max_bin) + OTHER_BYTES * query.cells
-        case _:
+        case RowsQuery() | RangeQuery() | StartQuery() | EndRoundQuery():
             return OTHER_BYTES * query.cells
+        case VoteQuery() | ResidualQuery() | SumsQuery():
+            return OTHER_BYTES * query.cells
+        case _:
+            assert_never(query)
 
 
 def check_terms(terms: Terms, allowed: int) -> None:

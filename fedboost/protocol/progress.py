@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import assert_never
 
 import numpy as np
 
@@ -25,10 +26,12 @@ from fedboost.protocol.queries import (
     RESIDUAL_TURNS,
     EndRoundQuery,
     HistogramQuery,
+    KllQuery,
     QuantileQuery,
     Query,
     RangeQuery,
     ResidualQuery,
+    RowsQuery,
     StartQuery,
     SumsQuery,
     VoteQuery,
@@ -158,8 +161,10 @@ class ModelSoFar:
             case EndRoundQuery():
                 done = Round(self.splits + query.splits, query.values)
                 return ModelSoFar(self.grids, self.start, (*self.rounds, done))
-            case _:
+            case RowsQuery() | KllQuery():
                 return self
+            case _:
+                assert_never(query)
 
     @property
     def before_tree(self) -> "ModelSoFar":

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
 
@@ -524,6 +524,8 @@ def check(query: Query, terms: Terms) -> None:
                 raise Refused(f"the terms allow metrics of the rows {', '.join(terms.sets)}")
         case RowsQuery():
             pass
+        case _:
+            assert_never(query)
 
 
 def _check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
