@@ -78,6 +78,14 @@ class Standing:
     helped: tuple[int, tuple[str, ...]] | None = None
     signed: bool = False
 
+    def after(self, question: Question, base: Position, reached: Position) -> "Standing":
+        """Where the session stands with this question. Another base is that of another tree, of which nothing
+        was asked yet."""
+        known = self.questions if base == self.base else ()
+        kept = {asked.turn: asked for asked in (*known, question)}
+        questions = tuple(kept[turn] for turn in sorted(kept))
+        return replace(self, base=base, reached=reached, questions=questions)
+
 
 @dataclass(frozen=True)
 class Known:
@@ -92,6 +100,12 @@ class Known:
     request: bytes = b""
     ended: str | None = None
     colluding: int = 0
+
+    @classmethod
+    def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
+        """A session under these terms in which nobody met yet."""
+        group = terms.holders, terms.hides
+        return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
 
 
 class SessionMemory(Protocol):
@@ -190,8 +204,7 @@ def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Li
             f"party {party} refuses: {len(others) - met} sessions with these rows were offered to it and "
             f"never began; each told that the rows fit. Whoever answers for them can begin a new memory"
         )
-    about = offer.session, terms.digest, 0, terms.holders, terms.hides
-    check_group(Known(*about, colluding=colluding_of(terms)), others, limits, party)
+    check_group(Known.begun(offer.session, terms), others, limits, party)
 
 
 def check_group(session: Known, others: Iterable[Known], limits: Limits, party: str) -> None:
@@ -246,13 +259,11 @@ class TransientSession:
     """One session of a TransientMemory."""
 
     def __init__(self, memory: TransientMemory, offer: Offer, secret: bytes) -> None:
-        terms = offer.terms
         self.standing = Standing()
         self.secret = secret
         self.limits = Limits()
         self._memory = memory
-        about = offer.session, terms.digest, 0, terms.holders, terms.hides, offer.request
-        self._known = Known(*about, colluding=colluding_of(terms))
+        self._known = Known.begun(offer.session, offer.terms, offer.request)
 
     @property
     def known(self) -> Known:
@@ -271,10 +282,7 @@ class TransientSession:
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """Note the question."""
-        known = self.standing.questions if base == self.standing.base else ()
-        kept = {one.turn: one for one in (*known, question)}
-        questions = tuple(kept[turn] for turn in sorted(kept))
-        self.standing = replace(self.standing, base=base, reached=reached, questions=questions)
+        self.standing = self.standing.after(question, base, reached)
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
         """Note the sum."""

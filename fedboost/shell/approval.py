@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.protocol.site_memory import Known, Limits, check_group, colluding_of
+from fedboost.protocol.site_memory import Known, Limits, check_group
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.shell.config import PartyConfig, read_toml, state_folder, to_toml
 from fedboost.shell.files import write_atomically
@@ -158,10 +158,9 @@ def _between_sessions(config: PartyConfig, terms: Terms, past: Past) -> list[Bre
     if past.used >= policy.max_sessions:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
         broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
-    about = "", terms.digest, 0, terms.holders, terms.hides
     limits = Limits(similar_groups=policy.similar_groups)
     try:
-        check_group(Known(*about, colluding=colluding_of(terms)), past.sessions, limits, config.party)
+        check_group(Known.begun("", terms), past.sessions, limits, config.party)
     except Refused as error:
         why, _, instead = error.public.removeprefix(f"party {config.party}: ").partition("; ")
         broken.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))

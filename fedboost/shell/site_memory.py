@@ -206,13 +206,9 @@ class FileSession:
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
         """This question is about to be answered."""
-        same_tree = base == self._standing.base
-        known = self._standing.questions if same_tree else ()
-        kept = {asked.turn: asked for asked in (*known, question)}
-        questions = tuple(kept[turn] for turn in sorted(kept))
-        standing = replace(self._standing, base=base, reached=reached, questions=questions)
+        standing = self._standing.after(question, base, reached)
         with self._turn() as file:
-            if not same_tree:
+            if base != self._standing.base:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
             shape = question.turn, question.digest, int(question.of_tree)
             put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
