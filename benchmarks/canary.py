@@ -23,12 +23,12 @@ import numpy.typing as npt
 from scipy import stats
 
 import fedboost as fb
-from fedboost.privacy import accounting
+from fedboost.boosting.programs import dp_random_trees
+from fedboost.horizontal.holder import Party, Shard
+from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
-from fedboost.programs import private
 from fedboost.protocol.ledger import Spending, release_of
 from fedboost.protocol.noise import Release
-from fedboost.protocol.party import Party, Shard
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
 Float64 = npt.NDArray[np.float64]
@@ -92,7 +92,7 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     offer = Offer(session, terms)
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
     secret = [Spending(terms, memory) for memory in memories]
-    program = private.train(terms, [])
+    program = dp_random_trees.train(terms, [])
     tag = Tag(0, 0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:

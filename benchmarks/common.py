@@ -28,8 +28,9 @@ import rich.table
 from rich.console import Console
 
 import fedboost as fb
-from fedboost.shell.data import SUFFIXES, column_of, read_table
-from fedboost.shell.draft import split_by_weights
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.data.table import SUFFIXES, read_table
+from fedboost.runtime.data.values import column_of
 
 Float32 = npt.NDArray[np.float32]
 LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None

@@ -27,8 +27,8 @@ from crashes import bare, crashed, stopped
 from sites import rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.shell.channel import KEEPALIVE_MS
-from fedboost.shell.loopback import ANYTHING
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.net.channel import KEEPALIVE_MS
 
 ROWS, ROUNDS, KILLS = 20_000, 30, 20
 PROTECTIONS = ("plain", "masked")

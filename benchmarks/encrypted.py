@@ -33,10 +33,10 @@ import numpy as np
 from common import verdict
 from phe.paillier import generate_paillier_keypair
 
-from fedboost.privacy import paillier
-from fedboost.privacy.cells import Part, Run
-from fedboost.privacy.encrypted import scheme_of
-from fedboost.privacy.pairwise import Group, PairMasks, masked_parts
+from fedboost.privacy.bit_packing import Part, Run
+from fedboost.privacy.encrypted import paillier
+from fedboost.privacy.encrypted.scheme import scheme_of
+from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_parts
 from fedboost.privacy.protection import Tag
 
 PARTIES, BITS = 3, 46

@@ -27,11 +27,12 @@ from common import own_memory, verdict
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.programs.boosting import train
-from fedboost.protocol.party import Party
-from fedboost.protocol.queries import EndRoundQuery
-from fedboost.shell.allocator import keep_freed_memory
-from fedboost.shell.data import read_table, to_shard
+from fedboost.boosting.programs.boosting import train
+from fedboost.boosting.queries import EndRoundQuery
+from fedboost.horizontal.holder import Party
+from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import read_table
 
 FEATURES, GROUP, SMALLER = 50, 1 << 17, 20
 SLOWER_AT_MOST, LARGER_AT_LEAST = 3.0, 10.0

@@ -30,11 +30,11 @@ from mutants import mutate
 from sessions import sites, train
 
 import fedboost as fb
-from fedboost.programs import boosting
-from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.boosting.programs import boosting
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import FromParty, ToParty
-from fedboost.protocol.party_session import PartySession, Site
-from fedboost.wire import codec
+from fedboost.protocol.party import PartySession, Site
+from fedboost.wire.messages import decode_from_party, decode_to_party
 
 GROWTH_AT_MOST = 32 << 20
 """Bytes of resident memory: allocators keep some of what they gave back."""
@@ -92,7 +92,7 @@ def at_aggregator(name: str, place: int, message: FromParty) -> str:
     session = AggregatorSession("fuzz", terms_of(name), boosting.train)
     session.start()
     for party, data in up[:place]:
-        session.handle(party, codec.decode_from_party(data))
+        session.handle(party, decode_from_party(data))
     session.handle(up[place][0], message)
     if session.error is not None:
         assert isinstance(session.error, fb.FedboostError)
@@ -106,7 +106,7 @@ def at_party(name: str, place: int, message: ToParty) -> str:
     _, down = script(name)
     session = PartySession(places(name)[ME])
     for data in down[:place]:
-        for _ in session.handle(codec.decode_to_party(data)):
+        for _ in session.handle(decode_to_party(data)):
             pass
     assert session.ended is None, session.ended
     for _ in session.handle(message):

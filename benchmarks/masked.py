@@ -27,9 +27,9 @@ import pyarrow as pa
 from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
-from fedboost.privacy.masked import MaskedSealer
+from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.plain import PlainSealer
-from fedboost.protocol import party_session
+from fedboost.protocol import party
 
 EARLY, LATE = 3, 23
 CASES = ((1_000_000, 3, 1.2), (200_000, 3, 1.5), (200_000, 10, 2.5), (200_000, 50, None))
@@ -87,8 +87,8 @@ def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[
     )
     spent = [0.0]
     with (
-        mock.patch.object(party_session, "MaskedSealer", timed(MaskedSealer, spent)),
-        mock.patch.object(party_session, "PlainSealer", timed(PlainSealer, spent)),
+        mock.patch.object(party, "MaskedSealer", timed(MaskedSealer, spent)),
+        mock.patch.object(party, "PlainSealer", timed(PlainSealer, spent)),
     ):
         result = fb.simulate(terms, shards)
     seconds = sum(row["seconds"] for row in result.history[EARLY:]) / max(rounds - EARLY, 1)

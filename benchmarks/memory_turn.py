@@ -19,10 +19,10 @@ import common
 from common import verdict
 
 import fedboost as fb
-from fedboost.protocol.progress import Position
+from fedboost.boosting.state import Position
 from fedboost.protocol.site_memory import Limits, Offer, Question
-from fedboost.shell.memory_file import NAME, make_file
-from fedboost.shell.site_memory import FileMemory
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.memory_file import NAME, make_file
 
 CLAIM = 0.2
 TURNS_A_TREE = 8

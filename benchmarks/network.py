@@ -42,7 +42,7 @@ from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
 import fedboost as fb
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
 
 EARLY, LATE = 5, 25
 """Rounds between whose ends trees are timed."""

@@ -31,8 +31,10 @@ from scipy import stats
 from sklearn import metrics
 
 import fedboost as fb
-from fedboost.protocol.party import Shard
-from fedboost.shell.data import column_of, texts, to_features, to_shard
+from fedboost.horizontal.holder import Shard
+from fedboost.runtime.data.features import to_features
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.values import column_of, texts
 
 Float64 = npt.NDArray[np.float64]
 Score = Callable[[npt.NDArray[np.float32], Float64], float]

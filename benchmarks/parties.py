@@ -45,10 +45,10 @@ from network import OneThread, cpu_seconds
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.protocol.aggregator_session import AggregatorSession
-from fedboost.shell import simulation
-from fedboost.shell.loopback import ANYTHING
-from fedboost.shell.telemetry import Meter
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.runtime.local import simulation
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.telemetry import Meter
 
 ROWS, FEATURES = 20_000, 20
 SIMULATED = (3, 10, 30, 100)

@@ -33,9 +33,10 @@ from common import verdict
 from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
-from fedboost.privacy import accounting
-from fedboost.privacy.gaussian import noise_of
-from fedboost.shell.data import to_features, to_shard
+from fedboost.privacy.noise import accounting
+from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.runtime.data.features import to_features
+from fedboost.runtime.data.shard import to_shard
 
 DELTA = 1e-5
 EPSILONS = (0.1, 1.0, 8.0)

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import fedboost as fb
-from fedboost.shell.draft import draft_schema
+from fedboost.runtime.data.draft import draft_schema
 
 Ranges = dict[str, tuple[float, float]]
 

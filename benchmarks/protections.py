@@ -20,7 +20,7 @@ import common
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
 
 PROTECTIONS = ("plain", "masked", "bfv", "paillier")
 SETTINGS = {"rounds": 20, "max_depth": 4, "max_bin": 32}

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.shell.loopback import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
 
 GROWTH_AT_MOST = 8 << 20
 """Bytes of resident memory between the medians of the second and the last quarter: the allocator's own ups

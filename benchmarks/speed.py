@@ -32,7 +32,7 @@ from common import generate, spread, verdict
 from peers import FEDBOOST, LIGHTGBM, SKLEARN, XGBOOST, Cost, Rows
 
 import fedboost as fb
-from fedboost.shell.data import to_shard
+from fedboost.runtime.data.shard import to_shard
 
 THREE = "fedboost, three parties"
 Figure = Literal["tree", "first"]

@@ -17,7 +17,7 @@ import pyarrow as pa
 from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
-from fedboost.shell.data import to_shard
+from fedboost.runtime.data.shard import to_shard
 
 DATASETS = (common.ADULT, common.DEFAULT_CREDIT, common.BANK_MARKETING)
 LEARNING_RATES = (0.1, 0.3)

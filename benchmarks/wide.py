@@ -26,8 +26,8 @@ from sklearn.datasets import dump_svmlight_file
 from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
-from fedboost.shell.loopback import ANYTHING, Loopback
-from fedboost.shell.sparse import LABEL
+from fedboost.runtime.data.sparse import LABEL
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
 
 NAME = "amazon_access_onehot"
 PARTIES = 4

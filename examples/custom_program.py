@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import fedboost as fb
-from fedboost.gbdt.model import Booster
-from fedboost.programs.boosting import end_round, grow_tree
-from fedboost.programs.start import Scales, find_base_score, find_cut_points, model_of
-from fedboost.protocol.progress import Grown
-from fedboost.protocol.queries import CONSTANT_TREE, Query, RowsQuery
-from fedboost.shell.loopback import Loopback
+from fedboost.boosting.programs.boosting import end_round, grow_tree
+from fedboost.boosting.programs.initialisation import Scales, find_base_score, find_cut_points, model_of
+from fedboost.boosting.queries import CONSTANT_TREE, Query, RowsQuery
+from fedboost.boosting.state import Grown
+from fedboost.gbdt.booster import Booster
+from fedboost.runtime.local.cluster import Loopback
 
 SHRINK = 0.95
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyarrow import csv
 
 from fedboost.cli.demo import hospitals
-from fedboost.shell.loopback import write_consortium
+from fedboost.runtime.local.cluster import write_consortium
 
 tables, keys = Path(sys.argv[1]), Path(sys.argv[2])
 tables.mkdir(parents=True, exist_ok=True)

@@ -20,11 +20,11 @@ _HOMES = {
     "FederatedClassifier": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
-    "Model": "fedboost.shell.model",
-    "Result": "fedboost.shell.simulation",
-    "Training": "fedboost.shell.analyst",
-    "connect": "fedboost.shell.analyst",
-    "simulate": "fedboost.shell.simulation",
+    "Model": "fedboost.runtime.model_file",
+    "Result": "fedboost.runtime.result",
+    "Training": "fedboost.runtime.analyst",
+    "connect": "fedboost.runtime.analyst",
+    "simulate": "fedboost.runtime.local.simulation",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
@@ -35,10 +35,11 @@ _HOMES = {
 if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
     from fedboost.estimators import FederatedClassifier, FederatedRegressor
+    from fedboost.runtime.analyst import Training, connect
+    from fedboost.runtime.local.simulation import simulate
+    from fedboost.runtime.model_file import Model
+    from fedboost.runtime.result import Result
     from fedboost.sdk import Terms
-    from fedboost.shell.analyst import Training, connect
-    from fedboost.shell.model import Model
-    from fedboost.shell.simulation import Result, simulate
 
 __all__ = [
     "ConfigError",

@@ -17,14 +17,14 @@ import pyarrow as pa
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
 from fedboost.gbdt.lambdarank import RANKINGS
-from fedboost.protocol.course import Callback
+from fedboost.protocol.run import Callback
 from fedboost.protocol.terms import Terms
-from fedboost.shell.data import as_table
-from fedboost.shell.draft import draft_features, split_by_site
-from fedboost.shell.earlier import text_of
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.continuation import text_of
+from fedboost.runtime.data.draft import draft_features, split_by_site
+from fedboost.runtime.data.table import as_table
+from fedboost.runtime.local.simulation import simulate
 
 try:
     from joblib import effective_n_jobs

@@ -11,10 +11,10 @@ from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.installed import check_objective
 from fedboost.protocol import terms
-from fedboost.shell.config import read_settings
-from fedboost.shell.data import as_table
-from fedboost.shell.draft import draft_schema
-from fedboost.shell.earlier import text_of
+from fedboost.runtime.config import read_settings
+from fedboost.runtime.continuation import text_of
+from fedboost.runtime.data.draft import draft_schema
+from fedboost.runtime.data.table import as_table
 
 __all__ = ["Terms", "check_objective"]
 

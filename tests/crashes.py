@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-from fedboost.shell.loopback import Loopback
+from fedboost.runtime.local.cluster import Loopback
 
 LAST = 3
 """Nobody is killed on purpose in so many of the last rounds, so that the training goes on after each kill."""

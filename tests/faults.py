@@ -20,16 +20,17 @@ from functools import lru_cache, partial
 import numpy as np
 from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
+from fedboost.boosting import queries
+from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.horizontal.holder import Party
 from fedboost.privacy.protection import Tag
-from fedboost.programs import boosting, private
-from fedboost.protocol import earlier, journal, queries
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
+from fedboost.protocol import earlier, journal
+from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party import Party
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party import PartySession
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
-from fedboost.wire import codec
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 ROWS, FEATURES = 60, 2
 MOST_STEPS = 20_000
@@ -102,7 +103,7 @@ def fault_free_with_noise(terms):
     X, y = rows(terms.objective)
     parts = zip(terms.parties, randomly(ROWS, len(terms.parties)), strict=True)
     sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, bytes)
-    return session_of(terms, sites, private.train).booster.to_xgboost()
+    return session_of(terms, sites, dp_random_trees.train).booster.to_xgboost()
 
 
 @dataclass
@@ -172,7 +173,7 @@ class World:
         ):  # it begins anew, as the server has it
             self.written, past = [], []
             self.begun += 1
-        program = private.train if self.noisy else boosting.train
+        program = dp_random_trees.train if self.noisy else boosting.train
         session = AggregatorSession(self.name, self.terms, program, self.record, past)
         self.check(session)
         session.tick(self.now)
@@ -216,7 +217,7 @@ class World:
     def send(self, outbox):
         for name, message in outbox:
             if name in self.connected:
-                self.down[name].append(codec.encode_to_party(message) if self.encoded else message)
+                self.down[name].append(encode_to_party(message) if self.encoded else message)
 
     def over(self):
         return self.session.state in ("done", "failed")
@@ -226,15 +227,15 @@ class World:
     def deliver(self, name, line):
         message = line.popleft()
         if line is self.down[name]:
-            message = codec.decode_to_party(message) if self.encoded else message
+            message = decode_to_party(message) if self.encoded else message
             if isinstance(message, Admit) and message.session != self.heard[name]:  # as the node has it
                 self.heard[name], self.ends[name] = message.session, PartySession(self.sites[name])
             if self.ends[name].ended is not None:
                 return
             replies = list(self.ends[name].handle(message))
-            self.up[name].extend(map(codec.encode_from_party, replies) if self.encoded else replies)
+            self.up[name].extend(map(encode_from_party, replies) if self.encoded else replies)
         else:
-            message = codec.decode_from_party(message) if self.encoded else message
+            message = decode_from_party(message) if self.encoded else message
             self.send(self.session.handle(name, message))
 
     def lines(self):

@@ -10,14 +10,14 @@ from datetime import UTC, datetime
 
 import numpy as np
 
+from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.gbdt.sampling import mixed
-from fedboost.privacy import identity
-from fedboost.privacy.cells import Run, parts_of, signed
-from fedboost.programs.boosting import train as boosting
-from fedboost.protocol.aggregator_session import AggregatorSession
-from fedboost.protocol.meeting import Credentials
-from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession, Site
+from fedboost.horizontal.holder import Shard
+from fedboost.privacy.bit_packing import Run, parts_of, signed
+from fedboost.privacy.identity.issue import in_memory
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import TransientMemory
 from fedboost.protocol.terms import Terms
 
@@ -98,7 +98,7 @@ def sites_of(terms, shards, draw=os.urandom):
     credentials = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
-        signers, roots = identity.in_memory(terms.parties, now)
+        signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
     return {
         name: Site(

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 from inprocess import randomly, shard_of, sites_of, terms_of
 
-from fedboost.privacy.masked import MaskedOpener
-from fedboost.privacy.pairwise import Group
-from fedboost.programs import boosting
-from fedboost.protocol.meeting import Attempt, session_digest
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, from_cells
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.pairwise import Group
+from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import Admit, Ask, Leave, Meet, Open
-from fedboost.protocol.party_session import PartySession, first_transcript, next_transcript, tag_of
-from fedboost.protocol.progress import NOTHING_YET
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, from_cells
+from fedboost.protocol.party import PartySession, first_transcript, next_transcript, tag_of
 
 ROWS = 120
 RNG = np.random.default_rng(8)

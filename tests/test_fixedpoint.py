@@ -10,7 +10,7 @@ from inprocess import pack, unpack
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import EXPONENT_CELLS, UNIT, Scale, bound_exponent, cell_bits, exponent_counts
-from fedboost.gbdt import kernels
+from fedboost.gbdt.kernels.fixedpoint import quantise
 
 scales = st.builds(Scale, st.integers(-60, 130), st.integers(2, 32))
 numbers = st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -60,7 +60,7 @@ def test_quantise_packs_what_encode_gives(pairs, exponent, bits):
     gradient, hessian = np.array(pairs, np.float64).reshape(-1, 2).T
     of_gradient, of_hessian = Scale(exponent, bits), Scale(exponent - 2, bits)
     packed = np.empty(len(pairs), np.int64)
-    kernels.quantise(
+    quantise(
         np.ascontiguousarray(gradient),
         np.ascontiguousarray(hessian),
         of_gradient.factor,

@@ -9,20 +9,15 @@ import typer
 
 from fedboost.cli.show import notice
 from fedboost.errors import ConfigError, Misfit, Refused, quoted
-from fedboost.privacy import identity
+from fedboost.people.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
+from fedboost.privacy.identity.certificates import is_name
 from fedboost.protocol.terms import Terms
-from fedboost.shell.approval import (
-    Approval,
-    Review,
-    analysts_of,
-    approve,
-    approved,
-    review,
-)
-from fedboost.shell.config import PartyConfig, read_party, read_terms, read_toml
-from fedboost.shell.data import label_counts, level_counts, read_table, to_shard, undeclared
-from fedboost.shell.policy import PROTECTS
-from fedboost.shell.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
+from fedboost.runtime.config import PartyConfig, read_party, read_terms, read_toml
+from fedboost.runtime.data.features import label_counts, level_counts, undeclared
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.site.approval import Approval, Review, analysts_of, approve, approved, review
+from fedboost.runtime.site.policy import PROTECTS
 
 REFUSED = 1
 """Exit code of a person's no."""
@@ -92,7 +87,7 @@ def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...]:
     for name in given:
         if name == ANY:
             raise ConfigError(f"--analyst {ANY}: {NOT_ANY}")
-        if not identity.is_name(name):
+        if not is_name(name):
             raise ConfigError(f"--analyst: {name!r} cannot be an analyst's name")
     if given or config.keys is None:
         return tuple(given)
@@ -104,7 +99,7 @@ def _analysts(config: PartyConfig, given: list[str]) -> tuple[str, ...]:
         name = ""
     if name == ANY:
         raise ConfigError(f"{ANY}: {NOT_ANY}")
-    if not identity.is_name(name):
+    if not is_name(name):
         raise ConfigError("no analyst: name who may train under these terms, --analyst NAME")
     return (name,)
 

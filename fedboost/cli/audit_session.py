@@ -9,13 +9,13 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fedboost.boosting.queries import BY_PARTY, EndRoundQuery
 from fedboost.cli.show import size
 from fedboost.errors import printable, quoted
-from fedboost.protocol.queries import BY_PARTY, EndRoundQuery
-from fedboost.shell.audit import HELP, Admitted, Released
-from fedboost.shell.audit_sessions import Session
-from fedboost.shell.audit_turns import IN_WORDS
-from fedboost.shell.summary import AGGREGATOR_SEES, shown
+from fedboost.people.summary import AGGREGATOR_SEES, shown
+from fedboost.runtime.site.audit import HELP, Admitted, Released
+from fedboost.runtime.site.audit_sessions import Session
+from fedboost.runtime.site.audit_turns import IN_WORDS
 
 WIDTH, INDENT, WHAT = 79, 13, 43
 """Columns of a line, of what stands before a value, and of the kind of an answer."""

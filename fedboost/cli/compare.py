@@ -27,10 +27,12 @@ from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import metrics
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import cores, read_terms
-from fedboost.shell.data import read_table, shorten, to_shard
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.config import cores, read_terms
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.values import shorten
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 
 ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
 SAMPLES = 1000

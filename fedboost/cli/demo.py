@@ -26,15 +26,15 @@ from fedboost.cli.show import (
     signatures,
 )
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.privacy.pairwise import SMALLEST_GROUP
+from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import terms_to_toml
-from fedboost.shell.data import read_table
-from fedboost.shell.draft import draft_schema, split_by_site, split_by_weights
-from fedboost.shell.files import check_writable, folder_name, party_stems
-from fedboost.shell.loopback import Loopback
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.config import terms_to_toml
+from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable, folder_name, party_stems
+from fedboost.runtime.local.cluster import Loopback
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25

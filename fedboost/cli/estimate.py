@@ -7,8 +7,8 @@ from rich.console import Console
 
 from fedboost.cli.show import print_json
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import read_terms
-from fedboost.shell.estimate import PROTECTIONS, estimate
+from fedboost.runtime.config import read_terms
+from fedboost.runtime.local.estimate import PROTECTIONS, estimate
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 

@@ -10,10 +10,11 @@ import numpy as np
 from fedboost.cli.show import notice_undeclared, print_json, printable
 from fedboost.cli.tables import write
 from fedboost.errors import ConfigError
-from fedboost.gbdt.model import IMPORTANCES
-from fedboost.shell.data import read_table, to_base_margin, to_features
-from fedboost.shell.files import check_writable, write_atomically
-from fedboost.shell.model import Model
+from fedboost.gbdt.booster import IMPORTANCES
+from fedboost.runtime.data.features import to_base_margin, to_features
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable, write_atomically
+from fedboost.runtime.model_file import Model
 
 _ONE_OF = ("--tree", "--shap", "--partial-dependence")
 BIAS = "bias"

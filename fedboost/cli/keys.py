@@ -2,7 +2,7 @@
 
 Promises: each command writes new files only and says what is to be handed to whom; keys never print;
 `--help` imports nothing heavy.
-Refuses: what `fedboost.shell.keys` refuses (ConfigError).
+Refuses: what `fedboost.runtime.net.keys` refuses (ConfigError).
 """
 
 from pathlib import Path
@@ -49,8 +49,9 @@ def init_consortium(
     """Make a new consortium's root: the key that says who belongs to it. Do it once, offline."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy.identity import day, new_root
-    from fedboost.shell.keys import ROOT_KEY, ROOTS, read_passphrase, write_root
+    from fedboost.privacy.identity.certificates import day
+    from fedboost.privacy.identity.issue import new_root
+    from fedboost.runtime.net.keys import ROOT_KEY, ROOTS, read_passphrase, write_root
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     key, root = new_root(name, datetime.now(UTC), days)
@@ -103,8 +104,8 @@ def show(
     folder: Annotated[Path, typer.Argument(help="A bundle, or a consortium's folder.", show_default=False)],
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
-    from fedboost.privacy.identity import common_name, role_of
-    from fedboost.shell.keys import CERTIFICATE, ROOTS, read_bundle, read_certificates
+    from fedboost.privacy.identity.certificates import common_name, role_of
+    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, read_bundle, read_certificates
 
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
@@ -129,13 +130,13 @@ def show(
 
 
 def _fingerprint(root: "Certificate") -> str:
-    from fedboost.privacy.identity import fingerprint
+    from fedboost.privacy.identity.certificates import fingerprint
 
     return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
 
 
 def _validity(certificate: "Certificate") -> str:
-    from fedboost.privacy.identity import day
+    from fedboost.privacy.identity.certificates import day
 
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
 
@@ -144,15 +145,16 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
     """Write a new bundle beside the root's key and say what to do with it."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy import identity
-    from fedboost.shell.files import folder_name
-    from fedboost.shell.keys import read_passphrase, read_root, write_bundle
+    from fedboost.privacy.identity.certificates import to_pem
+    from fedboost.privacy.identity.issue import issue
+    from fedboost.runtime.files import folder_name
+    from fedboost.runtime.net.keys import read_passphrase, read_root, write_bundle
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
     root_key, root = read_root(folder, passphrase)
-    key, certificate = identity.issue(root_key, root, name, role, datetime.now(UTC), days)
+    key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days)
     bundle = folder / folder_name(name)
-    write_bundle(bundle, key, certificate, identity.to_pem(root))
+    write_bundle(bundle, key, certificate, to_pem(root))
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
         f"valid       {_validity(certificate)}\n"

@@ -36,9 +36,9 @@ def budget(
     from textwrap import fill
 
     from fedboost.cli.show import print_json, printable
-    from fedboost.shell.budget import Spent
-    from fedboost.shell.config import read_party
-    from fedboost.shell.memory_start import spent_of
+    from fedboost.runtime.config import read_party
+    from fedboost.runtime.site.budget import Spent
+    from fedboost.runtime.site.memory_start import spent_of
 
     site = read_party(config)
     own, limit = site.rows_name, site.policy.budget
@@ -117,8 +117,8 @@ def begin(
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
     from fedboost.errors import ConfigError, printable
-    from fedboost.shell.config import read_party
-    from fedboost.shell.memory_start import accept_restored, init_memory
+    from fedboost.runtime.config import read_party
+    from fedboost.runtime.site.memory_start import accept_restored, init_memory
 
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
@@ -152,8 +152,8 @@ def plan(
     """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
     from fedboost.cli.show import print_json
     from fedboost.errors import ConfigError
-    from fedboost.shell.card import UNITS_OF, card_of, in_words, noise_of_sum, outlook, strength
-    from fedboost.shell.config import read_terms
+    from fedboost.people.privacy_report import UNITS_OF, card_of, in_words, noise_of_sum, outlook, strength
+    from fedboost.runtime.config import read_terms
 
     asked = read_terms(terms)
     noise = asked.noise
@@ -241,8 +241,8 @@ def explain(
     from fedboost.cli.show import print_json
     from fedboost.cli.tables import write
     from fedboost.errors import ConfigError
-    from fedboost.shell.card import as_markdown, card_of
-    from fedboost.shell.model import Model
+    from fedboost.people.privacy_report import as_markdown, card_of
+    from fedboost.runtime.model_file import Model
 
     terms = Model.load(model).terms
     if terms.noise is None:

@@ -14,12 +14,13 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import metrics
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
 from fedboost.protocol.terms import Terms
-from fedboost.shell.data import listing, to_shard
-from fedboost.shell.draft import split_by_site
-from fedboost.shell.model import Model
-from fedboost.shell.sparse import SparseTable
+from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.values import listing
+from fedboost.runtime.model_file import Model
 
 _SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
 _WEIGHT_BITS = 24

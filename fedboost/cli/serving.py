@@ -10,9 +10,9 @@ from typing import Any
 
 from fedboost.cli.show import print_json
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.shell.allocator import keep_freed_memory, share_freed_memory
-from fedboost.shell.config import check_address, choose_keys, read_aggregator, read_party
-from fedboost.shell.telemetry import logger
+from fedboost.runtime.config import check_address, choose_keys, read_aggregator, read_party
+from fedboost.runtime.data.allocator import keep_freed_memory, share_freed_memory
+from fedboost.runtime.telemetry import logger
 
 
 def run_aggregator(config_file: Path, insecure_loopback: bool, as_json: bool) -> None:
@@ -21,7 +21,7 @@ def run_aggregator(config_file: Path, insecure_loopback: bool, as_json: bool) ->
     bundle = choose_keys(config.keys, "aggregator", config.listen, insecure_loopback)
 
     async def serve() -> None:
-        from fedboost.shell.aggregator_server import AggregatorServer
+        from fedboost.runtime.aggregator.server import AggregatorServer
 
         server = AggregatorServer(config, logger("aggregator"), bundle)
         await server.start()
@@ -50,7 +50,7 @@ def run_party(
             f"{config_file}: party is {config.party!r}, and {config.keys} is the bundle of "
             f"{bundle.signer.name!r}"
         )
-    from fedboost.shell.party_node import PartyNode
+    from fedboost.runtime.site.node import PartyNode
 
     node = PartyNode(config, logger("party"), bundle)
     _run_until_stopped(node.run(wait, once))
@@ -60,9 +60,9 @@ def run_party(
 
 def run_health(address: str, keys: Path | None, insecure_loopback: bool, wait: float) -> None:
     """`fedboost health`. A bundle of a party serves as well as an analyst's: whoever may dial may ask."""
-    from fedboost.privacy.identity import role_of
-    from fedboost.shell import health
-    from fedboost.shell.keys import CERTIFICATE, read_certificates
+    from fedboost.privacy.identity.certificates import role_of
+    from fedboost.runtime.net import health
+    from fedboost.runtime.net.keys import CERTIFICATE, read_certificates
 
     check_address(address, "--aggregator")
     role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None

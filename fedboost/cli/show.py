@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from fedboost.errors import quoted
 from fedboost.gbdt import metrics
 from fedboost.protocol.terms import Schema, Terms
-from fedboost.shell.data import undeclared
-from fedboost.shell.model import Model
-from fedboost.shell.telemetry import Row
+from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.telemetry import Row
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,13 +26,13 @@ from fedboost.cli.show import (
 )
 from fedboost.errors import ConfigError
 from fedboost.gbdt.metrics import by_party
-from fedboost.shell.analyst import connect
-from fedboost.shell.config import check_address, read_terms
-from fedboost.shell.data import read_table
-from fedboost.shell.draft import split_by_weights
-from fedboost.shell.files import check_writable
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.analyst import connect
+from fedboost.runtime.config import check_address, read_terms
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 
 
 def run_simulation(

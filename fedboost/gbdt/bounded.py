@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt import kernels
+from fedboost.gbdt.kernels.fixedpoint import quantise_bounded
 
 NOISE_BITS = 21
 SCALE = Scale(0, NOISE_BITS)
@@ -35,7 +35,7 @@ class Bound:
 
     def quantise(self, gradient: Float64, hessian: Float64, out: Int64) -> None:
         """(gradient << 32) + hessian of each row, in units: int64 [N]."""
-        kernels.quantise_bounded(
+        quantise_bounded(
             gradient, hessian, 1.0 / self.clip, 1.0 / self.hessian_clip, self.weight, float(UNITS), out
         )
 

@@ -13,8 +13,17 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.kernels.histogram import (
+    SCRATCH,
+    TOGETHER,
+    bits_of_pairs,
+    build_histogram,
+    build_rare,
+    join_pairs,
+    part_pairs,
+)
 from fedboost.gbdt.threads import Threads
 
 Rows = npt.NDArray[np.uint32]
@@ -119,13 +128,11 @@ def build(
     def add(piece: tuple[Rows, Int64, Int64, int, int]) -> None:
         rows, of_all, cells, first, together = piece
         if first < features:
-            last, scratch = min(first + together, features), np.zeros(kernels.SCRATCH, np.int64)
-            kernels.build_histogram(binned.by_row, rows, of_all, *dense, first, last, block, scratch, cells)
+            last, scratch = min(first + together, features), np.zeros(SCRATCH, np.int64)
+            build_histogram(binned.by_row, rows, of_all, *dense, first, last, block, scratch, cells)
         elif rare is not None:
             at = begins[rare.features]
-            kernels.build_rare(
-                rare.starts, rare.entries, rows, of_all, rare.places, rare.common, at, block, cells
-            )
+            build_rare(rare.starts, rare.entries, rows, of_all, rare.places, rare.common, at, block, cells)
 
     rare = binned.rare
     for parts in passes(nodes, binned.by_row.shape[0]):
@@ -133,7 +140,7 @@ def build(
         for rows, of_all, cells in zip(parts, pairs, out, strict=True):
             # Threads share the rows of a large node, whose sums they add up; else its features.
             shares = threads.shares(rows, layout.bins)
-            together = min(kernels.TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
+            together = min(TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
             for number, share in enumerate(shares):
                 into = np.zeros_like(cells) if number else cells
                 extra += [(cells, into)] if number else []
@@ -220,7 +227,7 @@ def join(sums: Int64, bits: int, out: Int64) -> None:
     if out.size == sums.size:
         out[:] = sums
     else:
-        kernels.join_pairs(sums, bits, out)
+        join_pairs(sums, bits, out)
 
 
 def part(cells: Int64, bits: int, out: Int64) -> None:
@@ -228,12 +235,12 @@ def part(cells: Int64, bits: int, out: Int64) -> None:
     if out.size == cells.size:
         out[:] = cells
     else:
-        kernels.part_pairs(cells, bits, out)
+        part_pairs(cells, bits, out)
 
 
 def fit(sums: Int64, widths: Widths) -> bool:
     """Whether cells of these widths hold each of the pairs of sums."""
-    gradient, hessian = kernels.bits_of_pairs(sums)
+    gradient, hessian = bits_of_pairs(sums)
     return bool(gradient < 1 << (widths[0] - 1) and 0 <= hessian < 1 << widths[1])
 
 

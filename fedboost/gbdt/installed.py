@@ -15,7 +15,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
 from fedboost.gbdt.lambdarank import RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, Slopes, loss_of, number
 

@@ -14,8 +14,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels.ranking import lambda_gradients
 from fedboost.gbdt.labels import below_zero, first
 
 GRADIENT_BITS = 24
@@ -151,7 +151,7 @@ def gains(loss: Ranking, label: Float32) -> Float64:
 def _gradients(
     loss: Ranking, by_ndcg: bool, margin: Float64, label: Float32, weight: Float32
 ) -> tuple[Float64, Float64]:
-    gradient, hessian = kernels.lambda_gradients(
+    gradient, hessian = lambda_gradients(
         margin,
         label,
         gains(loss, label),

@@ -16,8 +16,14 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels.elementwise import logs, sigmoids
+from fedboost.gbdt.kernels.objectives import (
+    logistic_gradients,
+    pseudo_huber_gradients,
+    softmax_gradients,
+    softmaxes,
+)
 from fedboost.gbdt.labels import beyond, first
 from fedboost.gbdt.lambdarank import RankNdcg, RankPairwise
 from fedboost.gbdt.ranks import AbsoluteError, QuantileError
@@ -141,7 +147,7 @@ class Logistic:
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         if self.scale_pos_weight != 1.0:
             weight = np.where(label > 0.5, weight * np.float32(self.scale_pos_weight), weight)
-        gradient, hessian = kernels.logistic_gradients(margin, label, weight)
+        gradient, hessian = logistic_gradients(margin, label, weight)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -164,10 +170,10 @@ class Logistic:
         # XGBoost's own steps and bounds, each rounded to 32 bits: near 1 the exact logit is another number.
         near = np.clip(np.float32(score), np.float32(1e-6), np.float32(1.0) - np.float32(1e-6))
         odds = np.float32(1.0) / near - np.float32(1.0)
-        return -float(np.float32(kernels.logs(np.array([odds], np.float64))[0]))
+        return -float(np.float32(logs(np.array([odds], np.float64))[0]))
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.sigmoids(margin)
+        out: Float64 = sigmoids(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
@@ -231,7 +237,7 @@ class PseudoHuber:
         return {"pseudo_huber_param": {"huber_slope": _written(self.huber_slope)}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = kernels.pseudo_huber_gradients(margin, label, weight, self.huber_slope)
+        gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -276,7 +282,7 @@ class Softmax:
         return {"softmax_multiclass_param": {"num_class": str(self.num_class)}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = kernels.softmax_gradients(margin, label, weight)
+        gradient, hessian = softmax_gradients(margin, label, weight)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -289,7 +295,7 @@ class Softmax:
         return score
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.softmaxes(margin)
+        out: Float64 = softmaxes(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:

@@ -16,8 +16,11 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
+from fedboost.gbdt.kernels.fixedpoint import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
+from fedboost.gbdt.kernels.objectives import log_losses, softmax_losses
+from fedboost.gbdt.kernels.ranking import ndcgs
 from fedboost.gbdt.lambdarank import RANKINGS, RankNdcg, RankPairwise, gains, starts_of
 from fedboost.gbdt.loss import Loss, PseudoHuber
 from fedboost.gbdt.times import AcceleratedFailureTime
@@ -121,7 +124,7 @@ class Error:
         return weight.limit
 
     def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
-        positive = margin > 0.0 if self.threshold == 0.5 else kernels.sigmoids(margin) > self.threshold
+        positive = margin > 0.0 if self.threshold == 0.5 else sigmoids(margin) > self.threshold
         return _total(weight, weights[positive != (label > 0.5)])
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
@@ -204,7 +207,7 @@ class Calibration:
         return Scale(weight.exponent, METRIC_BITS)
 
     def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
-        probability = kernels.sigmoids(margin)
+        probability = sigmoids(margin)
         of = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
         np.add.at(out, of, self._scale(weight).encode(weights * (probability - label)))
@@ -254,7 +257,7 @@ class Ndcg:
     def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
         assert isinstance(loss, RankNdcg | RankPairwise)
         starts, scale = starts_of(loss, label.size), self._scale(weight)
-        found = kernels.ndcgs(margin, gains(loss, label), starts, self.most or label.size, self.without)
+        found = ndcgs(margin, gains(loss, label), starts, self.most or label.size, self.without)
         of_groups = weights[starts[:-1]]
         return np.concatenate([_total(scale, of_groups * found), _total(scale, of_groups)])
 
@@ -273,20 +276,20 @@ class Mean:
     then: Callable[[float], float] = float
     """What is made of the mean."""
 
-    cells = kernels.LIMBS
+    cells = LIMBS
 
     def limit(self, weight: Scale) -> int:
-        return 1 << kernels.LIMB_BITS
+        return 1 << LIMB_BITS
 
     def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
         out = np.zeros(self.cells, np.int64)
         with np.errstate(over="ignore"):  # what is infinite counts as the largest that limbs take
-            kernels.add_limbs(self.of(loss, margin, label), weights, out)
+            add_limbs(self.of(loss, margin, label), weights, out)
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        units = sum(int(limb) << kernels.LIMB_BITS * place for place, limb in enumerate(total))
-        return self.then(math.ldexp(float(units), kernels.LIMBS_FROM) / weights)
+        units = sum(int(limb) << LIMB_BITS * place for place, limb in enumerate(total))
+        return self.then(math.ldexp(float(units), LIMBS_FROM) / weights)
 
 
 def _absolute(loss: Loss, margin: Float64, label: Float32) -> Float64:
@@ -314,26 +317,26 @@ def _pinball(loss: Loss, margin: Float64, label: Float32) -> Float64:
 
 def _poisson(loss: Loss, margin: Float64, label: Float32) -> Float64:
     """-log of the probability of a count; for other labels the gamma function stands in for factorials."""
-    out: Float64 = kernels.exps(margin) - label * margin + kernels.log_factorials(label.astype(np.float64))
+    out: Float64 = exps(margin) - label * margin + log_factorials(label.astype(np.float64))
     return out
 
 
 def _gamma(loss: Loss, margin: Float64, label: Float32) -> Float64:
     """-log of the density of a gamma distribution of shape 1."""
-    out: Float64 = label * kernels.exps(-margin) + margin
+    out: Float64 = label * exps(-margin) + margin
     return out
 
 
 def _gamma_deviance(loss: Loss, margin: Float64, label: Float32) -> Float64:
-    share = np.maximum(label * kernels.exps(-margin), np.finfo(np.float64).tiny)
-    out: Float64 = 2.0 * (share - kernels.logs(share) - 1.0)
+    share = np.maximum(label * exps(-margin), np.finfo(np.float64).tiny)
+    out: Float64 = 2.0 * (share - logs(share) - 1.0)
     return out
 
 
 def _tweedie(power: float) -> Callable[[Loss, Float64, Float32], Float64]:
     def losses(loss: Loss, margin: Float64, label: Float32) -> Float64:
-        amount = label * kernels.exps((1.0 - power) * margin) / (power - 1.0)
-        out: Float64 = amount + kernels.exps((2.0 - power) * margin) / (2.0 - power)
+        amount = label * exps((1.0 - power) * margin) / (power - 1.0)
+        out: Float64 = amount + exps((2.0 - power) * margin) / (2.0 - power)
         return out
 
     return losses
@@ -353,7 +356,7 @@ def _within(loss: Loss, margin: Float64, label: Float32) -> Float64:
 
 _UNBOUNDED = NUMBERS + RATES
 METRICS: dict[str, Metric] = {
-    "logloss": BoundedLoss(("binary:logistic",), kernels.log_losses),
+    "logloss": BoundedLoss(("binary:logistic",), log_losses),
     "error": Error(),
     "auc": Curve(_roc),
     "aucpr": Curve(_precision_recall),
@@ -368,7 +371,7 @@ METRICS: dict[str, Metric] = {
     "gamma-deviance": Mean(_gamma_deviance, ("reg:gamma",), signed=True),
     "aft-nloglik": Mean(_aft, TIMES, signed=True),
     "interval-regression-accuracy": Mean(_within, TIMES),
-    "mlogloss": BoundedLoss(("multi:softprob",), kernels.softmax_losses),
+    "mlogloss": BoundedLoss(("multi:softprob",), softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
@@ -422,7 +425,7 @@ def metrics_for(objective: str) -> list[str]:
 
 
 def _total(scale: Scale, values: Float64 | Float32) -> Int64:
-    return np.array([kernels.sum_units(values, scale.factor, float(scale.limit))], np.int64)
+    return np.array([sum_units(values, scale.factor, float(scale.limit))], np.int64)
 
 
 def limit(names: Iterable[str], weight: Scale) -> int:

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels.elementwise import exps, logs
+from fedboost.gbdt.kernels.objectives import gamma_gradients, poisson_gradients, tweedie_gradients
 from fedboost.gbdt.labels import below_zero, not_above_zero
 
 GRADIENT_BITS = 24
@@ -46,10 +47,10 @@ class Poisson:
 
     @property
     def _boost(self) -> float:
-        return float(kernels.exps(np.array([self.max_delta_step]))[0])
+        return float(exps(np.array([self.max_delta_step]))[0])
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = kernels.poisson_gradients(margin, label, weight, self._boost)
+        gradient, hessian = poisson_gradients(margin, label, weight, self._boost)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -64,7 +65,7 @@ class Poisson:
         return margin_of(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.exps(margin)
+        out: Float64 = exps(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
@@ -88,7 +89,7 @@ class Gamma:
         return self
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = kernels.gamma_gradients(margin, label, weight)
+        gradient, hessian = gamma_gradients(margin, label, weight)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -102,7 +103,7 @@ class Gamma:
         return margin_of(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.exps(margin)
+        out: Float64 = exps(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
@@ -136,7 +137,7 @@ class Tweedie:
         return self
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        gradient, hessian = kernels.tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
+        gradient, hessian = tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
         return gradient, hessian
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -151,7 +152,7 @@ class Tweedie:
         return margin_of(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.exps(margin)
+        out: Float64 = exps(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:
@@ -162,7 +163,7 @@ def margin_of(score: float, objective: str) -> float:
     """ln score as float32, as XGBoost has it."""
     if not 0.0 < score < math.inf:
         raise ConfigError(f"base_score {score} must be above 0 for {objective}")
-    return float(np.float32(kernels.logs(np.array([np.float32(score)], np.float64))[0]))
+    return float(np.float32(logs(np.array([np.float32(score)], np.float64))[0]))
 
 
 def written(value: float) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt import kernels
+from fedboost.gbdt.kernels.elementwise import exps
+from fedboost.gbdt.kernels.fixedpoint import gradient_sizes
 
 Keys = npt.NDArray[np.uint64]
 Chances = npt.NDArray[np.float64]
@@ -72,7 +73,7 @@ def copies(keys: Keys, share: float, *salt: int | str) -> Copies:
 @cache
 def _poisson(mean: float) -> Float64:
     """The chance, times 2**53, that a Poisson number is at most 0, 1, ... MOST_COPIES - 1."""
-    chance, below, out = float(kernels.exps(np.array([-mean]))[0]), 0.0, []
+    chance, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
     for number in range(MOST_COPIES):
         below += chance
         out.append(below * 2.0**_UNIFORM_BITS)
@@ -83,7 +84,7 @@ def _poisson(mean: float) -> Float64:
 def sizes(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
     """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs: float64 [N], of
     float64 [N] or [outputs, N]."""
-    out: Float64 = kernels.gradient_sizes(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
+    out: Float64 = gradient_sizes(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
     return out
 
 

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt import kernels
 from fedboost.gbdt.histogram import STATS, Layout, Total
+from fedboost.gbdt.kernels import split as split_kernels
+from fedboost.gbdt.kernels.split import best_gains, levels_right
 
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
@@ -89,7 +90,7 @@ class SplitRule:
 
     def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
         """The highest gain of a split by each feature, 0 where none gains: float64 [features]."""
-        gains: Float64 = kernels.best_gains(*self._asked(histogram, layout, total))
+        gains: Float64 = best_gains(*self._asked(histogram, layout, total))
         return gains
 
     def _asked(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
@@ -118,7 +119,7 @@ class SplitRule:
         if self.monotone:
             limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
         asked = *self._asked(histogram, layout, total), limits
-        found = kernels.best_split(*asked)
+        found = split_kernels.best_split(*asked)
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
         if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
             return None
@@ -132,7 +133,7 @@ class SplitRule:
     def _levels_right(self, histogram: Int64, way: int, layout: Layout, feature: int) -> int:
         first, levels = int(layout.offsets[feature]), int(layout.value_bins[feature])
         cells, one_hot = histogram[STATS * first : STATS * (first + levels)], levels < self.max_cat_to_onehot
-        right: Int64 = kernels.levels_right(cells, way, one_hot, *self._scales)
+        right: Int64 = levels_right(cells, way, one_hot, *self._scales)
         return sum(1 << level for level in right.tolist())
 
 

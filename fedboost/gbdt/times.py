@@ -13,12 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt import kernels
-from fedboost.gbdt.bins import Float32
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels.elementwise import exps, logs
+from fedboost.gbdt.kernels.survival import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses
 from fedboost.gbdt.labels import LARGEST_LABEL, first
 from fedboost.gbdt.rates import margin_of, written
 
-DISTRIBUTIONS = {"normal": kernels.NORMAL, "logistic": kernels.LOGISTIC, "extreme": kernels.EXTREME}
+DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 GRADIENT_BITS = 16
 
 
@@ -30,7 +31,7 @@ class LogTime:
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = label.astype(np.float64)
         known = np.where(lower > 0.0, lower, upper), np.where(upper < np.inf, upper, lower)
-        low, high = map(kernels.logs, known)
+        low, high = map(logs, known)
         hessian = weight.astype(np.float64)
         return hessian * (margin - 0.5 * (low + high)), hessian
 
@@ -72,13 +73,13 @@ class AcceleratedFailureTime:
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         lower, upper = np.ascontiguousarray(label)
-        gradient, hessian = kernels.aft_gradients(margin, lower, upper, weight, *self.noise)
+        gradient, hessian = aft_gradients(margin, lower, upper, weight, *self.noise)
         return gradient, hessian
 
     def losses(self, margin: Float64, label: Float32) -> Float64:
         """-log of the likelihood of each row: float64 [N]."""
         lower, upper = np.ascontiguousarray(label)
-        out: Float64 = kernels.aft_losses(margin, lower, upper, *self.noise)
+        out: Float64 = aft_losses(margin, lower, upper, *self.noise)
         return out
 
     def base_score(self, gradient: float, hessian: float) -> float:
@@ -92,7 +93,7 @@ class AcceleratedFailureTime:
         return margin_of(score, self.name)
 
     def predict(self, margin: Float64) -> Float64:
-        out: Float64 = kernels.exps(margin)
+        out: Float64 = exps(margin)
         return out
 
     def bad_label(self, label: Float32) -> tuple[int, str] | None:

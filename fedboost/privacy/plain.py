@@ -11,7 +11,7 @@ import numpy as np
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.cells import Part, signed
+from fedboost.privacy.bit_packing import Part, signed
 from fedboost.privacy.protection import Tag, check_newer
 
 

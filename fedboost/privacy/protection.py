@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.cells import Part, Run, parts_of
+from fedboost.privacy.bit_packing import Part, Run, parts_of
 
 
 @dataclass(frozen=True)

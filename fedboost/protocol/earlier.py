@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.model import Booster
+from fedboost.gbdt.booster import Booster
 
 if TYPE_CHECKING:
     from fedboost.protocol.terms import Schema, Terms

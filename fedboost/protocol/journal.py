@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from fedboost.boosting.queries import ResidualQuery
+from fedboost.boosting.state import Scales
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.messages import Request
-from fedboost.protocol.progress import Scales
-from fedboost.protocol.queries import ResidualQuery
 from fedboost.protocol.terms import Terms
 
 

@@ -11,16 +11,8 @@ import hmac
 from dataclasses import dataclass
 from typing import assert_never
 
-from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
-from fedboost.privacy import fields
-from fedboost.privacy.gaussian import noise_of
-from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
-from fedboost.protocol import queries
-from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
-from fedboost.protocol.progress import ModelSoFar
-from fedboost.protocol.queries import (
+from fedboost.boosting import queries
+from fedboost.boosting.queries import (
     EndRoundQuery,
     HistogramQuery,
     KllQuery,
@@ -33,6 +25,14 @@ from fedboost.protocol.queries import (
     SumsQuery,
     VoteQuery,
 )
+from fedboost.boosting.state import ModelSoFar
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields
+from fedboost.privacy.noise.gaussian import noise_of
+from fedboost.privacy.protection import Tag
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.protocol.terms import Terms
 

@@ -9,8 +9,8 @@ is not heard any more.
 
 from dataclasses import dataclass, field
 
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar
-from fedboost.protocol.queries import Query
+from fedboost.boosting.queries import Query
+from fedboost.boosting.state import NOTHING_YET, ModelSoFar
 from fedboost.protocol.terms import Terms
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedboost.gbdt.bounded import UNITS
-from fedboost.privacy import accounting
+from fedboost.privacy.noise import accounting
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 0.01, 16.0
 LARGEST_DELTA = 1e-3
@@ -36,7 +36,7 @@ class Noise(BaseModel):
 
     placement: who draws it. `distributed`: each party a share, so that the sum of all has enough even if
     those that collude subtract theirs; `local`: each party all of it; `central`: the aggregator, which sees
-    the exact sums. method: what trees grow; see programs/private.py.
+    the exact sums. method: what trees grow; see boosting/programs/dp_random_trees.py.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)

@@ -1,558 +1,502 @@
-"""A party's rows and the tree that grows on them; `answer` turns a query into one vector of integers.
+"""One party's end of a session: a message of the aggregator in, this party's replies out. Sans-IO.
 
-Promises: the vector depends on this party's rows and the queries so far alone; adding the vectors of all
-parties gives what one party with all rows would have answered, bit for bit.
-Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
+Promises: a query is answered only if this site's rules and the terms allow it, it is the next turn, and
+nothing that this site remembers of the session contradicts it; what is answered is remembered before its
+first byte leaves; the same question asked again gets the same bytes. What cannot or must not be answered
+makes this party leave with a sentence that says why, and nothing of its rows goes out: values and row numbers
+of the table stay in `ended`, for the site's own log.
+Refuses: by leaving. The session never raises for what an aggregator sends or a table holds.
 """
 
-import hmac
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import dataclasses
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-import numpy as np
-
-from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float64, Int64, exponent_counts
-from fedboost.gbdt import bins, histogram, installed, kernels, metrics, sampling
-from fedboost.gbdt.bins import MAX_REFINEMENTS, BinnedRows, Column, CutPoints, Float32, Grid, Room, in_memory
-from fedboost.gbdt.groups import Block, Mask, blocks
-from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.loss import LOSSES, Slopes, in_groups
-from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import RowsOfNodes, Split
-from fedboost.protocol import queries
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Scales, Values
-from fedboost.protocol.queries import (
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    TreeQuery,
-    VoteQuery,
+from fedboost.boosting import queries
+from fedboost.boosting.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
+from fedboost.boosting.state import ModelSoFar
+from fedboost.errors import FedboostError, PeerError, Refused, quoted
+from fedboost.horizontal.holder import NoRows, Party, Shard
+from fedboost.horizontal.sketch import sketch
+from fedboost.privacy import fields
+from fedboost.privacy.encrypted.ends import EncryptedSealer
+from fedboost.privacy.encrypted.scheme import Secret, greeting_of, scheme_of
+from fedboost.privacy.masked.pairwise import Group, Handshake
+from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.plain import PlainSealer
+from fedboost.privacy.protection import Sealer, Tag
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import Attempt, Credentials
+from fedboost.protocol.ledger import Charge, Spending
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    FromParty,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+    ToParty,
+)
+from fedboost.protocol.site_memory import (
+    Limits,
+    Offer,
+    Question,
+    SessionMemory,
+    SiteMemory,
+    Standing,
+    TransientMemory,
 )
 from fedboost.protocol.terms import Terms
-from fedboost.protocol.voting import OwnHistograms, vote
-from fedboost.version import VERSION
 
-_VALUES = 1 << 22
-"""Of features that are at hand at a time, where rows go down the trees of an earlier model."""
-MOST_PLACES = 1 << 31
-"""Rows times trees of a round: each takes 8 bytes, or 16 where rows are drawn."""
+MOST_OPENINGS = 2
+"""Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
+class Release:
+    """An answer that is about to leave this site, for its audit log. question: the question's hash, in hex;
+    position: that of where the session stood; both empty for help to open a sum. charge: where it got noise,
+    what the site's memory was charged."""
 
-    keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
-    tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
-    at, 0 without; group: uint64, a key that the rows of a group have in common, where the terms rank rows.
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    cells: int
+    size: int
+    protection: str
+    roster: tuple[str, ...]
+    charge: Charge | None = None
+    question: str = ""
+    position: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What a session needs of the place it runs at.
+
+    read_shard: the rows as the terms want them, or Refused, and None at a key holder without rows; draw:
+    cryptographic randomness; credentials: who this party is, None where nothing is signed; permit: called
+    with an offer before any row is read, raises Refused if the site's own rules forbid it; taken: called with
+    an offer that is taken, before any row is read; record: called with each release before its bytes leave;
+    nthread: how many threads compute; memory: what the site remembers of sessions, unless given for as long
+    as this object lives.
     """
 
-    columns: tuple[Column, ...]
-    label: Float32
-    weight: Float32
-    room: Room = in_memory
-    keys: sampling.Keys | None = None
-    validation: Mask | None = None
-    base_margin: Float32 | None = None
-    group: sampling.Keys | None = None
+    name: str
+    read_shard: Callable[[Terms], Shard] | None
+    draw: Draw
+    credentials: Credentials | None = None
+    permit: Callable[[Offer], Limits] = lambda offer: Limits()
+    taken: Callable[[Offer], None] = lambda offer: None
+    record: Callable[[Release], None] = lambda release: None
+    nthread: int = 1
+    memory: SiteMemory = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.memory is None:
+            object.__setattr__(self, "memory", TransientMemory(self.draw, self.name))
+
+
+class PartySession:
+    """From the first Admit to Bye. Parties may gather anew at any time: then the keys are new, this party is
+    told where the session stands, and the question that was not opened is asked again."""
+
+    def __init__(self, site: Site) -> None:
+        self.ended: str | None = None
+        """None while the session lives, then the reason it ended: '' if the model is done."""
+        self._site = site
+        self._admitted: Admit | None = None
+        """The first offer that was taken."""
+        self._memory: SessionMemory | None = None
+        self._party: Party | NoRows | None = None
+        self._secret: Secret | None = None
+        """Of the key holder, for this session and in memory alone."""
+        self._openings = 0
+        """Sums it has opened, before the parties met last."""
+        self._spending: Spending | None = None
+        """Where the terms say that answers get noise."""
+        self._attempt = 0
+        self._handshake: Handshake | None = None
+        self._join: Join | None = None
+        self._met: tuple[bytes, ...] = ()
+        self._digest = b""
+        self._sealer: Sealer | None = None
+        self._roster: tuple[str, ...] = ()
+        self._transcript = b""
+        self._asked: Ask | None = None
+        """The last question that was answered in this process, of whichever attempt."""
+        self._said: list[Report] = []
+        """The parts of its answer that were handed out; the rest is still to come from `_parts`."""
+        self._parts: Iterator[Report] = iter(())
+        self._answered = 0
+        self._help: dict[bytes, bytes] = {}
+        """Requests for help in that turn and attempt, and the answers."""
+        self._attested: Attest | None = None
+
+    def handle(self, message: ToParty) -> Iterator[FromParty]:
+        """The replies to one message, to be sent in order."""
+        if self.ended is not None:
+            return
+        try:
+            match message:
+                case Admit():
+                    yield self._admit(message)
+                case Meet(greetings, so_far):
+                    self._meet(greetings, so_far)
+                case Ask():
+                    yield from self._answer(message)
+                case Open(turn, attempt, request):
+                    yield self._assist(turn, attempt, request)
+                case Close(attempt, rounds):
+                    yield self._attest(attempt, rounds)
+                case Bye(reason):
+                    made = "" if self._attested else "the aggregator ended the session without a model"
+                    self._end(quoted(reason) or made)
+                case _:
+                    assert_never(message)
+        except FedboostError as error:
+            self._end(str(error), error.public)
+            yield Leave(quoted(error.public), self._session)
 
     @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return int(self.weight.size)
+    def _session(self) -> str:
+        return "" if self._admitted is None else self._admitted.session
 
+    @property
+    def _terms(self) -> Terms:
+        assert self._admitted is not None
+        return self._admitted.terms
 
-class NoRows:
-    """A party that holds no rows: there to hold the key that sums are encrypted under."""
+    @property
+    def _standing(self) -> Standing:
+        """Where the session stands, by what this site remembers of it."""
+        assert self._memory is not None
+        return self._memory.standing
 
-    rows = 0
-    columns: tuple[Column, ...] = ()
+    def _end(self, reason: str, public: str | None = None) -> None:
+        """The session is over here for good. public: the reason without values of rows."""
+        self.ended, self._sealer = reason, None
+        if self._memory is not None:
+            self._memory.end(quoted(reason if public is None else public))
 
-    def __init__(self) -> None:
-        self.so_far = NOTHING_YET
+    def _admit(self, admit: Admit) -> Join:
+        if self._admitted is None:
+            self._admitted = admit
+            self._begin(admit)
+        first = self._admitted
+        if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
+            raise PeerError("admitted to another session, or under other terms")
+        if self._join is not None and admit.attempt == self._attempt:
+            return self._join
+        if admit.attempt <= max(self._attempt, self._standing.attempt):
+            raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
+        if isinstance(self._sealer, EncryptedSealer):
+            self._openings += self._sealer.openings
+        self._attempt, self._sealer = admit.attempt, None
+        self._handshake = Handshake(self._site.draw)
+        public = self._handshake.public
+        if self._terms.encrypts:
+            public = greeting_of(public, None if self._secret is None else self._secret.public)
+        credentials, name = self._site.credentials, self._site.name
+        greeting = key_exchange.greet(credentials, name, self._current, public, self._site.draw)
+        self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
+        return self._join
 
-    def answer(self, query: Query) -> Int64:
-        """Nothing: int64 [query.cells], all 0."""
-        self.so_far = self.so_far.after(query)
-        return np.zeros(query.cells, np.int64)
+    @property
+    def _current(self) -> Attempt:
+        """The attempt that is under way."""
+        assert self._admitted is not None
+        request = self._admitted.request
+        nonce = b"" if request is None else request.nonce
+        return Attempt(self._session, self._attempt, self._terms, nonce)
 
-    def go_to(self, so_far: ModelSoFar) -> None:
-        """Stand where the session stands."""
-        self.so_far = so_far
+    def _begin(self, admit: Admit) -> None:
+        terms, name, request, analyst = admit.terms, self._site.name, admit.request, ""
+        if name not in terms.parties:
+            raise Refused(f"the terms do not name party {name!r}")
+        if request is not None and self._site.credentials is not None:
+            analyst = key_exchange.check_request(self._site.credentials, terms, request)
+            key_exchange.check_age(request, self._site.credentials.clock())
+        nonce = b"" if request is None else request.nonce
+        offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
+        limits = self._site.permit(offer)
+        has_rows = self._site.read_shard is not None
+        self._check_rows(terms, has_rows)
+        self._memory = self._site.memory.begin(offer, limits)
+        self._site.taken(offer)
+        if terms.keyholder == name:
+            self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
+        if terms.noise is not None and has_rows:
+            self._spending = Spending(terms, self._memory)
+        if self._site.read_shard is None:
+            self._party = NoRows()
+        else:
+            self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, name)
+        self._memory.bind(self._party.rows_hashed)
 
-    def rows_hashed(self, key: bytes) -> bytes:
-        """An HMAC of no rows."""
-        return hmac.digest(key, b"", "sha256")
-
-
-class Party:
-    """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
-
-    def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
-        """read: gives the rows; called again if their values are wanted after they were binned; name: of this
-        party in the terms."""
-        self.so_far = NOTHING_YET
-        self._name = name
-        self._threads = Threads(nthread)
-        self._read = read
-        self._shard = shard = read()
-        self._terms = terms
-        self._loss = terms.loss
-        if len(terms.roots) * shard.rows > MOST_PLACES:
+    def _check_rows(self, terms: Terms, has_rows: bool) -> None:
+        """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
+        me = self._site.name
+        if not has_rows and terms.keyholder != me:
+            raise Refused(f"party {me} has no rows, and the terms name another key holder")
+        if has_rows != (me in terms.holders):
+            has, want = ("rows", "true") if has_rows else ("no rows", "false")
+            other = "it holds none" if has_rows else "it holds rows"
             raise Refused(
-                f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
-                f"num_parallel_tree"
+                f"key holder {me} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
             )
-        shape = self._loss.outputs, shard.rows
-        self._margin: Float64 = shard.room(shape, np.dtype(np.float64))
-        self._begin_margins()
-        self._blocks = blocks(shard.rows, shard.group)
-        """The rows in blocks, of which gradients and metrics are computed one after the other."""
-        roots = len(terms.roots)
-        self._validation = _validation_of(shard, terms)
-        """Rows that no tree grows on."""
-        self._nodes = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
-        """The rows that the tree grows on, each as often as it counts."""
-        self._others: RowsOfNodes | None = None
-        """The other rows, which go down the tree all the same, if there are any; all rows where some may
-        count several times."""
-        if self._validation is not None or terms.draws_for_trees:
-            self._others = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
-        self._begin_tree(0)
-        self._pairs: Int64 = shard.room(shape, np.dtype(np.int64))
-        self._quantised = False
-        """Whether `_pairs` are of the tree that grows: once its first histogram was asked for."""
-        self._own: OwnHistograms | None = None
-        """Where features are voted for: this party's own histograms of that tree."""
-        self._binned: tuple[BinnedRows, CutPoints, Layout] | None = None
 
-    def answer(self, query: Query) -> Int64:
-        """This party's integers: int64 [query.cells]."""
-        values = self._answer(query)
-        self.so_far = self.so_far.after(query)
-        return values
-
-    def go_to(self, so_far: ModelSoFar) -> None:
-        """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
-        if so_far.position == self.so_far.position:
+    def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
+        if self._sealer is not None and greetings == self._met:
+            return  # said twice
+        if self._party is None or self._join is None or self._handshake is None or self._memory is None:
+            raise PeerError("introduced to the others before admitted, or twice")
+        met = key_exchange.meet(self._site.credentials, self._join.greeting, self._current, greetings)
+        so_far.check(self._terms)
+        if not self._can_stand_at(so_far):
+            raise PeerError("the session is said to stand where it cannot, after what was asked here")
+        self._memory.meet(self._attempt)
+        self._party.go_to(so_far)
+        handshake, self._handshake = self._handshake, None
+        self._met, self._attested = greetings, None
+        self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
+        self._roster = tuple(sorted(met.publics))
+        if self._terms.protection == "plain":
+            self._sealer = PlainSealer(sparsely=self._terms.noise is None)
             return
-        finished = len(self.so_far.rounds)
-        if not queries.same(so_far.start, self.so_far.start):
-            self._binned, finished = None, 0
-            if so_far.start is not None:
-                self._bin(so_far.start)
-        if not finished or self.so_far.rounds != so_far.rounds[:finished]:
-            finished = 0
-            self._begin_margins()
-        self._begin_tree(finished - 1)
-        for number, done in enumerate(so_far.rounds[finished:], finished - 1):
-            self._end_tree(number, done.splits, done.values)
-        if so_far.splits:
-            self._split(so_far.splits)
-        self._quantised, self._own = False, None
-        self.so_far = so_far
-
-    def _begin_margins(self) -> None:
-        """Where training begins: at 0, the base margins, or what the model that is continued gives."""
-        base, earlier = self._shard.base_margin, self._terms.earlier
-        self._margin[:] = 0.0 if base is None else base
-        if earlier is None:
+        me, group = self._site.name, Group.of(self._terms.parties, self._terms.colluding)
+        keys = handshake.pair_keys(me, met.publics, met.session)
+        if not self._terms.encrypts:
+            self._sealer = MaskedSealer(me, group, met.session, keys, self._site.draw)
             return
-        columns = self.columns
-        step = _VALUES // len(columns) + 1
-        for start in range(0, self.rows, step):
-            rows = slice(start, start + step)
-            features = np.column_stack([column[rows] for column in columns])
-            self._margin[:, rows] = earlier.margins(features, None if base is None else base[rows])
+        own = None if self._secret is None else self._secret.public
+        public = own or key_exchange.public_of(self._terms, greetings)
+        most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
+        self._sealer = EncryptedSealer(me, group, met.session, keys, public, self._secret, most)
 
-    def _answer(self, query: Query) -> Int64:
-        match query:
-            case RowsQuery():
-                if self._binned is not None:
-                    raise PeerError("the count of rows comes before the cut points")
-                return np.concatenate([[self.rows], self._sum(partial(self._exponents, self._loss.start))])
-            case QuantileQuery(_, grids):
-                self._check_grids(grids)
-                columns = list(zip(self.columns[: len(self._terms.columns.numeric)], grids, strict=True))
-                return np.concatenate(self._threads.each(lambda one: bins.count_cells(*one), columns))
-            case RangeQuery():
-                return self._ranges()
-            case SumsQuery():
-                return self._sums(query)
-            case KllQuery():
-                raise PeerError("a sketch is not a vector of integers")
-            case StartQuery():
-                return self._start(query)
-            case HistogramQuery():
-                return self._histograms(query)
-            case VoteQuery():
-                return self._votes(query)
-            case ResidualQuery():
-                return self._residuals(query)
-            case EndRoundQuery():
-                return self._end_round(query)
-            case _:
-                assert_never(query)
+    def _can_stand_at(self, so_far: ModelSoFar) -> bool:
+        """Whether the session can have come to stand there, by what this site remembers."""
+        standing = self._standing
+        # No sum was opened without this party, but a restarted aggregator begins the tree again.
+        known = (place for question in standing.questions for place in (question.before, question.after))
+        if so_far.position in (standing.base, standing.reached, *known):
+            return True
+        # Others may have gone on without it, once a tree split; it comes back where a tree begins.
+        split = any(done.splits for done in so_far.rounds)
+        may_have_been_away = self._terms.on_loss == "shrink" and split and so_far.levels == 0
+        return may_have_been_away and so_far.has_passed(standing.base)
 
-    def _check_grids(self, grids: tuple[Grid, ...]) -> None:
-        """Counts over ever finer grids find any single value: no more of them than cut points need."""
-        if self._binned is not None or self.so_far.grids == MAX_REFINEMENTS:
-            raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
-        coarse = Grid.first(len(grids)).shape
-        if self.so_far.grids == 0 and any(grid.shape != coarse for grid in grids):
-            raise PeerError("the first grid is not the coarse one over all numbers")
+    def _answer(self, ask: Ask) -> Iterator[Report]:
+        if self._party is None or self._sealer is None or self._memory is None:
+            raise PeerError("asked before admitted and introduced")
+        if self._attested is not None:
+            raise PeerError("asked after the model was signed")
+        if self._asked is not None and _same(ask, self._asked):
+            yield from tuple(self._said)
+            yield from self._rest()
+            return
+        before = self._party.so_far
+        self._check(ask, self._terms, before)
+        self._asked, self._said, self._parts, self._help = ask, [], iter(()), {}
+        self._transcript = next_transcript(self._transcript, ask.query)
+        parts, size, note, charge = self._sealed(ask.query, tag_of(ask, self._transcript))
+        question = self._remember(ask, before, self._party.so_far)
+        self._answered += 1
+        place = question.digest.hex(), before.position.digest.hex()
+        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge, place)
+        self._parts = _reports(ask, parts, note)
+        yield from self._rest()
 
-    def _ranges(self) -> Int64:
-        """Rows in each part of the declared ranges."""
-        if self._binned is not None or self.so_far.grids:
-            raise PeerError("counts over ranges are given once, before the cut points")
-        names = self._terms.columns.numeric
-        ranges = [self._terms.columns.ranges[name] for name in names]
-        of_columns = zip(self.columns[: len(names)], ranges, strict=True)
-        return np.concatenate(self._threads.each(lambda one: bins.count_parts(*one), [*of_columns]))
+    def _rest(self) -> Iterator[Report]:
+        """The parts of the last answer that were not handed out yet."""
+        for report in self._parts:
+            self._said.append(report)
+            yield report
 
-    def _sum(self, of_block: Callable[[Block], Int64]) -> Int64:
-        """The sum of what each block of rows comes to."""
-        total: Int64 = np.sum(self._threads.each(of_block, self._blocks), axis=0)
-        return total
+    def _check(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> None:
+        """Raise unless this question may be asked of this roster, here and now."""
+        if ask.attempt != self._attempt:
+            raise PeerError(f"a question of attempt {ask.attempt} in attempt {self._attempt}")
+        roster = tuple(sorted(ask.roster))
+        strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
+        if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
+            raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+        if len(roster) < len(terms.parties) and not so_far.may_lack_parties(ask.query):
+            raise PeerError("a sum that lacks parties before the first tree split")
+        if not self._is_due(ask, terms, so_far):
+            asked = {question.turn for question in self._standing.questions}
+            before = self._asked.turn if self._asked else max(asked, default=0)
+            if ask.turn in asked:
+                raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
+            raise PeerError(f"turn {ask.turn} asked after turn {before}")
+        if self._standing.helped is not None:
+            stage, helped = self._standing.helped
+            moved = queries.stage_of(ask.query) > stage and so_far.may_change(ask.query)
+            if helped != roster and not moved:
+                raise PeerError(
+                    f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
+                )
+        queries.check(ask.query, terms)
+        if isinstance(ask.query, OfTree | EndRoundQuery):
+            queries.check_splits(terms, so_far.splits + ask.query.splits)
 
-    def _margins(self, block: Block) -> Float64:
-        """Of some rows, as losses and metrics take them."""
-        rows = block.rows
-        return (
-            np.ascontiguousarray(self._margin[:, rows]) if self._loss.outputs > 1 else self._margin[0, rows]
-        )
+    def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
+        """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
+        grows may be asked for again, with the same questions in the same places, or the session went on."""
+        before, standing = self._asked, self._standing
+        if ask.turn > terms.most_turns:
+            raise PeerError(f"turn {ask.turn}, where the terms have {terms.most_turns} questions at most")
+        if before is not None and ask.attempt == before.attempt and ask.turn != before.turn + 1:
+            return False
+        known = {question.turn: question for question in standing.questions}
+        if ask.turn in known:
+            return so_far.position == known[ask.turn].before and _repeats(ask.query, known[ask.turn], terms)
+        if standing.signed:
+            raise PeerError("asked after the model was signed")
+        last = max(known, default=0)
+        if before is not None and ask.attempt == before.attempt:
+            return ask.turn > last
+        if terms.on_loss == "shrink":
+            return ask.turn > last and so_far.has_passed(standing.reached)
+        return ask.turn == last + 1 and so_far.position == standing.reached
 
-    def _gradients(
-        self, loss: Slopes, block: Block, weight: Float32, start: float = 0.0
-    ) -> tuple[Float64, Float64]:
-        """Of some rows with these weights, at their margins and so much more."""
-        margins = self._margins(block)
-        of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
-        name = self._terms.objective
-        if name not in LOSSES:
-            return installed.gradients(loss, name, *of_rows)
-        return in_groups(loss, block.starts).gradients(*of_rows)
+    def _remember(self, ask: Ask, before: ModelSoFar, after: ModelSoFar) -> Question:
+        """Have it written down what was asked where, before the answer leaves."""
+        assert self._memory is not None
+        standing, of_tree = self._standing, isinstance(ask.query, OfTree)
+        question = Question(ask.turn, queries.digest(ask.query), of_tree, before.position, after.position)
+        base, last = standing.base, max((known.turn for known in standing.questions), default=0)
+        if len(before.rounds) > base.rounds:
+            base, last = before.before_tree.position, 0
+        self._memory.ask(question, base, after.position if ask.turn >= last else standing.reached)
+        return question
 
-    def _exponents(self, loss: Slopes, block: Block) -> Int64:
-        weight = self._shard.weight[block.rows]
-        gradient, hessian = self._gradients(loss, block, np.ones_like(weight))
-        return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
+    def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes, Charge | None]:
+        """The parts of the sealed answer, their bytes, the note that goes with the last, and what it cost."""
+        assert self._party is not None
+        assert self._sealer is not None
+        if isinstance(query, KllQuery):
+            return sketch(self._party.columns[: query.features], query), tag.size, b"", None
+        plain = self._terms.protection == "plain"
+        if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
+            raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+        so_far = self._party.so_far
+        values = self._party.answer(query)
+        if values.size != query.cells:
+            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+        if plain and not queries.fits(query, values):
+            raise PeerError("cells too narrow for the sums of this site alone")
+        charge: Charge | None = None
+        if self._spending is not None:
+            values, charge = self._spending.release(query, so_far, tag, values)
+        parts = self._sealer.seal(queries.to_cells(query, values), tag)
+        if plain or self._terms.encrypts:  # not as long as its cells
+            sealed = list(parts)
+            return sealed, sum(map(len, sealed)), b"", charge
+        return parts, tag.size, self._sealer.note(), charge
 
-    def _quantise(
-        self, loss: Slopes, query: StartQuery | TreeQuery | SumsQuery, drawn: Sequence[Mask] = ()
+    def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
+        asked = self._asked
+        if self._sealer is None or asked is None or (turn, attempt) != (asked.turn, asked.attempt):
+            raise PeerError(f"help is asked for with turn {turn}, which is not the last")
+        if self._attested is not None:
+            raise PeerError("asked for help after the model was signed")
+        if request not in self._help:
+            # One is for the self mask; each other one is for more parties that were lost than the one before.
+            if len(self._help) > len(asked.roster):
+                raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
+            answer = self._sealer.assist(request)
+            self._note_help(asked)
+            self._record(asked, "help to open the sum", 0, len(answer))
+            self._help[request] = answer
+        return Assist(turn, attempt, self._help[request])
+
+    def _note_help(self, asked: Ask) -> None:
+        """Have it written down over which roster a sum is opened, where that may change."""
+        assert self._memory is not None
+        stage, helped = queries.stage_of(asked.query), self._standing.helped
+        if self._terms.on_loss == "shrink" and (helped is None or stage >= helped[0]):
+            # A tree that is asked for again does not undo what was opened after it.
+            self._memory.help(stage, tuple(sorted(asked.roster)))
+
+    def _attest(self, attempt: int, rounds: int) -> Attest:
+        asked, party = self._asked, self._party
+        if self._sealer is None or asked is None or party is None or self._memory is None:
+            raise PeerError("a model before anything was asked")
+        if attempt != self._attempt or asked.attempt != attempt:
+            raise PeerError("a model before anything was asked since the parties gathered anew")
+        if self._attested is None:
+            self._memory.sign()
+            self._attested = self._signed(attempt, rounds, party)
+        return self._attested
+
+    def _signed(self, attempt: int, rounds: int, party: Party | NoRows) -> Attest:
+        claims = self._answered, self._transcript, party.so_far.structure(rounds)
+        if self._site.credentials is None:
+            return Attest(attempt, *claims, b"", b"")
+        signer, request = self._site.credentials.signer, self._current.request
+        statement = key_exchange.attestation(self._terms, request, self._digest, self._site.name, *claims)
+        return Attest(attempt, *claims, signer.certificate, signer.sign(statement))
+
+    def _record(
+        self,
+        ask: Ask,
+        what: str,
+        cells: int,
+        size: int,
+        charge: Charge | None = None,
+        place: tuple[str, str] = ("", ""),
     ) -> None:
-        """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`.
-
-        drawn: for each parallel tree, where its rows are drawn by the sizes of gradients: set here, and the
-        gradients are divided by the chances of the rows.
-        """
-        factors = query.gradient.factor, query.hessian.factor
-        limit = float(query.gradient.limit)
-        bound = None if self._terms.noise is None else self._terms.bound
-        start = 0.0
-        if bound is not None and isinstance(query, StartQuery):
-            start = self._loss.margin(bound.start)
-
-        def quantise(block: Block) -> None:
-            rows = block.rows
-            gradients = self._gradients(loss, block, self._shard.weight[rows], start)
-            if drawn:
-                assert isinstance(query, HistogramQuery)
-                chances = self._draw_by_size(query, gradients, block, drawn)
-                gradients = gradients[0] / chances, gradients[1] / chances
-            of_outputs = zip(*map(np.atleast_2d, gradients), self._pairs, strict=True)
-            for gradient, hessian, pairs in of_outputs:
-                of_rows = pairs[rows]
-                if bound is None:
-                    kernels.quantise(gradient, hessian, *factors, limit, of_rows)
-                else:
-                    bound.quantise(gradient, hessian, of_rows)
-                if not isinstance(rows, slice):  # of which they were a copy
-                    pairs[rows] = of_rows
-
-        self._threads.each(quantise, self._blocks)
-
-    def _sizes(self, block: Block) -> Int64:
-        """Counts of the sizes of the gradients of those rows that trees grow on."""
-        rows = block.rows
-        gradients = self._gradients(self._loss, block, self._shard.weight[rows])
-        sizes = sampling.sizes(*gradients, self._terms.reg_lambda)
-        return sampling.count_sizes(sizes if self._validation is None else sizes[~self._validation[rows]])
-
-    def _draw_by_size(
-        self, query: HistogramQuery, gradients: tuple[Float64, Float64], block: Block, drawn: Sequence[Mask]
-    ) -> Float64:
-        """Draw some of these rows for each parallel tree; their chances."""
-        terms, keys, rows = self._terms, self._shard.keys, block.rows
-        assert keys is not None
-        sizes = sampling.sizes(*gradients, terms.reg_lambda)
-        chances = sampling.chances(sizes, query.threshold, terms.subsample)
-        for tree, of_tree in enumerate(drawn):
-            of_tree[rows] = sampling.drawn_with(keys[rows], chances, *self._salt(query.tree, tree))
-        return chances
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self._shard.rows
-
-    def rows_hashed(self, key: bytes) -> bytes:
-        """An HMAC of all that answers are made of: the rows as the terms want them, and the versions of what
-        computes with them. 32 bytes."""
-        shard = self._shard
-        hashed = hmac.new(key, repr((VERSION, self._terms.objective_package)).encode(), "sha256")
-        beside = shard.label, shard.weight, shard.keys, shard.validation, shard.base_margin, shard.group
-        for values in beside:
-            hashed.update(b"-" if values is None else values.dtype.str.encode())
-            hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
-        for column in self.columns:
-            for start in range(0, column.size, _VALUES):
-                block = np.ascontiguousarray(column[start : start + _VALUES], np.float32)
-                hashed.update(block.data)
-        return hashed.digest()
-
-    @property
-    def columns(self) -> tuple[Column, ...]:
-        """The features' values, read again if they were binned before."""
-        return self._shard.columns or self._read().columns
-
-    def _bin(self, query: StartQuery) -> None:
-        binned = query.cut_points.bin_rows(self.columns, self._threads, self._shard.room)
-        self._binned = binned, query.cut_points, Layout.of(query.cut_points)
-        self._shard = replace(
-            self._shard, columns=()
-        )  # four bytes a value that nobody wants again, as a rule
-
-    def _start(self, query: StartQuery) -> Int64:
-        if self._binned is not None:
-            raise PeerError("the cut points were given already")
-        self._bin(query)
-        self._quantise(self._loss.start, query)
-        pairs = self._pairs[0] if self._validation is None else self._pairs[0][~self._validation]
-        return np.array(kernels.sum_pairs(pairs), np.int64)
-
-    def _histograms(self, query: HistogramQuery) -> Int64:
-        binned, _, layout = self._started()
-        if query.bins != layout.bins:
-            raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
-        if self._terms.vote_top_k:
-            return self._elected(query)
-        self._grow(query)
-        nodes = [self._nodes.of(node) for node in query.nodes]
-        out = np.zeros((len(nodes), layout.cells + histogram.STATS), np.int64)
-        pairs = [self._pairs_of(node) for node in query.nodes]
-        histogram.build(binned, nodes, pairs, layout, query.gradient.limit, out, self._threads)
-        return out.reshape(-1)
-
-    def _sums(self, query: SumsQuery) -> Int64:
-        """Sums over the rows of each leaf."""
-        self._started()
-        tree = self.so_far.tree
-        if query.tree != tree or self.so_far.levels:
-            raise PeerError(f"sums in the leaves of tree {query.tree} while tree {tree} grows, or again")
-        self._quantise(self._loss, query)
-        self._split(query.splits)
-        pairs = (self._pairs_of(node)[self._nodes.of(node)] for node in query.nodes)
-        return np.array([kernels.sum_pairs(of_node) for of_node in pairs], np.int64).reshape(-1)
-
-    def _grow(self, query: TreeQuery) -> None:
-        """Apply the splits of a question about the tree that grows."""
-        tree, levels = self.so_far.tree, self.so_far.levels
-        if query.tree != tree:
-            raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
-        if self.so_far.residual is not None:
-            raise PeerError(f"tree {tree}: a question about nodes after one about residuals")
-        if self.so_far.scales not in (None, Scales.of(query)):
-            raise PeerError(
-                f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
-                f"root's"
-            )
-        if (levels == 0) != (query.nodes == self._terms.roots):
-            raise PeerError(f"tree {tree}: the root must be asked for once, and first")
-        if levels == self._terms.levels:
-            raise PeerError(f"tree {tree}: more levels than the terms allow")
-        if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
-            raise PeerError(f"tree {tree}: votes and histograms take turns")
-        if not self._quantised:
-            trees = self._terms.num_parallel_tree if self._terms.draws_by_size else 0
-            drawn = [np.zeros(self.rows, np.bool_) for _ in range(trees)]
-            self._quantise(self._loss, query, drawn)
-            if drawn:
-                self._begin_on([self._grown_on() & of_tree for of_tree in drawn])
-                self._split(self.so_far.splits)
-            self._quantised = True
-        self._split(query.splits)
-
-    def _begin_tree(self, number: int) -> None:
-        """Draw the rows that a tree grows on; where the sizes of gradients decide, that waits for those."""
-        if self._others is None:
-            return self._nodes.begin()
-        trees = range(self._terms.num_parallel_tree)
-        if self._terms.most_copies == 1:
-            return self._begin_on([self._drawn(number, tree) for tree in trees])
-        members = [self._copied(number, tree) for tree in trees]
-        self._nodes.begin(members * self._loss.outputs)
-        return self._others.begin()
-
-    def _begin_on(self, drawn: list[Mask]) -> None:
-        """The tree grows on these rows, of each parallel tree, each counting once."""
-        assert self._others is not None
-        members = [[np.flatnonzero(rows == chosen) for rows in drawn] for chosen in (True, False)]
-        for nodes, of_trees in zip((self._nodes, self._others), members, strict=True):
-            nodes.begin([rows.astype(np.uint32) for rows in of_trees] * self._loss.outputs)
-
-    def _grown_on(self) -> Mask:
-        """The rows that trees grow on, if they are drawn."""
-        return np.ones(self.rows, np.bool_) if self._validation is None else ~self._validation
-
-    def _drawn(self, number: int, tree: int) -> Mask:
-        """The rows that a tree grows on: the same for all outputs, others for each parallel tree."""
-        rows = self._grown_on()
-        if self._terms.subsample < 1.0 and not self._terms.draws_by_size:
-            assert self._shard.keys is not None
-            rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
-        return rows
-
-    def _copied(self, number: int, tree: int) -> Rows:
-        """The rows that a tree grows on, each as often as it is drawn: the same for all outputs."""
-        assert self._shard.keys is not None
-        copies = sampling.copies(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
-        return np.repeat(np.arange(self.rows, dtype=np.uint32), copies * self._grown_on())
-
-    def _salt(self, number: int, tree: int) -> tuple[int, str, int, int]:
-        return self._terms.seed, "subsample", self._terms.first_tree + number, tree
-
-    def _pairs_of(self, node: int) -> Int64:
-        """The gradients and hessians that a node of the tree that grows has sums of."""
-        pairs: Int64 = self._pairs[self._nodes.root_of(node) // self._terms.num_parallel_tree]
-        return pairs
-
-    def _split(self, splits: tuple[Split, ...]) -> None:
-        """Send rows to the children of nodes of the tree that grows."""
-        binned, cut_points, _ = self._started()
-        for nodes in filter(None, (self._nodes, self._others)):
-            nodes.apply(splits, binned, cut_points)
-
-    def _votes(self, query: VoteQuery) -> Int64:
-        self._grow(query)
-        own, (_, _, layout) = self._own_of(query), self._started()
-        own.descend(query.splits, query.nodes, queries.MAX_CELLS)
-        share = min(self.rows / query.rows, 1.0)
-        rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
-        most = self._terms.vote_top_k
-        return np.concatenate(
-            [vote(own.of(node)[: layout.cells], layout, rule, most) for node in query.nodes]
-        )
-
-    def _elected(self, query: HistogramQuery) -> Int64:
-        """The bins of some features of each node; of all at the root."""
-        self._grow(query)
-        own, (_, _, layout) = self._own_of(query), self._started()
-        out = []
-        everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
-        for node, elected in zip(query.nodes, query.elected or everything, strict=True):
-            sums = own.of(node)
-            picked = layout.pick(sums[: layout.cells], elected.features)
-            if picked.size != histogram.STATS * elected.bins:
-                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
-            out += [picked, sums[layout.cells :]]
-        return np.concatenate(out)
-
-    def _residuals(self, query: ResidualQuery) -> Int64:
-        """Weights of the residuals of each node, by cell."""
-        self._started()
-        tree, levels = self.so_far.tree, self.so_far.levels
-        before = tree == queries.CONSTANT_TREE
-        most = queries.RESIDUAL_TURNS if before else self._terms.levels
-        if query.tree != tree or levels >= most or (levels == 0 and not before):
-            raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
-        if self.so_far.residual is not None and not query.narrows(self.so_far.residual):
-            raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
-        self._split(query.splits)
-        nodes = (
-            [np.flatnonzero(self._grown_on()).astype(np.uint32)]
-            if before
-            else [self._nodes.of(node) for node in query.nodes]
-        )
-        out = np.zeros((len(nodes), 1 << queries.RESIDUAL_BITS), np.int64)
-        scale = query.weight.factor, float(query.weight.limit)
-
-        def weigh(piece: tuple[Rows, int, Int64]) -> None:
-            rows, start, cells = piece
-            of_rows = self._shard.label, self._margin[0], self._shard.weight, rows
-            kernels.weigh_residuals(*of_rows, start, query.width, queries.RESIDUAL_BITS, *scale, cells)
-
-        self._threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
-        return out.reshape(-1)
-
-    def _own_of(self, query: TreeQuery) -> OwnHistograms:
-        """This party's own histograms of the tree that grows."""
-        if self._own is None:
-            binned, _, layout = self._started()
-            self._own = OwnHistograms(
-                binned, layout, self._nodes, self._pairs_of, query.gradient.limit, self._threads
-            )
-        return self._own
-
-    def _end_round(self, query: EndRoundQuery) -> Int64:
-        self._started()
-        if query.tree != self.so_far.tree:
-            raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
-        self._end_tree(query.tree, query.splits, query.values)
-
-        def sums(block: Block, chosen: Mask | None) -> Int64:
-            block = block if chosen is None else block.only(chosen)
-            label, weight = self._shard.label[..., block.rows], self._shard.weight[block.rows]
-            loss = in_groups(self._loss, block.starts)
-            return metrics.sums(query.metrics, loss, self._margins(block), label, weight, query.weight)
-
-        validation, own, sets = self._validation, dict[str, Int64](), []
-        nothing = np.zeros(metrics.cells(query.metrics), np.int64)
-        for name in query.sets:
-            party, of_party, of = name.rpartition(metrics.OF_PARTY)
-            if of not in own:
-                chosen = None if validation is None else validation == (of == metrics.VALIDATION)
-                own[of] = self._sum(partial(sums, chosen=chosen))
-            sets.append(own[of] if not of_party or party == self._name else nothing)
-        exponents = partial(self._exponents, self._loss)
-        counted = [exponents] * query.exponents + [self._sizes] * query.sizes
-        return np.concatenate([np.zeros(0, np.int64), *sets, *map(self._sum, counted)])
-
-    def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
-        """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
-        self._split(splits)
-        several = self._terms.most_copies > 1
-        for nodes in filter(None, (None if several else self._nodes, self._others)):
-            nodes.add_values(dict(values), self._margin)
-        self._begin_tree(number + 1)
-        self._quantised, self._own = False, None
-
-    def _started(self) -> tuple[BinnedRows, CutPoints, Layout]:
-        if self._binned is None:
-            raise PeerError("no cut points were given yet")
-        return self._binned
+        shape = cells, size, self._terms.protection, ask.roster
+        self._site.record(Release(self._session, ask.turn, ask.attempt, what, *shape, charge, *place))
 
 
-def _validation_of(shard: Shard, terms: Terms) -> Mask | None:
-    """The rows that no tree grows on: those of the column, or those that are drawn."""
-    if terms.columns.validation is not None:
-        assert shard.validation is not None
-        return shard.validation
-    if not terms.validation_fraction:
-        return None
-    keys = shard.keys if shard.group is None else shard.group  # of a group all rows or none
-    assert keys is not None
-    return sampling.drawn(keys, terms.validation_fraction, terms.seed, "validation")
+def first_transcript(session: bytes, so_far: ModelSoFar) -> bytes:
+    """What transcripts begin with: who has met, and where the session stood then."""
+    return hashlib.sha256(fields.pack(session, so_far.position.digest)).digest()
+
+
+def next_transcript(before: bytes, query: Query) -> bytes:
+    """The hash of all questions up to this one: both ends must have the same, or nothing opens."""
+    return hashlib.sha256(fields.pack(before, queries.digest(query))).digest()
+
+
+def tag_of(ask: Ask, transcript: bytes) -> Tag:
+    """The tag under which the answer to a question is sealed."""
+    query = ask.query
+    tree = queries.tree_of(query)
+    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, queries.runs(query))
+
+
+def _same(one: Ask, other: Ask) -> bool:
+    same_label = (one.turn, one.attempt, one.roster) == (other.turn, other.attempt, other.roster)
+    return same_label and queries.same(one.query, other.query)
+
+
+def _repeats(query: Query, before: Question, terms: Terms) -> bool:
+    """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
+    ends the tree where it stands because a party was lost."""
+    cut_short = before.of_tree and isinstance(query, EndRoundQuery)
+    return queries.digest(query) == before.digest or (cut_short and terms.on_loss == "shrink")
+
+
+def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:
+    """The parts of an answer as messages, the note with the last."""
+    held: Report | None = None
+    for part, cells in enumerate(parts):
+        if held is not None:
+            yield held
+        held = Report(ask.turn, ask.attempt, part, cells)
+    assert held is not None
+    yield dataclasses.replace(held, note=note)

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from fedboost.boosting.state import NOWHERE, Position
 from fedboost.errors import Refused, quoted
-from fedboost.privacy.pairwise import Group
+from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
-from fedboost.protocol.progress import NOWHERE, Position
 from fedboost.protocol.terms import Terms
 
 KEY_BYTES = 32

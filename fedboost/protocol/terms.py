@@ -32,16 +32,16 @@ from pydantic import (
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import bounded, installed
-from fedboost.gbdt.bins import MAX_LEVELS, MAX_REFINEMENTS
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_LEVELS, MAX_REFINEMENTS
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
 from fedboost.gbdt.metrics import OF_PARTY, TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
-from fedboost.gbdt.model import Booster
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
-from fedboost.privacy import identity
-from fedboost.privacy.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
+from fedboost.privacy.masked.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
 from fedboost.protocol import earlier
 from fedboost.protocol.noise import Noise, Plan, plan_of
 
@@ -358,9 +358,9 @@ class Terms(_Submitted):
         if len(set(value)) != len(value):
             raise ValueError("a party is named more than once")
         for name in value:
-            if not identity.is_name(name):
+            if not is_name(name):
                 raise ValueError(
-                    f"{name[:_LONGEST]!r} cannot be a party's name: it takes 1 to {identity.MAX_NAME_BYTES} "
+                    f"{name[:_LONGEST]!r} cannot be a party's name: it takes 1 to {MAX_NAME_BYTES} "
                     f"bytes of printable characters"
                 )
         return value

@@ -11,7 +11,7 @@ import tenseal as ts
 import tenseal.sealapi as seal
 
 from fedboost.privacy import fields
-from fedboost.privacy.bfv import DEGREE, MODULUS, PLAIN_BYTES
+from fedboost.privacy.encrypted.bfv import DEGREE, MODULUS, PLAIN_BYTES
 
 HEADER = 16
 """Bytes before whatever SEAL writes."""

@@ -13,13 +13,13 @@ from faults import CONTINUED, NOISY, REFRESHED, STEPS_OF_FAULTS, World
 from inprocess import randomly, shard_of, sites_of, terms_of
 from sites import fedboost
 
+from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.errors import Refused
-from fedboost.programs import boosting, private
-from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party_session import PartySession, Release
+from fedboost.protocol.party import PartySession, Release
 from fedboost.protocol.site_memory import Limits, TransientMemory
-from fedboost.shell.audit import AuditLog, read_log, terms_file
+from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
 
 """Logs that fedboost wrote before the terms were kept beside them. honest: a masked training of two rounds;
 again-after-bye: after a training ended, eight more attempts with eight other cut points."""
@@ -56,7 +56,7 @@ def train(log, name, terms, parts, memory=None, permit=lambda offer: Limits()):
         record=log.record,
         memory=memory or TransientMemory(os.urandom, "p0"),
     )
-    program = boosting.train if terms.noise is None else private.train
+    program = boosting.train if terms.noise is None else dp_random_trees.train
     aggregator = AggregatorSession(name, terms, program, draw=os.urandom)
     ends = {party: PartySession(site) for party, site in sites.items()}
     waiting = deque(aggregator.start())

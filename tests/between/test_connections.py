@@ -11,11 +11,12 @@ import pytest
 from sites import bundles_of, consortium, in_time, shared_out, terms, until
 
 from fedboost.errors import ConfigError
-from fedboost.shell import channel, connections, limits
-from fedboost.shell.config import PartyConfig
-from fedboost.shell.connections import Connections
-from fedboost.shell.health import ask
-from fedboost.shell.party_node import PartyNode
+from fedboost.runtime.aggregator import connections, limits
+from fedboost.runtime.aggregator.connections import Connections
+from fedboost.runtime.config import PartyConfig
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.health import ask
+from fedboost.runtime.site.node import PartyNode
 
 HELD = 600
 SOON = 12.0

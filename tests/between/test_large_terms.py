@@ -13,11 +13,13 @@ from sites import consortium, in_time, shared_out, terms
 
 from fedboost.errors import FedboostError
 from fedboost.protocol.terms import MAX_NEAR, Terms, nearest
-from fedboost.shell import channel, limits
-from fedboost.shell.party_node import LARGE_MESSAGE
-from fedboost.shell.simulation import simulate
-from fedboost.wire import codec
-from fedboost.wire.codec import Waiting
+from fedboost.runtime.aggregator import limits, server
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.net import channel
+from fedboost.runtime.site import node
+from fedboost.runtime.site.node import LARGE_MESSAGE
+from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.training import Waiting, decode_train_event, encode_train_request
 
 WIDE = [f"c{number:05d}" for number in range(32_768)]
 MANY = [f"c{number:05d}" for number in range(60_000)]
@@ -70,8 +72,8 @@ def noting(read, threads):
 def read_in(monkeypatch):
     """The threads in which requests and messages were read, by the name of what reads them."""
     threads = {}
-    for name in ("decode_train_request", "decode_to_party"):
-        monkeypatch.setattr(codec, name, noting(getattr(codec, name), threads.setdefault(name, [])))
+    for end, name in ((server, "decode_train_request"), (node, "decode_to_party")):
+        monkeypatch.setattr(end, name, noting(getattr(end, name), threads.setdefault(name, [])))
     return threads
 
 
@@ -88,13 +90,13 @@ async def longest_gap(over):
 @pytest.mark.parametrize("name", CRAFTED)
 def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
     monkeypatch.setattr(limits, "BYTES_PER_CALL", 1 << 30)
-    request = codec.encode_train_request(CRAFTED[name])
-    version = [(channel.VERSION_KEY, str(codec.WIRE_VERSION))]
+    request = encode_train_request(CRAFTED[name])
+    version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
 
     async def answer(call):
         """The first event, or how the call ends."""
         try:
-            return codec.decode_train_event(await call.read())
+            return decode_train_event(await call.read())
         except grpc.aio.AioRpcError as error:
             return error.code().name
 

@@ -12,14 +12,14 @@ from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_o
 from test_memory_file import THREE, noisy
 from test_privacy_cli import lines
 
+from fedboost.boosting.queries import RowsQuery
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Meet, Report
-from fedboost.protocol.party_session import PartySession
-from fedboost.protocol.queries import RowsQuery
-from fedboost.shell.config import read_party, to_toml
-from fedboost.shell.loopback import ANYTHING
-from fedboost.shell.memory_start import memory_path
-from fedboost.shell.party_node import PartyNode
+from fedboost.protocol.party import PartySession
+from fedboost.runtime.config import read_party, to_toml
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.node import PartyNode
 
 ALONE = {"protection": "plain"}
 """One party, whose answers are easily read."""

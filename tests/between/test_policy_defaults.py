@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from fedboost.errors import Refused
-from fedboost.gbdt.model import Booster
+from fedboost.gbdt.booster import Booster
+from fedboost.people.summary import columns_by_role, summary
 from fedboost.protocol import earlier
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 from fedboost.protocol.terms import Terms, read_model
-from fedboost.shell.policy import COMMAND, PROTECTS, Policy
-from fedboost.shell.simulation import simulate
-from fedboost.shell.summary import columns_by_role, summary
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.site.policy import COMMAND, PROTECTS, Policy
 
 THREE = ("north", "south", "east")
 FOUR = (*THREE, "west")

@@ -11,14 +11,14 @@ import pytest
 from inprocess import randomly, shard_of, terms_of
 from liar import SMALL, Left, Liar, X, Y, end_of, never, root_of
 
+from fedboost.boosting.queries import HistogramQuery, RowsQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.protocol import meeting
-from fedboost.protocol.meeting import Attempt
+from fedboost.horizontal.holder import Party
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Admit, Ask, Bye, Close, Leave, Meet, Report
-from fedboost.protocol.party import Party
-from fedboost.protocol.party_session import PartySession
-from fedboost.protocol.queries import HistogramQuery, RowsQuery
+from fedboost.protocol.party import PartySession
 from fedboost.protocol.site_memory import Limits
 
 LIMITS = Limits()
@@ -202,9 +202,9 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
 def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
     """The connection is lost after any part; asked again in the same attempt, the party says the same parts
     again and then the rest: never a second answer, nor a second sealing."""
-    from fedboost.privacy import cells
+    from fedboost.privacy import bit_packing
 
-    monkeypatch.setattr(cells, "PART_CELLS", 64)  # so that an answer has several parts
+    monkeypatch.setattr(bit_packing, "PART_CELLS", 64)  # so that an answer has several parts
     for broken in range(4):
         liar = Liar()
         liar.gather()
@@ -253,12 +253,12 @@ def test_a_greeting_is_good_for_one_attempt_of_one_session(what):
     """An old key holder's greeting was accepted later."""
     liar, attempt, others = pieces()
     site = liar.sites["p0"]
-    mine = meeting.greet(site.credentials, "p0", attempt, b"k" * 32, site.draw)
+    mine = key_exchange.greet(site.credentials, "p0", attempt, b"k" * 32, site.draw)
     trust = site.credentials
-    meeting.check_greeting(trust, attempt, "p0", mine)
+    key_exchange.check_greeting(trust, attempt, "p0", mine)
     with pytest.raises(PeerError, match="signature"):
-        meeting.check_greeting(trust, others[what], "p0", mine)
-    assert meeting.session_digest(attempt, [mine]) != meeting.session_digest(others[what], [mine])
+        key_exchange.check_greeting(trust, others[what], "p0", mine)
+    assert key_exchange.session_digest(attempt, [mine]) != key_exchange.session_digest(others[what], [mine])
 
 
 def test_parties_refuse_greetings_of_an_earlier_attempt():
@@ -277,28 +277,29 @@ def test_two_parties_with_one_key():
     attempt = Attempt("s", 1, liar.terms)
     keys = {"p0": b"k" * 32, "p1": b"k" * 32, "p2": b"l" * 32, "p3": b"m" * 32}
     greetings = {
-        name: meeting.greet(sites[name].credentials, name, attempt, key, sites[name].draw)
+        name: key_exchange.greet(sites[name].credentials, name, attempt, key, sites[name].draw)
         for name, key in keys.items()
     }
     with pytest.raises(PeerError, match="with the key of another party"):
-        meeting.meet(sites["p0"].credentials, greetings["p0"], attempt, tuple(greetings.values()))
+        key_exchange.meet(sites["p0"].credentials, greetings["p0"], attempt, tuple(greetings.values()))
 
 
 def test_a_request_is_good_for_one_session():
     """The terms were signed by nobody: an aggregator that lies could begin as many sessions as it liked."""
     from datetime import UTC, datetime
 
-    from fedboost.privacy import identity
-    from fedboost.privacy.identity import Signer
+    from fedboost.privacy.identity.certificates import to_pem
+    from fedboost.privacy.identity.issue import issue, new_root
+    from fedboost.privacy.identity.signatures import Signer
 
     now = datetime.now(UTC)
-    root_key, root = identity.new_root("consortium", now, 2)
-    key, certificate = identity.issue(root_key, root, "ada", "analyst", now, 1)
-    ada = Signer("ada", "analyst", identity.to_pem(certificate), key)
+    root_key, root = new_root("consortium", now, 2)
+    key, certificate = issue(root_key, root, "ada", "analyst", now, 1)
+    ada = Signer("ada", "analyst", to_pem(certificate), key)
     liar = Liar()
     (party, *_) = liar.terms.parties
     seen = []
-    credentials = dataclasses.replace(liar.sites[party].credentials, roots=identity.to_pem(root))
+    credentials = dataclasses.replace(liar.sites[party].credentials, roots=to_pem(root))
     site = dataclasses.replace(
         liar.sites[party], credentials=credentials, permit=lambda offer: seen.append(offer) or LIMITS
     )
@@ -308,7 +309,7 @@ def test_a_request_is_good_for_one_session():
         return reply.reason if isinstance(reply, Leave) else "joined"
 
     signed_at = int(now.timestamp())
-    request = meeting.request(ada, liar.terms, b"n" * 32, signed_at)
+    request = key_exchange.request(ada, liar.terms, b"n" * 32, signed_at)
     assert offered("one", request) == "joined"
     assert [(offer.analyst, offer.request) for offer in seen] == [("ada", b"n" * 32)]
     assert "request was used for another session" in offered("two", request)
@@ -316,15 +317,16 @@ def test_a_request_is_good_for_one_session():
     assert "signature" in offered("four", dataclasses.replace(request, time=signed_at - 60))
     assert "signature" in offered("five", request, liar.terms.changed(rounds=9))
     for days in (-31, 1):
-        other = meeting.request(ada, liar.terms, b"p" * 32, signed_at + days * 86_400)
+        other = key_exchange.request(ada, liar.terms, b"p" * 32, signed_at + days * 86_400)
         assert "one counts for 30 days" in offered("six", other)
     stranger = Signer("eve", "party", *party_of(root_key, root, now))
-    forged = meeting.request(stranger, liar.terms, b"o" * 32, 1)
+    forged = key_exchange.request(stranger, liar.terms, b"o" * 32, 1)
     assert "which is no analyst" in offered("six", forged)
 
 
 def party_of(root_key, root, now):
-    from fedboost.privacy import identity
+    from fedboost.privacy.identity.certificates import to_pem
+    from fedboost.privacy.identity.issue import issue
 
-    key, certificate = identity.issue(root_key, root, "eve", "party", now, 1)
-    return identity.to_pem(certificate), key
+    key, certificate = issue(root_key, root, "eve", "party", now, 1)
+    return to_pem(certificate), key

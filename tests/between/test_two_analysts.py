@@ -10,9 +10,10 @@ from sites import consortium, in_time, shared_out, terms
 from typer.testing import CliRunner
 
 from fedboost.cli.keys import keys_app
-from fedboost.privacy import identity
-from fedboost.shell.analyst import Connection
-from fedboost.shell.keys import read_bundle, write_bundle
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.runtime.analyst import Connection
+from fedboost.runtime.net.keys import read_bundle, write_bundle
 
 TABLES = shared_out(3)
 LONG = terms([*TABLES], rounds=5_000)
@@ -22,14 +23,14 @@ LONG = terms([*TABLES], rounds=5_000)
 def bundles(tmp_path_factory):
     """Of parties, an aggregator, and two analysts called marie: "analyst" and "other"."""
     folder, now = tmp_path_factory.mktemp("keys"), datetime.now(UTC)
-    root_key, root = identity.new_root("study", now, 2)
+    root_key, root = new_root("study", now, 2)
     holders = {name: (name, "party") for name in TABLES}
     holders |= {"aggregator": ("hub", "aggregator")}
     holders |= dict.fromkeys(("analyst", "other"), ("marie", "analyst"))
     bundles = {}
     for stem, (name, role) in holders.items():
-        key, certificate = identity.issue(root_key, root, name, role, now, 1)
-        write_bundle(folder / stem, key, certificate, identity.to_pem(root))
+        key, certificate = issue(root_key, root, name, role, now, 1)
+        write_bundle(folder / stem, key, certificate, to_pem(root))
         bundles[stem] = read_bundle(folder / stem, role)
     return bundles
 

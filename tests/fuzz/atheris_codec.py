@@ -21,10 +21,10 @@ with atheris.instrument_imports(include=["fedboost"], exclude=COMPILED):
     from captured import DECODERS, ENCODERS, corpus, terms_of
     from sessions import heard, sites
 
+    from fedboost.boosting.programs import boosting
     from fedboost.errors import FedboostError
-    from fedboost.programs import boosting
-    from fedboost.protocol.aggregator_session import AggregatorSession
-    from fedboost.protocol.party_session import PartySession
+    from fedboost.protocol.aggregator import AggregatorSession
+    from fedboost.protocol.party import PartySession
 
 KINDS = tuple(DECODERS)
 TERMS = terms_of("plain")

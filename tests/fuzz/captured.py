@@ -9,8 +9,20 @@ from unittest import mock
 import numpy as np
 
 from fedboost.protocol.terms import Terms
-from fedboost.shell.simulation import Result, simulate
-from fedboost.wire import codec
+from fedboost.runtime.local import simulation
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.result import Result
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.training import (
+    Failed,
+    ModelPart,
+    RoundDone,
+    Waiting,
+    decode_train_event,
+    decode_train_request,
+    encode_train_event,
+    encode_train_request,
+)
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["u", "v"]}}
 SMALL = {"on_loss": "stop", "rounds": 2, "max_depth": 2, "max_bin": 8, "min_child_weight": 0}
@@ -61,8 +73,8 @@ def training(name: str) -> tuple[Result, tuple[bytes, ...], tuple[bytes, ...]]:
 
     terms = terms_of(name)
     with (
-        mock.patch.object(codec, "encode_from_party", kept("from", codec.encode_from_party)),
-        mock.patch.object(codec, "encode_to_party", kept("to", codec.encode_to_party)),
+        mock.patch.object(simulation, "encode_from_party", kept("from", encode_from_party)),
+        mock.patch.object(simulation, "encode_to_party", kept("to", encode_to_party)),
     ):
         result = simulate(terms, {party: table(i) for i, party in enumerate(terms.parties)})
     return result, tuple(said["from"]), tuple(said["to"])
@@ -78,28 +90,28 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         to_party += down
         traffic = result.traffic
         events += [
-            codec.RoundDone(number, dict(row), 0.5, traffic) for number, row in enumerate(result.model.rounds)
+            RoundDone(number, dict(row), 0.5, traffic) for number, row in enumerate(result.model.rounds)
         ]
-        events.append(codec.ModelPart(result.model.to_bytes()[:1000], True, traffic))
-        requests.append(codec.encode_train_request(terms_of(name).canonical()))
-    events += [codec.Waiting(("p0", "p1")), codec.Failed("site p1 left")]
+        events.append(ModelPart(result.model.to_bytes()[:1000], True, traffic))
+        requests.append(encode_train_request(terms_of(name).canonical()))
+    events += [Waiting(("p0", "p1")), Failed("site p1 left")]
     return {
         "from_party": tuple(from_party),
         "to_party": tuple(to_party),
-        "train_event": tuple(map(codec.encode_train_event, events)),
+        "train_event": tuple(map(encode_train_event, events)),
         "train_request": tuple(requests),
     }
 
 
 DECODERS = {
-    "from_party": codec.decode_from_party,
-    "to_party": codec.decode_to_party,
-    "train_event": codec.decode_train_event,
-    "train_request": codec.decode_train_request,
+    "from_party": decode_from_party,
+    "to_party": decode_to_party,
+    "train_event": decode_train_event,
+    "train_request": decode_train_request,
 }
 ENCODERS = {
-    "from_party": codec.encode_from_party,
-    "to_party": codec.encode_to_party,
-    "train_event": codec.encode_train_event,
-    "train_request": lambda request: codec.encode_train_request(request[0].canonical(), request[1]),
+    "from_party": encode_from_party,
+    "to_party": encode_to_party,
+    "train_event": encode_train_event,
+    "train_request": lambda request: encode_train_request(request[0].canonical(), request[1]),
 }

@@ -13,17 +13,18 @@ from functools import cache
 
 from captured import table, terms_of
 
+from fedboost.boosting.programs import boosting
 from fedboost.errors import PeerError
-from fedboost.privacy import identity
-from fedboost.programs import boosting
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone
-from fedboost.protocol.meeting import Credentials
+from fedboost.horizontal.holder import Shard
+from fedboost.privacy.identity.issue import in_memory
+from fedboost.protocol.aggregator import AggregatorSession, Gone
+from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Bye, Leave, Report
-from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.terms import Terms
-from fedboost.shell.data import as_table, to_shard
-from fedboost.wire import codec
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Damage = Callable[[str, int, bytes], bytes]
 """What arrives in place of a message: its way, "up" or "down", its number on that way, its bytes."""
@@ -54,7 +55,7 @@ def sites(name: str) -> dict[str, Site]:
     credentials: dict[str, Credentials] = {}
     if terms.protection != "plain":
         now = datetime.now(UTC)
-        signers, roots = identity.in_memory(terms.parties, now)
+        signers, roots = in_memory(terms.parties, now)
         credentials = {
             party: Credentials(signer, roots, (), lambda: now) for party, signer in signers.items()
         }
@@ -85,7 +86,7 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
     up: deque[tuple[str, bytes]] = deque()
 
     def send(outbox) -> None:
-        down.extend((party, codec.encode_to_party(message)) for party, message in outbox)
+        down.extend((party, encode_to_party(message)) for party, message in outbox)
 
     def arriving(way: str, queue) -> tuple[str, bytes, bytes]:
         party, data = queue.popleft()
@@ -100,18 +101,18 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
         if down:
             party, _, data = arriving("down", down)
             try:
-                message = codec.decode_to_party(data)
+                message = decode_to_party(data)
             except PeerError as error:
-                up.append((party, codec.encode_from_party(Leave(error.public))))
+                up.append((party, encode_from_party(Leave(error.public))))
                 message = Bye(str(error))
-            up.extend((party, codec.encode_from_party(reply)) for reply in heard(parties[party], message))
+            up.extend((party, encode_from_party(reply)) for reply in heard(parties[party], message))
         elif up:
             party, sent, data = arriving("up", up)
             try:
-                message = codec.decode_from_party(data)
+                message = decode_from_party(data)
             except PeerError as error:
                 message = Gone(str(error))
-            real = codec.decode_from_party(sent)
+            real = decode_from_party(sent)
             if isinstance(message, Report) and isinstance(real, Report) and message.cells != real.cells:
                 training.lied = True
             send(aggregator.handle(party, message))

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mutants import bombs, mutate, text_bombs
 
+from fedboost.boosting.queries import StartQuery
 from fedboost.errors import ConfigError, PeerError
-from fedboost.gbdt.bins import CutPoints
-from fedboost.protocol.queries import StartQuery
-from fedboost.wire import codec
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.wire.messages import decode_to_party, encode_to_party
+from fedboost.wire.training import encode_train_request
 
 ERRORS = {"train_request": (PeerError, ConfigError)}
 draws = st.integers(0, 2**32).map(random.Random)
@@ -102,22 +103,22 @@ def test_no_message_takes_much_more_memory_than_it_has_bytes(kind):
 def test_a_list_of_a_million_faults_is_refused_at_the_first(little):
     assert PARTIES in TERMS
     text = TERMS.replace(PARTIES, '"parties":[' + ",".join([little] * (BOMB // (len(little) + 1))) + "]")
-    assert peak("train_request", codec.encode_train_request(text)) < AT_MOST * len(text)
+    assert peak("train_request", encode_train_request(text)) < AT_MOST * len(text)
 
 
 @pytest.mark.slow
 def test_no_terms_take_much_more_memory_than_they_have_characters():
     for text in text_bombs(json.loads(TERMS), BOMB):
-        assert peak("train_request", codec.encode_train_request(text)) < AT_MOST * len(text), text[:300]
+        assert peak("train_request", encode_train_request(text)) < AT_MOST * len(text), text[:300]
 
 
 def test_cut_points_may_lie_as_far_apart_as_float32_allows():
     """Their difference is beyond float32: no warning, and no refusal."""
     for data in corpus()["to_party"]:
-        message = codec.decode_to_party(data)
+        message = decode_to_party(data)
         if isinstance(query := getattr(message, "query", None), StartQuery):
             break
     largest = np.finfo(np.float32).max
     far = CutPoints((np.array([-largest, largest], np.float32),), (False,))
     asked = replace(message, query=replace(query, cut_points=far))
-    assert check("to_party", codec.encode_to_party(asked))
+    assert check("to_party", encode_to_party(asked))

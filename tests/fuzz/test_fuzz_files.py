@@ -10,16 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from captured import TRAININGS, terms_of, training
+from cryptography.hazmat.primitives.serialization import NoEncryption
 from hypothesis import given
 from hypothesis import strategies as st
 from mutants import mutate, mutate_text
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity import issue, new_root, to_pem
-from fedboost.protocol.party_session import Release
-from fedboost.shell import audit, keys
-from fedboost.shell.config import read_aggregator, read_party, read_terms
-from fedboost.shell.model import Model
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.protocol.party import Release
+from fedboost.runtime.config import read_aggregator, read_party, read_terms
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, read_bundle
+from fedboost.runtime.site import audit
 
 draws = st.integers(0, 2**32).map(random.Random)
 LONGEST_LINE = 3000
@@ -234,10 +237,10 @@ def bundles():
     root_key, root = new_root("study", now, 100)
     key, certificate = issue(root_key, root, "north", "party", now, 10)
     files = {
-        keys.CERTIFICATE: to_pem(certificate),
-        keys.KEY: keys._to_pem(key, keys.NoEncryption()),
-        keys.ROOTS: to_pem(root),
-        keys.DENIED: b"4f:a0:17  # lost\n0xabcd\n",
+        CERTIFICATE: to_pem(certificate),
+        KEY: _to_pem(key, NoEncryption()),
+        ROOTS: to_pem(root),
+        DENIED: b"4f:a0:17  # lost\n0xabcd\n",
     }
     return files, to_pem(root)
 
@@ -258,12 +261,12 @@ def written(folder, files):
 
 
 def test_the_undamaged_bundle_is_read(folder):
-    assert keys.read_bundle(written(folder / "north", bundles()[0]), "party").signer.name == "north"
+    assert read_bundle(written(folder / "north", bundles()[0]), "party").signer.name == "north"
 
 
 def test_a_deny_list_with_an_endless_word(folder):
-    files = {**bundles()[0], keys.DENIED: b"x" * 10_000}
-    assert fine_or_one_line(keys.read_bundle, written(folder / "north", files), "party") is None
+    files = {**bundles()[0], DENIED: b"x" * 10_000}
+    assert fine_or_one_line(read_bundle, written(folder / "north", files), "party") is None
 
 
 @given(draw=draws)
@@ -271,13 +274,13 @@ def test_damaged_bundles(folder, draw):
     files = dict(bundles()[0])
     name = draw.choice(list(files))
     files[name] = mutate_text(draw, files[name])
-    fine_or_one_line(keys.read_bundle, written(folder / "north", files), "party")
+    fine_or_one_line(read_bundle, written(folder / "north", files), "party")
 
 
 @given(draw=draws)
 def test_bundles_whose_der_is_damaged(folder, draw):
     """Right base64 around wrong content."""
     files = dict(bundles()[0])
-    name = draw.choice([keys.CERTIFICATE, keys.KEY, keys.ROOTS])
+    name = draw.choice([CERTIFICATE, KEY, ROOTS])
     files[name] = damaged_der(draw, files[name])
-    fine_or_one_line(keys.read_bundle, written(folder / "north", files), "party")
+    fine_or_one_line(read_bundle, written(folder / "north", files), "party")

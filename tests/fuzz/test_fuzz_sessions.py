@@ -11,7 +11,7 @@ from mutants import mutate
 from sessions import train
 
 from fedboost.errors import SessionFailed
-from fedboost.wire import codec
+from fedboost.wire.messages import decode_to_party, encode_to_party
 
 draws = st.integers(0, 2**32).map(random.Random)
 clean = {}
@@ -90,13 +90,13 @@ def test_leaf_values_whose_squares_are_beyond_float64(name, value):
     damaged = []
 
     def damage(way, number, data):
-        message = codec.decode_to_party(data) if way == "down" else None
+        message = decode_to_party(data) if way == "down" else None
         query = getattr(message, "query", None)
         if not getattr(query, "values", ()):
             return data
         damaged.append(number)
         values = tuple((node, value) for node, _ in query.values)
-        return codec.encode_to_party(replace(message, query=replace(query, values=values)))
+        return encode_to_party(replace(message, query=replace(query, values=values)))
 
     assert check(name, damage) is None
     assert damaged

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from inprocess import randomly
 
 from fedboost.errors import PeerError
-from fedboost.gbdt import bins
-from fedboost.gbdt.bins import (
+from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.cut_points import (
     MAX_REFINEMENTS,
-    BinnedRows,
     CutPoints,
     Grid,
     Quantiles,
@@ -234,7 +233,7 @@ def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width
 @pytest.mark.parametrize("rows", [1, 2, 300])
 @pytest.mark.parametrize("rare", [[], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4]])
 def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, monkeypatch):
-    monkeypatch.setattr(bins, "FEWEST_RARE", 1)
+    monkeypatch.setattr("fedboost.gbdt.binned.FEWEST_RARE", 1)
     rng = np.random.default_rng(rows)
     codes = np.array([7, 256, 2, 30, 90])
     by_feature = np.stack([rng.integers(0, count, rows) for count in codes]).astype(np.uint8)

@@ -14,11 +14,11 @@ from test_kernels import random_tree
 from test_model import FOREST, OBJECTIVES, data, load, presence_model
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.explain.dependence import MOST, mean_predictions, usual_grid
-from fedboost.gbdt.explain.drawing import tree_svg, tree_text
 from fedboost.gbdt.loss import Logistic, SquaredError
-from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.people.tree_drawing import tree_svg, tree_text
 
 VALUES = np.array([-2, -1, -0.0, 0, 0.1, 0.25, 1, 3, 63, 200, 256, np.nan], np.float32)
 SVG = "{http://www.w3.org/2000/svg}"

@@ -8,7 +8,29 @@ import twins
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedboost.gbdt import kernels
+from fedboost.gbdt.kernels import elementwise, objectives
+from fedboost.gbdt.kernels.bins import bin_column, count_cells, float_keys, transpose, weigh_residuals
+from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
+from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_sizes, quantise, sum_units
+from fedboost.gbdt.kernels.histogram import (
+    SCRATCH,
+    bits_of_pairs,
+    build_histogram,
+    join_pairs,
+    part_pairs,
+    sum_pairs,
+)
+from fedboost.gbdt.kernels.objectives import (
+    log_losses,
+    logistic_gradients,
+    softmax_gradients,
+    softmax_losses,
+    softmaxes,
+)
+from fedboost.gbdt.kernels.predict import predict_margins
+from fedboost.gbdt.kernels.rows import add_value, count_up, partition
+from fedboost.gbdt.kernels.split import best_gains, best_split, levels_right
+from fedboost.gbdt.kernels.survival import NORMAL, aft_gradients, aft_losses, normal_tails
 
 ROOT_EPS = 1e-15
 NAN_PAYLOADS = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF], np.uint32)
@@ -49,11 +71,11 @@ def margins(size=3000):
 
 def test_exps():
     x = margins()
-    same_bits(kernels.exps(x), twins.exps(x))
+    same_bits(exps(x), twins.exps(x))
     inside = x[np.abs(x) <= 700]
     libm = np.exp(inside)
-    assert (np.abs(kernels.exps(inside) - libm) <= ROOT_EPS * libm).all()
-    assert kernels.exps(np.array([701.0, 1e9])).tolist() == kernels.exps(np.array([700.0, 700.0])).tolist()
+    assert (np.abs(exps(inside) - libm) <= ROOT_EPS * libm).all()
+    assert exps(np.array([701.0, 1e9])).tolist() == exps(np.array([700.0, 700.0])).tolist()
 
 
 def test_logs():
@@ -72,19 +94,19 @@ def test_logs():
         1e308,
     ]
     x = np.concatenate([near_one, edges, 10.0 ** rng.uniform(-300, 300, 2000)])
-    same_bits(kernels.logs(x), twins.logs(x))
+    same_bits(logs(x), twins.logs(x))
     libm = np.log(x)
-    assert (np.abs(kernels.logs(x) - libm) <= ROOT_EPS * np.abs(libm)).all()
-    assert kernels.logs(np.array([1.0])).tolist() == [0.0]
+    assert (np.abs(logs(x) - libm) <= ROOT_EPS * np.abs(libm)).all()
+    assert logs(np.array([1.0])).tolist() == [0.0]
 
 
 def test_sigmoids():
     x = margins()
-    same_bits(kernels.sigmoids(x), twins.sigmoids(x))
+    same_bits(sigmoids(x), twins.sigmoids(x))
     inside = x[np.abs(x) <= 700]
     libm = 1.0 / (1.0 + np.exp(-inside))
-    assert (np.abs(kernels.sigmoids(inside) - libm) <= ROOT_EPS * libm).all()
-    assert kernels.sigmoids(np.array([0.0])).tolist() == [0.5]
+    assert (np.abs(sigmoids(inside) - libm) <= ROOT_EPS * libm).all()
+    assert sigmoids(np.array([0.0])).tolist() == [0.5]
 
 
 def rows_of_loss():
@@ -99,7 +121,7 @@ def rows_of_loss():
 def test_logistic_gradients():
     margin, label, weight = rows_of_loss()
     found, due = (
-        kernels.logistic_gradients(margin, label, weight),
+        logistic_gradients(margin, label, weight),
         twins.logistic_gradients(margin, label, weight),
     )
     same_bits(found[0], due[0])
@@ -111,7 +133,7 @@ def test_logistic_gradients():
 
 def test_log_losses():
     margin, label, weight = rows_of_loss()
-    found = kernels.log_losses(margin, label, weight)
+    found = log_losses(margin, label, weight)
     same_bits(found, twins.log_losses(margin, label, weight))
     z = np.where(label == 1, margin, -margin)
     libm = weight * (np.maximum(-z, 0) + np.log(1 + np.exp(-np.abs(z))))
@@ -128,7 +150,7 @@ def test_gradients_of_rates_and_of_the_pseudo_huber_loss():
         "tweedie_gradients": (1.3,),
         "pseudo_huber_gradients": (0.7,),
     }.items():
-        found = getattr(kernels, name)(*arguments, *extra)
+        found = getattr(objectives, name)(*arguments, *extra)
         for one, due in zip(found, getattr(twins, name)(*arguments, *extra), strict=True):
             same_bits(one, due)
         assert all(np.isfinite(one).all() for one in found)
@@ -147,7 +169,7 @@ def test_gradients_of_rates_and_of_the_pseudo_huber_loss():
 def test_gradients_are_those_of_the_loss(name, extra, loss):
     rng = np.random.default_rng(4)
     margin, label = rng.normal(0, 1, 50), rng.integers(1, 5, 50).astype(np.float32)
-    gradient, hessian = getattr(kernels, name)(margin, label, np.ones(50, np.float32), *extra)
+    gradient, hessian = getattr(objectives, name)(margin, label, np.ones(50, np.float32), *extra)
     up, at, down = (loss(margin + step, label.astype(np.float64)) for step in (1e-4, 0, -1e-4))
     assert gradient == pytest.approx((up - down) / 2e-4, rel=1e-5, abs=1e-6)
     assert hessian == pytest.approx((up - 2 * at + down) / 1e-8, rel=1e-4, abs=1e-5)
@@ -155,7 +177,7 @@ def test_gradients_are_those_of_the_loss(name, extra, loss):
 
 def test_log_factorials():
     x = np.concatenate([np.arange(200.0), np.random.default_rng(5).exponential(4, 300), [1e3, 1e9, 2.0**60]])
-    found = kernels.log_factorials(x)
+    found = log_factorials(x)
     same_bits(found, twins.log_factorials(x))
     libm = np.array([math.lgamma(value + 1) for value in x])
     assert (np.abs(found - libm) <= 1e-13 * np.maximum(libm, 1)).all()
@@ -164,7 +186,7 @@ def test_log_factorials():
 def test_normal_tails_are_those_of_erfc():
     rng = np.random.default_rng(8)
     x = np.concatenate([rng.normal(0, 3, 500), rng.uniform(0, 37, 500), [0.0, -0.0, 1e-300, 5.0, -40.0]])
-    found = kernels.normal_tails(x)
+    found = normal_tails(x)
     same_bits(found, np.array([twins.normal_tail(value) for value in x.tolist()]))
     libm = np.array([math.erfc(value / math.sqrt(2)) / 2 for value in x])
     # x / sqrt(2) and x * x / 2 are rounded, and e to them grows that by the exponent
@@ -189,13 +211,13 @@ def test_aft_gradients_and_losses(distribution, scale):
     margin, lower, upper = intervals()
     weight = np.random.default_rng(1).exponential(1, margin.size).astype(np.float32)
     with np.errstate(over="ignore"):
-        found = kernels.aft_gradients(margin, lower, upper, weight, distribution, scale)
+        found = aft_gradients(margin, lower, upper, weight, distribution, scale)
         due = twins.aft_gradients(margin, lower, upper, weight, distribution, scale)
     for one, other in zip(found, due, strict=True):
         same_bits(one, other)
         assert (np.abs(one) <= 15.0 * weight.astype(np.float64)).all()
     assert (found[1] > 0).all()
-    losses = kernels.aft_losses(margin, lower, upper, distribution, scale)
+    losses = aft_losses(margin, lower, upper, distribution, scale)
     same_bits(losses, twins.aft_losses(margin, lower, upper, distribution, scale))
     assert np.isfinite(losses).all()
 
@@ -207,10 +229,8 @@ def test_aft_gradients_are_those_of_the_loss(distribution):
     margin = np.log(np.where(lower > 0, lower, upper)) + rng.uniform(-2, 2, 400)
     wide = (lower == upper) | (upper > 1.01 * lower)  # of the others differences of losses have few digits
     margin, lower, upper = margin[wide], lower[wide], upper[wide]
-    found = kernels.aft_gradients(margin, lower, upper, np.ones(margin.size, np.float32), distribution, 1.3)
-    up, at, down = (
-        kernels.aft_losses(margin + step, lower, upper, distribution, 1.3) for step in (1e-4, 0, -1e-4)
-    )
+    found = aft_gradients(margin, lower, upper, np.ones(margin.size, np.float32), distribution, 1.3)
+    up, at, down = (aft_losses(margin + step, lower, upper, distribution, 1.3) for step in (1e-4, 0, -1e-4))
     assert found[0] == pytest.approx((up - down) / 2e-4, rel=1e-5, abs=1e-6)
     assert found[1] == pytest.approx((up - 2 * at + down) / 1e-8, rel=1e-3, abs=1e-5)
 
@@ -219,7 +239,7 @@ def test_aft_gradients_keep_their_digits_far_in_the_tail():
     """A normal time censored long after its prediction, of which 1 - F(z) would say nothing."""
     lower, ones = np.exp(np.array([5.0, 9.0, 14.0])).astype(np.float32), np.ones(3, np.float32)
     of = np.zeros(3), lower, np.full(3, np.inf, np.float32), ones
-    gradient, hessian = kernels.aft_gradients(*of, kernels.NORMAL, 1.0)
+    gradient, hessian = aft_gradients(*of, NORMAL, 1.0)
     z = np.log(lower.astype(np.float64))
     tail = np.array([math.erfc(one / math.sqrt(2)) / 2 for one in z])
     assert gradient == pytest.approx(-np.exp(-z * z / 2) / math.sqrt(2 * math.pi) / tail, rel=1e-13)
@@ -233,10 +253,10 @@ def test_add_limbs(count):
     values[:9] = [0.0, -0.0, np.inf, -np.inf, 5e-324, 2.0**-184, -(2.0**-185), 2.0**127, np.nan][:count]
     weight = (2.0 ** rng.integers(-60, 61, count)).astype(np.float32)
     weight[::7] = 0
-    out = np.zeros(kernels.LIMBS, np.int64)
-    kernels.add_limbs(values, weight, out)
+    out = np.zeros(LIMBS, np.int64)
+    add_limbs(values, weight, out)
     assert out.tolist() == twins.add_limbs(values, weight)
-    kernels.add_limbs(values, weight, out)
+    add_limbs(values, weight, out)
     assert out.tolist() == [2 * limb for limb in twins.add_limbs(values, weight)]
 
 
@@ -251,7 +271,7 @@ def test_weigh_residuals(start, width):
     rows = np.sort(rng.choice(label.size, 500, replace=False)).astype(np.uint32)
     arguments = label, margin, weight, rows, start, width, 8, 64.0
     out = np.zeros(256, np.int64)
-    kernels.weigh_residuals(*arguments, 128.0, out)
+    weigh_residuals(*arguments, 128.0, out)
     assert out.tolist() == twins.weigh_residuals(*arguments, 128)
     assert out.any()
 
@@ -264,7 +284,7 @@ def test_gradient_sizes(outputs):
     gradient[:, :9] = 0.0
     hessian[:, 5:20] = 0.0
     for reg_lambda in (0.0, 0.3, 1e6):
-        found = kernels.gradient_sizes(gradient, hessian, reg_lambda)
+        found = gradient_sizes(gradient, hessian, reg_lambda)
         same_bits(found, twins.gradient_sizes(gradient, hessian, reg_lambda))
         assert (found >= np.abs(gradient).max(axis=0) * (1 - 1e-15)).all()
 
@@ -273,26 +293,26 @@ def test_softmax():
     rng = np.random.default_rng(2)
     margin = rng.normal(0, 3, (5, 400)) * np.exp(rng.normal(0, 2, 400))
     label, weight = rng.integers(0, 5, 400).astype(np.float32), rng.random(400).astype(np.float32)
-    same_bits(kernels.softmaxes(margin), twins.softmaxes(margin))
-    same_bits(kernels.softmaxes(margin)[:, 0], np.array([softmaxes_of(row)[0] for row in margin.T]))
+    same_bits(softmaxes(margin), twins.softmaxes(margin))
+    same_bits(softmaxes(margin)[:, 0], np.array([softmaxes_of(row)[0] for row in margin.T]))
     for found, due in zip(
-        kernels.softmax_gradients(margin, label, weight),
+        softmax_gradients(margin, label, weight),
         twins.softmax_gradients(margin, label, weight),
         strict=True,
     ):
         same_bits(found, due)
-    same_bits(kernels.softmax_losses(margin, label, weight), twins.softmax_losses(margin, label, weight))
-    assert np.abs(kernels.softmaxes(margin).sum(axis=1) - 1).max() <= 1e-15
+    same_bits(softmax_losses(margin, label, weight), twins.softmax_losses(margin, label, weight))
+    assert np.abs(softmaxes(margin).sum(axis=1) - 1).max() <= 1e-15
 
 
 def softmaxes_of(row):
     """Of one row by itself: a row's probabilities do not depend on its neighbours."""
-    return kernels.softmaxes(np.ascontiguousarray(row[:, None]))[0]
+    return softmaxes(np.ascontiguousarray(row[:, None]))[0]
 
 
 @pytest.mark.parametrize("name", ["exps", "logs", "sigmoids"])
 def test_no_rows_no_values(name):
-    assert getattr(kernels, name)(np.zeros(0)).shape == (0,)
+    assert getattr(elementwise, name)(np.zeros(0)).shape == (0,)
 
 
 # ---- gradients to packed integers -------------------------------------------------------------------
@@ -307,7 +327,7 @@ def test_quantise(bits):
     hessian = np.concatenate([rng.uniform(0, 0.3, 500), np.abs(ties), [0.0, 0.25, 0.26, 1e9, 0, 0, 0, 0]])
     arguments = gradient, hessian, float(limit), 4.0 * limit, float(limit)
     out = np.empty(gradient.size, np.int64)
-    kernels.quantise(*arguments, out)
+    quantise(*arguments, out)
     assert out.tolist() == twins.quantise(*arguments).tolist()
 
 
@@ -316,7 +336,7 @@ def test_sum_units(count):
     rng = np.random.default_rng(count)
     values = np.concatenate([rng.normal(0, 1, count), [1e9, -1e9, 0.25, -0.25, 0.75, np.inf, -0.0][:count]])
     for factor, limit in ((2.0, 8), (2.0**31, 2**31), (2.0**-3, 4)):
-        assert kernels.sum_units(values, factor, float(limit)) == twins.sum_units(values, factor, limit)
+        assert sum_units(values, factor, float(limit)) == twins.sum_units(values, factor, limit)
 
 
 # ---- histograms -------------------------------------------------------------------------------------
@@ -346,7 +366,7 @@ def test_build_histogram(block, count, sizes):
     gradient = rng.choice([-limit, limit, 1, -1, 0], 700)
     pairs = (gradient << 32) + rng.choice([0, limit], 700)
     rows = np.sort(rng.choice(700, count, replace=False)).astype(np.uint32)
-    scratch, begins = np.zeros(kernels.SCRATCH, np.int64), offsets.astype(np.int64)
+    scratch, begins = np.zeros(SCRATCH, np.int64), offsets.astype(np.int64)
     due = [*twins.build_histogram(bins, rows, pairs, offsets, sum(sizes)), *twins.sum_positive(rows, pairs)]
     wider = np.full((700, len(sizes) + 3), 255, np.uint8)
     wider[:, : len(sizes)] = bins
@@ -354,7 +374,7 @@ def test_build_histogram(block, count, sizes):
         for middle in (1, len(sizes) - 1, len(sizes)):
             out = np.full(2 * sum(sizes) + 2, 5, np.int64)
             for first, last in ((0, middle), (middle, len(sizes))):
-                kernels.build_histogram(
+                build_histogram(
                     table, rows, pairs, begins, begins + sizes, first, last, min(block, 255), scratch, out
                 )
                 assert not scratch.any()
@@ -368,8 +388,8 @@ def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     out = np.zeros(4, np.int64)
     everyone = np.arange(rows, dtype=np.uint32)
-    scratch = np.zeros(kernels.SCRATCH, np.int64)
-    kernels.build_histogram(bins, everyone, pairs, np.array([0]), np.array([1]), 0, 1, 255, scratch, out)
+    scratch = np.zeros(SCRATCH, np.int64)
+    build_histogram(bins, everyone, pairs, np.array([0]), np.array([1]), 0, 1, 255, scratch, out)
     assert out.tolist() == [sign * limit * rows, limit * rows, max(sign, 0) * limit * rows, limit * rows]
 
 
@@ -377,7 +397,7 @@ def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
 def test_sum_pairs(count):
     rng = np.random.default_rng(count)
     pairs = (rng.integers(-(1 << 23), 1 << 23, count) << 32) + rng.integers(0, 1 << 23, count)
-    assert tuple(kernels.sum_pairs(pairs)) == twins.sum_pairs(pairs)
+    assert tuple(sum_pairs(pairs)) == twins.sum_pairs(pairs)
 
 
 @pytest.mark.parametrize("size", [0, 1, 300])
@@ -387,11 +407,11 @@ def test_pairs_as_one_cell(size, bits):
     gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
     sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
     cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-    kernels.join_pairs(sums, bits, cells)
+    join_pairs(sums, bits, cells)
     assert cells.tolist() == twins.join_pairs(sums, bits)
-    kernels.part_pairs(cells, bits, again)
+    part_pairs(cells, bits, again)
     assert again.tolist() == sums.tolist()
-    assert tuple(kernels.bits_of_pairs(sums)) == twins.bits_of_pairs(sums)
+    assert tuple(bits_of_pairs(sums)) == twins.bits_of_pairs(sums)
 
 
 # ---- rows of nodes ----------------------------------------------------------------------------------
@@ -409,22 +429,22 @@ def test_partition(count, share):
     for codes in np.ascontiguousarray(table.T):
         left, right = twins.partition(codes, goes_left, before)
         rows[:] = before
-        split = kernels.partition(codes, goes_left, rows, scratch)
+        split = partition(codes, goes_left, rows, scratch)
         assert (split, rows.tolist()) == (len(left), left + right)
         assert (everyone[:20].tolist(), everyone[20 + count :].tolist()) == around
 
 
 def test_count_up():
     rows = np.full(5, 9, np.uint32)
-    kernels.count_up(rows)
+    count_up(rows)
     assert rows.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_add_value():
     margin = np.arange(6.0)
-    kernels.add_value(margin, np.array([4, 1], np.uint32), 0.1)
+    add_value(margin, np.array([4, 1], np.uint32), 0.1)
     assert margin.tolist() == [0.0, 1.1, 2.0, 3.0, 4.0 + 0.1, 5.0]
-    kernels.add_value(margin, np.zeros(0, np.uint32), 9.0)
+    add_value(margin, np.zeros(0, np.uint32), 9.0)
     assert margin.tolist() == [0.0, 1.1, 2.0, 3.0, 4.0 + 0.1, 5.0]
 
 
@@ -452,16 +472,16 @@ def compare_best_split(
     kinds = value_bins, missing, np.broadcast_to(by_level, missing.shape).copy()
     offsets = np.concatenate([[0], np.cumsum(value_bins + missing)[:-1]]).astype(np.uint32)
     rule = factors, penalties, most_levels, total
-    found = tuple(kernels.best_split(histogram, offsets, *kinds, *rule, None))
+    found = tuple(best_split(histogram, offsets, *kinds, *rule, None))
     assert found == twins.best_split(histogram, *kinds, *rule)
-    for f, gain in enumerate(kernels.best_gains(histogram, offsets, *kinds, *rule)):
+    for f, gain in enumerate(best_gains(histogram, offsets, *kinds, *rule)):
         own = histogram[2 * offsets[f] : 2 * (offsets[f] + value_bins[f] + missing[f])]
         assert gain == twins.best_split(own, *(kind[f : f + 1] for kind in kinds), *rule)[0]
     if found[1] >= 0 and kinds[2][found[1]]:
         _, feature, way, missing_left, *left = found
         first, size = offsets[feature], value_bins[feature]
         cells, one_hot = histogram[2 * first : 2 * (first + size)], bool(size < most_levels[0])
-        right = kernels.levels_right(cells, way, one_hot, factors, penalties).tolist()
+        right = levels_right(cells, way, one_hot, factors, penalties).tolist()
         pairs = [(int(g), int(h)) for g, h in cells.reshape(-1, 2)]
         assert right == twins.ways_to_part(pairs, factors, penalties, most_levels)[1][way]
         absent = histogram[2 * (first + size) :][:2] if missing[feature] and not missing_left else [0, 0]
@@ -536,7 +556,7 @@ def test_best_split_within_limits(seed, sign, reg_alpha, bound):
     lower, upper = -bound, bound / 2
     asked = np.zeros(1, np.uint32), np.array([6]), np.zeros(1, np.bool_), np.zeros(1, np.bool_)
     rule = (16.0, 2.0), (1.0, reg_alpha, 0.5, math.inf), (4, 64), total
-    found = kernels.best_split(histogram, *asked, *rule, (lower, upper, np.array([sign])))
+    found = best_split(histogram, *asked, *rule, (lower, upper, np.array([sign])))
 
     def leaf(g, h):
         """The value within the limits, and the loss it takes away, doubled."""
@@ -565,13 +585,13 @@ def test_best_split_of_levels_parts_those_with_low_leaf_values_from_the_others()
     histogram = np.array([6, 3, 4, 1, 0, 0, 3, 2, -8, 2], np.int64)
     found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0, math.inf), (5, 8), True)
     assert found[1:] == (0, 2, True, -8, 2)
-    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
+    order = levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
     assert order.tolist() == [1, 0, 3, 2, 4]
 
 
 def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
     histogram = np.array([9, 1, -4, 4, 0, 0, 4, 4, -9, 1], np.int64)
-    order = kernels.levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
+    order = levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
     assert order.tolist() == [3, 0, 2, 4, 1]
 
 
@@ -610,15 +630,15 @@ def test_float_keys():
     rng = np.random.default_rng(2)
     any_bits = rng.integers(0, 1 << 32, 3000, dtype=np.uint32).view(np.float32)
     values = np.concatenate([extreme_floats(), any_bits])
-    keys = kernels.float_keys(values)
+    keys = float_keys(values)
     assert keys.dtype == np.uint32
     assert keys.tolist() == twins.float_keys(values)
-    assert kernels.float_keys(np.zeros(0, np.float32)).size == 0
+    assert float_keys(np.zeros(0, np.float32)).size == 0
 
 
 @given(st.floats(width=32, allow_nan=False), st.floats(width=32, allow_nan=False))
 def test_float_keys_keep_the_order(a, b):
-    key_a, key_b, missing = kernels.float_keys(np.array([a, b, math.nan], np.float32)).tolist()
+    key_a, key_b, missing = float_keys(np.array([a, b, math.nan], np.float32)).tolist()
     assert (a < b) == (key_a < key_b)
     assert (a == b) == (key_a == key_b)
     assert max(key_a, key_b) < missing
@@ -638,7 +658,7 @@ def test_count_cells(seed, cells, keys):
         some[1::2] = (starts[home] + into.astype(np.uint32))[1::2]
         some[0] = starts[0] + np.uint32((1 << int(widths[0])) - 1)
     out = np.zeros(int((1 << subdivisions).sum()), np.int64)
-    kernels.count_cells(some, starts, widths, subdivisions, out)
+    count_cells(some, starts, widths, subdivisions, out)
     assert out.tolist() == twins.count_cells(some, starts, widths, subdivisions)
 
 
@@ -646,14 +666,14 @@ def test_count_cells_at_the_edges_of_cells():
     starts, widths = np.array([8, 32, 48], np.uint32), np.array([3, 4, 0])
     keys = np.array([7, 8, 15, 16, 31, 32, 47, 48, 49], np.uint32)
     out = np.zeros(2 + 4 + 1 + 1, np.int64)
-    kernels.count_cells(keys, starts, widths, np.array([1, 2, 0]), out)
+    count_cells(keys, starts, widths, np.array([1, 2, 0]), out)
     assert out.tolist() == [1, 1, 1, 0, 0, 1, 1, 0]  # nothing beyond the last cell is touched
 
 
 def test_count_cells_over_all_keys_at_once():
     keys = np.array([0, 1, 2**21 - 1, 2**21, 2**31, 2**32 - 1, 2**32 - 1], np.uint32)
     out = np.zeros(2048, np.int64)
-    kernels.count_cells(keys, np.zeros(1, np.uint32), np.array([32]), np.array([11]), out)
+    count_cells(keys, np.zeros(1, np.uint32), np.array([32]), np.array([11]), out)
     assert {int(i): int(out[i]) for i in np.flatnonzero(out)} == {0: 3, 1: 1, 1024: 1, 2047: 2}
 
 
@@ -666,7 +686,7 @@ def test_bin_column(count):
     values = np.concatenate([extreme_floats(), cuts, np.nextafter(cuts, np.float32(-np.inf))])
     values = np.concatenate([values, rng.normal(0, 10, 300).astype(np.float32)])
     codes = np.zeros(values.size, np.uint8)
-    kernels.bin_column(values, cuts, 255, codes)
+    bin_column(values, cuts, 255, codes)
     assert codes.tolist() == twins.bin_column(values, cuts, 255)
 
 
@@ -678,7 +698,7 @@ def test_bin_column_of_many_values(count, width):
     values = (1 + width * rng.normal(size=1 << 15)).astype(np.float32)
     cuts = np.unique(rng.choice(values, count))
     codes = np.zeros(values.size, np.uint8)
-    kernels.bin_column(values, cuts, 255, codes)
+    bin_column(values, cuts, 255, codes)
     assert codes.tolist() == np.searchsorted(cuts, values, side="right").tolist()
 
 
@@ -689,7 +709,7 @@ def test_count_cells_of_many_keys(spread):
     widths = np.zeros(starts.size, np.int64)
     keys = np.concatenate([rng.integers(0, 2 * spread, 1 << 15), np.repeat(starts, 3)]).astype(np.uint32)
     out = np.zeros(starts.size, np.int64)
-    kernels.count_cells(keys, starts, widths, widths, out)
+    count_cells(keys, starts, widths, widths, out)
     found, counts = np.unique(keys[np.isin(keys, starts)], return_counts=True)
     assert (found == starts).all()
     assert out.tolist() == counts.tolist()
@@ -700,7 +720,7 @@ def test_transpose(shape):
     by_feature = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
     for features in (np.arange(shape[0]), np.arange(shape[0])[::-2].copy()):
         by_row = np.zeros((shape[1], features.size), np.uint8)
-        kernels.transpose(by_feature, features, by_row)
+        transpose(by_feature, features, by_row)
         assert by_row.tolist() == by_feature[features].T.tolist()
 
 
@@ -747,5 +767,5 @@ def test_predict_margins(count, by_level):
     ):  # a block without missing values is another loop
         margin = rng.normal(size=200)
         due = twins.predict_margins(values, trees, margin)
-        kernels.predict_margins(values, roots, *arrays, margin)
+        predict_margins(values, roots, *arrays, margin)
         assert margin.tolist() == due

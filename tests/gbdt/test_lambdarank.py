@@ -10,8 +10,9 @@ import xgboost
 from sklearn.metrics import ndcg_score
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import kernels, metrics
+from fedboost.gbdt import metrics
 from fedboost.gbdt.groups import blocks
+from fedboost.gbdt.kernels.ranking import lambda_gradients, ndcgs
 from fedboost.gbdt.loss import LOSSES, in_groups, loss_of
 from fedboost.gbdt.metrics import metric_of
 
@@ -55,11 +56,11 @@ def test_the_kernel_is_its_twin(margins, by_ndcg, normal):
     margin, label, weight = rows(margins)
     given = margin, label, np.exp2(label.astype(np.float64)) - 1.0, weight, STARTS
     for most in (1, 7, 1000):
-        found = kernels.lambda_gradients(*given, most, by_ndcg, normal, normal)
+        found = lambda_gradients(*given, most, by_ndcg, normal, normal)
         due = twins.lambda_gradients(*given, most, by_ndcg, normal, normal)
         same(found[0], due[0])
         same(found[1], due[1])
-        same(kernels.ndcgs(margin, *given[2::2], most, 0.5), twins.ndcgs(margin, *given[2::2], most, 0.5))
+        same(ndcgs(margin, *given[2::2], most, 0.5), twins.ndcgs(margin, *given[2::2], most, 0.5))
 
 
 def of_xgboost(objective, margin, label, **settings):

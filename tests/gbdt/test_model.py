@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.loss import Logistic, SquaredError
-from fedboost.gbdt.model import Booster
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 OBJECTIVES = {

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 
 from fedboost.errors import PeerError
-from fedboost.gbdt import tree as tree_module
-from fedboost.gbdt.bins import BinnedRows, CutPoints
+from fedboost.gbdt import partition
+from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import NO_CHILD, RowsOfNodes, Split, Tree
+from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 
 ROOT = 0
 
@@ -35,7 +37,7 @@ def goes_left(split, bins, row):
 @pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize("rows", [0, 1, 7, 500])
 def test_rows_follow_the_splits(rows, threads, monkeypatch):
-    monkeypatch.setattr(tree_module, "SHARED", 20)  # threads share larger nodes
+    monkeypatch.setattr(partition, "SHARED", 20)  # threads share larger nodes
     rng, bins = np.random.default_rng(rows), table(rows)
     nodes, leaf_of = RowsOfNodes(rows, threads=Threads(threads)), dict.fromkeys(range(rows), ROOT)
     leaves, free = [ROOT], 1

@@ -11,10 +11,12 @@ import secrets
 
 import numpy as np
 
-from fedboost.privacy.cells import Run
-from fedboost.privacy.encrypted import EncryptedOpener, EncryptedSealer, scheme_of
-from fedboost.privacy.masked import MaskedOpener, MaskedSealer
-from fedboost.privacy.pairwise import KEY_BYTES, Group
+from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
+from fedboost.privacy.encrypted.scheme import scheme_of
+from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
+from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.protection import Tag
 
 SESSION = b"session".ljust(32, b".")
@@ -68,7 +70,7 @@ def small_secret(scheme):
     """A key pair for all tests of a process: Paillier's of 512 bits, which is as fast as it is insecure."""
     if scheme == "bfv":
         return scheme_of("bfv").new_secret(0)
-    from fedboost.privacy import paillier
+    from fedboost.privacy.encrypted import paillier
 
     return paillier.generate(512)
 

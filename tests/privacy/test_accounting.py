@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.privacy import accounting
+from fedboost.privacy.noise import accounting
 
 GOLDEN = {0.1: 0.0325, 0.5: 0.1422, 1.0: 0.2681, 2.0: 0.5016, 4.0: 0.9249, 8.0: 1.666}
 """Epsilon to mu at delta 1e-5."""

@@ -9,8 +9,8 @@ import pytest
 
 from fedboost.gbdt import bounded
 from fedboost.gbdt.bounded import Bound
-from fedboost.privacy import accounting
-from fedboost.privacy.gaussian import noise_of
+from fedboost.privacy.noise import accounting
+from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol import ledger
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))

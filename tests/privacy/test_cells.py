@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.cells import PART_CELLS, Run, parts_of, signed
+from fedboost.privacy.bit_packing import PART_CELLS, Run, parts_of, signed
 
 BITS = (1, 2, 7, 8, 13, 31, 32, 33, 40, 52, 63, 64)
 SIZES = (0, 1, 5, 63, 64, 65, 127, 128, 200)

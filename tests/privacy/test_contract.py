@@ -24,9 +24,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError, RosterTooSmall
-from fedboost.privacy import cells
-from fedboost.privacy.cells import Run
-from fedboost.privacy.encrypted import SCHEMES
+from fedboost.privacy import bit_packing
+from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.encrypted.scheme import SCHEMES
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
 
@@ -39,7 +39,7 @@ class Protection:
 
     sealers: Callable[[tuple[str, ...]], dict[str, Sealer]]
     opener: Callable[[Tag], Opener]
-    part_cells: int = cells.PART_CELLS
+    part_cells: int = bit_packing.PART_CELLS
     keyholder: bool = False
     """Whether one party alone, the first by name, can help; and for one opener a turn."""
 
@@ -62,7 +62,7 @@ def protection(request, monkeypatch):
     if request.param not in INSTALLED:
         pytest.skip(f"what {request.param} needs is not installed")
     protection = PROTECTIONS[request.param]
-    monkeypatch.setattr(cells, "PART_CELLS", protection.part_cells)
+    monkeypatch.setattr(bit_packing, "PART_CELLS", protection.part_cells)
     return protection
 
 
@@ -77,7 +77,7 @@ def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
     tag = tag_of(parties, turn=turn, cells=size, bits=bits)
     of, due = vectors(parties, size, bits, seed)
     opener, order = protection.opener(tag), random.Random(seed)
-    assert opener.parts == len(tag.parts) == max(1, -(-size // cells.PART_CELLS))
+    assert opener.parts == len(tag.parts) == max(1, -(-size // bit_packing.PART_CELLS))
     upload(opener, sealers, of, tag, order)
     return help_open(opener, sealers, order), due
 
@@ -88,9 +88,9 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)
     sealers = protection.sealers(parties)
-    sizes = [0, 1, cells.PART_CELLS - 1, cells.PART_CELLS, cells.PART_CELLS + 1]
+    sizes = [0, 1, bit_packing.PART_CELLS - 1, bit_packing.PART_CELLS, bit_packing.PART_CELLS + 1]
     if len(parties) == 50:
-        sizes = [0, 1, cells.PART_CELLS + 1] if bits == 24 else [1000]
+        sizes = [0, 1, bit_packing.PART_CELLS + 1] if bits == 24 else [1000]
     for turn, size in enumerate(sizes):
         total, due = opened(protection, parties, size, bits, turn, sealers, turn)
         assert total.dtype == np.int64
@@ -112,7 +112,7 @@ def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
 
 @pytest.mark.parametrize("bits", [24, 47, 64])
 def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
-    sums = [opened(protection, PARTIES, 3 * cells.PART_CELLS - 1, bits, seed) for seed in range(2)]
+    sums = [opened(protection, PARTIES, 3 * bit_packing.PART_CELLS - 1, bits, seed) for seed in range(2)]
     assert all(np.array_equal(total, due) for total, due in sums)
 
 
@@ -172,7 +172,7 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
 
 @pytest.mark.parametrize("bits", [1, 24, 47, 64])
 def test_a_part_of_another_length_is_a_peer_error(protection, bits):
-    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 2, bits=bits)
+    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 2, bits=bits)
     of, _ = vectors(PARTIES, tag.cells, bits)
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
@@ -183,7 +183,7 @@ def test_a_part_of_another_length_is_a_peer_error(protection, bits):
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 2, bits=32)
+    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 2, bits=32)
     parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for some in (*parts, b""):
@@ -293,17 +293,17 @@ def test_a_newer_tag_is_sealed(protection, newer):
 
 
 def test_parts_of_a_tag():
-    sizes = (0, 1, cells.PART_CELLS, cells.PART_CELLS + 1)
+    sizes = (0, 1, bit_packing.PART_CELLS, bit_packing.PART_CELLS + 1)
     assert [len(tag_of(PARTIES, cells=size).parts) for size in sizes] == [1, 1, 1, 2]
-    tag = tag_of(PARTIES, cells=cells.PART_CELLS + 3, bits=10)
-    assert [part.cells for part in tag.parts] == [cells.PART_CELLS, 3]
-    assert [part.size for part in tag.parts] == [cells.PART_CELLS * 10 // 8, 8]
-    assert tag.size == cells.PART_CELLS * 10 // 8 + 8
+    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 3, bits=10)
+    assert [part.cells for part in tag.parts] == [bit_packing.PART_CELLS, 3]
+    assert [part.size for part in tag.parts] == [bit_packing.PART_CELLS * 10 // 8, 8]
+    assert tag.size == bit_packing.PART_CELLS * 10 // 8 + 8
 
 
 def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
     """Wherever parts begin and end among them."""
-    full = cells.PART_CELLS
+    full = bit_packing.PART_CELLS
     runs = (Run(70, 13), Run(0, 5), Run(full, 1), Run(1, 64), Run(200, 63), Run(full - 5, 40))
     tag = replace(tag_of(PARTIES), runs=runs)
     both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in runs]

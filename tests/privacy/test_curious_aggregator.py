@@ -15,9 +15,10 @@ from consortium import SESSION, masked_sealers, names, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
-from fedboost.privacy import fields, masked, pairwise, shamir
-from fedboost.privacy.masked import COMMIT, RECOVER
-from fedboost.privacy.pairwise import Group, context
+from fedboost.privacy import fields, shamir
+from fedboost.privacy.masked import pairwise
+from fedboost.privacy.masked.pairwise import Group, context
+from fedboost.privacy.masked.shares import COMMIT, RECOVER, self_stream
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
 
@@ -127,7 +128,7 @@ class Aggregator:
         """A party's upload with everything taken off that is known."""
         cells = self.uploads[tag][party].copy()
         if mask := self.self_mask(tag, party):
-            cells -= words(masked._self_stream(mask, self.context(tag), party))
+            cells -= words(self_stream(mask, self.context(tag), party))
         for colluder in self.colluding:
             if colluder != party and (tag, colluder) in self.keys:
                 low, high = sorted((party, colluder))

@@ -33,18 +33,18 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import fields
-from fedboost.privacy.cells import Part
-from fedboost.privacy.encrypted import (
+from fedboost.privacy.bit_packing import Part
+from fedboost.privacy.encrypted.ends import EncryptedSealer
+from fedboost.privacy.encrypted.key_holder import KeyHolder
+from fedboost.privacy.encrypted.scheme import (
     NAME_BYTES,
-    EncryptedSealer,
-    KeyHolder,
     agreement_key,
     digest_of,
     greeting_of,
     scheme_key,
     scheme_of,
 )
-from fedboost.privacy.pairwise import Group
+from fedboost.privacy.masked.pairwise import Group
 
 PARTIES = names(3)
 HOLDER, OTHER, THIRD = PARTIES
@@ -170,7 +170,7 @@ def test_the_key_holder_of_paillier_sees_a_number_that_is_uniform():
 
 @needs_bfv
 def test_the_key_holder_of_bfv_sees_numbers_that_are_uniform():
-    from fedboost.privacy.bfv import DEGREE, MODULUS, uniform
+    from fedboost.privacy.encrypted.bfv import DEGREE, MODULUS, uniform
 
     _, opener, request, _ = asked("bfv", cells=5)
     seen = np.frombuffer(decrypted("bfv", request, 5, 46), np.uint8).reshape(-1, 7)
@@ -342,7 +342,7 @@ def sealed_by(scheme, party=OTHER, cells=3, bits=46):
 def test_cells_under_another_key_are_a_peer_error(scheme):
     tag, _ = sealed_by(scheme)
     if scheme == "paillier":
-        from fedboost.privacy import paillier
+        from fedboost.privacy.encrypted import paillier
 
         other = paillier.generate(512).public
     else:
@@ -507,8 +507,8 @@ def test_what_is_not_installed_is_named_with_the_extra_that_installs_it(name, mo
         return real(package, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    monkeypatch.delitem(sys.modules, f"fedboost.privacy.{name}", raising=False)
-    monkeypatch.delattr(f"fedboost.privacy.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, f"fedboost.privacy.encrypted.{name}", raising=False)
+    monkeypatch.delattr(f"fedboost.privacy.encrypted.{name}", raising=False)
     with pytest.raises(ConfigError) as caught:
         scheme_of(name)
     assert f'pip install "fedboost[{name}]"' in str(caught.value)
@@ -577,7 +577,7 @@ def filled(pool, count):
 @needs_paillier
 def test_a_power_is_an_nth_power_and_used_once():
     """What it randomises decrypts to the same; no two are alike, whoever made them and whenever."""
-    from fedboost.privacy.paillier import Pool
+    from fedboost.privacy.encrypted.paillier import Pool
 
     secret = small_secret("paillier")
     pool = Pool(secret.public.n, 50)
@@ -590,7 +590,7 @@ def test_a_power_is_an_nth_power_and_used_once():
 
 @needs_paillier
 def test_threads_that_take_from_one_pool_never_get_the_same_power():
-    from fedboost.privacy.paillier import Pool
+    from fedboost.privacy.encrypted.paillier import Pool
 
     pool, taken = Pool(small_secret("paillier").public.n, 40), []
     takers = [
@@ -607,7 +607,7 @@ def test_threads_that_take_from_one_pool_never_get_the_same_power():
 
 @needs_paillier
 def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
-    from fedboost.privacy.paillier import Pool
+    from fedboost.privacy.encrypted.paillier import Pool
 
     pool = Pool(small_secret("paillier").public.n, 20)
     filled(pool, 20)
@@ -622,7 +622,7 @@ def test_a_pool_holds_no_more_than_it_was_told_and_fills_up_again():
 
 @needs_paillier
 def test_the_thread_of_a_pool_ends_with_the_key_it_belongs_to():
-    from fedboost.privacy.paillier import generate
+    from fedboost.privacy.encrypted.paillier import generate
 
     before = set(pool_threads())
     public = generate(512).public
@@ -709,7 +709,7 @@ def test_without_powers_in_constant_time_there_is_no_paillier(monkeypatch):
     import gmpy2
 
     monkeypatch.delattr(gmpy2, "powmod_sec")
-    monkeypatch.delitem(sys.modules, "fedboost.privacy.paillier", raising=False)
-    monkeypatch.delattr("fedboost.privacy.paillier", raising=False)
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.encrypted.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.encrypted.paillier", raising=False)
     with pytest.raises(ConfigError, match=r"needs gmpy2 2\.2 or later"):
         scheme_of("paillier")

@@ -14,19 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity import (
+from fedboost.privacy.identity.certificates import (
     MAX_CHAIN_BYTES,
     ROLES,
     SERVER_NAME,
-    Signer,
     identify,
-    in_memory,
-    issue,
-    new_root,
     serial_of,
     to_pem,
-    verify,
 )
+from fedboost.privacy.identity.issue import in_memory, issue, new_root
+from fedboost.privacy.identity.signatures import Signer, verify
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

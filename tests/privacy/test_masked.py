@@ -26,10 +26,12 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
-from fedboost.privacy import fields, masked, pairwise
-from fedboost.privacy.cells import Run
-from fedboost.privacy.masked import COMMIT, RECOVER, MaskedSealer
-from fedboost.privacy.pairwise import Group, Handshake, context
+from fedboost.privacy import fields
+from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.masked import pairwise
+from fedboost.privacy.masked.pairwise import Group, Handshake, context
+from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.masked.shares import COMMIT, RECOVER, self_stream
 from fedboost.privacy.shamir import SHARE_BYTES
 
 PARTIES = names(5)  # four of them open a turn, and one may collude
@@ -588,7 +590,7 @@ def sealing_keys(monkeypatch):
         keys.append(key)
         return AESGCM(key)
 
-    monkeypatch.setattr(masked, "AESGCM", listening)
+    monkeypatch.setattr("fedboost.privacy.masked.sealer.AESGCM", listening)
     return keys
 
 
@@ -701,7 +703,7 @@ def test_a_report_still_looks_random_when_its_self_mask_is_known():
     tag = replace(TAG, runs=(Run(40_000, 64),))
     turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
     for party in PARTIES:
-        stream = masked._self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)
+        stream = self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)
         bare = np.frombuffer(turn.uploads[party], "<u8") - np.frombuffer(stream, "<u8")
         assert 172 < chi_square(bare.tobytes()) < 350
 

@@ -11,15 +11,15 @@ from inprocess import model_of, one_party, pack, randomly, run, shard_of, terms_
 from sklearn.datasets import load_breast_cancer
 from sklearn.metrics import log_loss, roc_auc_score
 
+from fedboost.boosting.programs.boosting import train
+from fedboost.boosting.programs.initialisation import Scales
+from fedboost.boosting.queries import HistogramQuery, ResidualQuery, RowsQuery, StartQuery, runs
 from fedboost.fixedpoint import exponent_counts
 from fedboost.gbdt import sampling
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import grows
-from fedboost.gbdt.model import Booster
-from fedboost.programs.boosting import train
-from fedboost.programs.start import Scales
+from fedboost.horizontal.holder import Party
 from fedboost.protocol.messages import Report
-from fedboost.protocol.party import Party
-from fedboost.protocol.queries import HistogramQuery, ResidualQuery, RowsQuery, StartQuery, runs
 
 ROWS = 400
 SMALL = {"rounds": 4, "max_depth": 4}

@@ -132,7 +132,7 @@ def test_a_program_that_takes_no_notice_is_named():
             query = inner.send((yield query))
 
     def boosting(terms, grown):
-        from fedboost.programs.boosting import train
+        from fedboost.boosting.programs.boosting import train
 
         return (yield from train(terms, grown))
 

@@ -15,8 +15,8 @@ import inprocess
 from inprocess import run
 from test_boosting import SETTINGS, parts_of, setting_of
 
-from fedboost.protocol.party_session import PartySession
-from fedboost.wire import codec
+from fedboost.protocol.party import PartySession
+from fedboost.wire.messages import encode_from_party, encode_to_party
 
 GOLDEN = {
     "logistic": ("16c3fbbcaaf594a1", "28743ce2063c40e5", "9697358e32970f60"),
@@ -75,9 +75,9 @@ def digests(name):
     class Recorded(PartySession):
         def handle(self, message):
             wire = wires.setdefault(self._site.name, hashlib.sha256())
-            wire.update(codec.encode_to_party(message))
+            wire.update(encode_to_party(message))
             for reply in super().handle(message):
-                wire.update(codec.encode_from_party(reply))
+                wire.update(encode_from_party(reply))
                 yield reply
 
     X, y, weight, settings = setting_of(name)

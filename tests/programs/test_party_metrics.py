@@ -5,12 +5,12 @@ import pytest
 from inprocess import run, shard_of, terms_of
 from test_boosting import PARTITIONS, ROWS, setting_of
 
+from fedboost.boosting import queries
+from fedboost.boosting.queries import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt import metrics
-from fedboost.protocol import queries
-from fedboost.protocol.party import Party
-from fedboost.protocol.queries import EndRoundQuery
+from fedboost.horizontal.holder import Party
 
 PARTS = PARTITIONS["3 at random"]
 MANY = {

@@ -9,20 +9,20 @@ import xgboost
 from inprocess import one_party, randomly, run, shard_of, terms_of
 from sklearn.metrics import roc_auc_score
 
+from fedboost.boosting import queries
+from fedboost.boosting.programs import dp_random_trees
+from fedboost.boosting.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
+from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.bins import CutPoints
 from fedboost.gbdt.bounded import SCALE
-from fedboost.privacy import accounting
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.horizontal.holder import Party
+from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
-from fedboost.programs import private
 from fedboost.protocol import noise as noise_of_terms
-from fedboost.protocol import queries
-from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Spending, release_of
 from fedboost.protocol.messages import Report
-from fedboost.protocol.party import Party
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
-from fedboost.protocol.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
 ROWS = 6000
@@ -51,7 +51,7 @@ def data(kind="binary", rows=ROWS):
 def trained(kind="binary", parts=None, **settings):
     X, y = data(kind)
     parts = parts or one_party(ROWS)
-    return run(X, y, parts, program=private.train, levels=(3, 8), ranges=RANGES, **settings)
+    return run(X, y, parts, program=dp_random_trees.train, levels=(3, 8), ranges=RANGES, **settings)
 
 
 def spending_of(terms, memory, session="s"):
@@ -156,7 +156,7 @@ def asked(**settings):
     X, y = data(rows=300)
 
     def spied(terms, grown):
-        program = private.train(terms, grown)
+        program = dp_random_trees.train(terms, grown)
         query = next(program)
         while True:
             found.append(query)
@@ -183,13 +183,20 @@ def test_nothing_of_rows_is_asked_without_noise():
 def test_the_structure_of_trees_has_nothing_of_rows_in_it():
     X, y = data(rows=300)
     one = run(
-        X, y, one_party(300), program=private.train, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL
+        X,
+        y,
+        one_party(300),
+        program=dp_random_trees.train,
+        levels=(3, 8),
+        ranges=RANGES,
+        cut_points="even",
+        **LOCAL,
     )
     other = run(
         -X[::-1],
         1 - y,
         one_party(300),
-        program=private.train,
+        program=dp_random_trees.train,
         levels=(3, 8),
         ranges=RANGES,
         cut_points="even",
@@ -234,7 +241,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, rounds=6, protection="plain", noise=noise)
     rest = np.delete(np.arange(200), 7)
     parties = [Party(lambda rows=rows: shard_of(X, y, rows=rows), terms) for rows in (slice(None), rest)]
-    program = private.train(terms, [])
+    program = dp_random_trees.train(terms, [])
     query, moved = next(program), {"CUT_POINTS": [], "START": [], "TREES": []}
     while True:
         answers = [party.answer(query) for party in parties]
@@ -325,7 +332,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     X, _ = data(rows=10)
     noise = {**MASKED["noise"], "placement": "central"}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
-    session = AggregatorSession("s", terms, private.train)
+    session = AggregatorSession("s", terms, dp_random_trees.train)
     assert session.start() or session.error
     assert "nothing to draw from" in str(session.error)
 
@@ -345,7 +352,9 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
     ledger = TransientMemory(bytes)
     spending = spending_of(terms, ledger)
-    cuts = CutPoints(tuple(private.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_levels((3, 8))
+    cuts = CutPoints(tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_levels(
+        (3, 8)
+    )
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
     places = [ModelSoFar(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
@@ -383,7 +392,7 @@ def test_how_long_a_plain_answer_is_says_nothing_of_rows(placement):
             X[rows],
             y[rows],
             one_party(len(X[rows])),
-            program=private.train,
+            program=dp_random_trees.train,
             spoil=keep,
             levels=(3, 8),
             ranges=RANGES,

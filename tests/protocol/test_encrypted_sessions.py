@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
 
+from fedboost.boosting.programs import boosting
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.encrypted import scheme_of
-from fedboost.programs import boosting
-from fedboost.protocol import aggregator_session, party_session
-from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.privacy.encrypted.scheme import scheme_of
+from fedboost.protocol import aggregator as aggregator_session
+from fedboost.protocol import party
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Admit, Assist, Open, Report
-from fedboost.protocol.party_session import PartySession
+from fedboost.protocol.party import PartySession
 
 ROWS = 90
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -212,13 +213,19 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
 
 
 def test_noise_goes_under_encryption_too(protection):
-    from fedboost.programs import private
+    from fedboost.boosting.programs import dp_random_trees
 
     X, y = data()
     noise = {"epsilon": 8.0, "delta": 1e-5}
     settings = {"rounds": 3, "key_bits": 2048, "ranges": [(-3, 3)] * 3, "noise": noise}
     session = run(
-        X, y, randomly(ROWS, 3), program=private.train, protection=protection, keyholder="p0", **settings
+        X,
+        y,
+        randomly(ROWS, 3),
+        program=dp_random_trees.train,
+        protection=protection,
+        keyholder="p0",
+        **settings,
     )
     assert session.state == "done", session.error
     assert isinstance(session.booster.trees[0].value[0], float)
@@ -232,7 +239,7 @@ def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
 
 
 def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
-    monkeypatch.setattr(party_session, "MOST_OPENINGS", 0)
+    monkeypatch.setattr(party, "MOST_OPENINGS", 0)
     aggregator, ends = watched(*consortium(protection))
     assert aggregator.state == "failed"
     assert "more than the 0 sums" in str(ends["p0"].ended)

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 from liar import Left, Liar, agreed, end_of, never, places, root_of
 
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, QuantileQuery, RowsQuery
+from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
-from fedboost.programs import boosting
-from fedboost.protocol import journal, meeting
-from fedboost.protocol.aggregator_session import MOST_LOSSES, AggregatorSession, Gone, Here
+from fedboost.protocol import journal, key_exchange
+from fedboost.protocol.aggregator import MOST_LOSSES, AggregatorSession, Gone, Here
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
-from fedboost.protocol.meeting import Attempt, Trust
+from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Open, Report
-from fedboost.protocol.party_session import PartySession
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
-from fedboost.protocol.queries import EndRoundQuery, HistogramQuery, QuantileQuery, RowsQuery
+from fedboost.protocol.party import PartySession
 
 # ---- an aggregator that lies ------------------------------------------------------------------------
 
@@ -534,7 +534,7 @@ def check_signatures(session, trust):
     assert session.attestations
     for party, attest in session.attestations.items():
         attempt = Attempt("s", session.attempt, session.terms)
-        meeting.check_attest(trust, attempt, session.digest, party, attest)
+        key_exchange.check_attest(trust, attempt, session.digest, party, attest)
 
 
 def test_signatures_belong_to_the_meeting_they_were_given_in():

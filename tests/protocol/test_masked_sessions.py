@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
-from fedboost.gbdt.model import Booster
+from fedboost.boosting.queries import RowsQuery
+from fedboost.boosting.state import ModelSoFar
+from fedboost.gbdt.booster import Booster
 from fedboost.privacy import shamir
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
 from fedboost.protocol.messages import Ask, Attest, Close, Leave, Meet, Open, Report
-from fedboost.protocol.party_session import PartySession
-from fedboost.protocol.progress import ModelSoFar
-from fedboost.protocol.queries import RowsQuery
+from fedboost.protocol.party import PartySession
 
 ROWS = 200
 RNG = np.random.default_rng(5)

@@ -10,10 +10,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fedboost.errors import PeerError, Refused
-from fedboost.privacy import fields, identity
-from fedboost.privacy.identity import Signer, to_pem
-from fedboost.privacy.pairwise import Handshake
-from fedboost.protocol.meeting import NONCE_BYTES, Attempt, Credentials, greet, meet
+from fedboost.privacy import fields
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity.signatures import Signer
+from fedboost.privacy.masked.pairwise import Handshake
+from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
@@ -24,12 +26,12 @@ NAME, PUBLIC, NONCE, CERTIFICATE, SIGNATURE = range(5)
 
 @cache
 def consortium(which):
-    return identity.new_root(which, NOW - 100 * DAY, 1000)
+    return new_root(which, NOW - 100 * DAY, 1000)
 
 
 @cache
 def signer(name, role="party", root="ours", since=0, days=10):
-    key, certificate = identity.issue(*consortium(root), name, role, NOW + since * DAY, days)
+    key, certificate = issue(*consortium(root), name, role, NOW + since * DAY, days)
     return Signer(name, role, to_pem(certificate), key)
 
 
@@ -129,7 +131,7 @@ def test_every_session_is_another():
 
 
 def test_a_certificate_issued_anew_in_between_is_another_session():
-    again, certificate = identity.issue(*OURS, "south", "party", NOW, 10)
+    again, certificate = issue(*OURS, "south", "party", NOW, 10)
     renewed = Signer("south", "party", to_pem(certificate), again)
     assert meeting(with_south(greeting(renewed))).session != meeting(greetings()).session
 
@@ -223,7 +225,7 @@ def test_anothers_name():
 
 def test_anothers_certificate():
     """South's words and signature, with the certificate of a new key of the same name."""
-    renewed = identity.issue(*OURS, "south", "party", NOW, 10)[1]
+    renewed = issue(*OURS, "south", "party", NOW, 10)[1]
     der = Signer("south", "party", to_pem(renewed), signer("south").key).der
     refused(with_south(changed(greetings()["south"], CERTIFICATE, der)), WRONG)
 
@@ -293,7 +295,7 @@ def test_a_certificate_of_another_root():
 
 def test_a_certificate_that_expired():
     because = "the certificate of 'south' expired on 2031-05-04 00:00 UTC"
-    key, certificate = identity.issue(*OURS, "south", "party", NOW - 1.5 * DAY, 1)
+    key, certificate = issue(*OURS, "south", "party", NOW - 1.5 * DAY, 1)
     refused(with_south(greeting(Signer("south", "party", to_pem(certificate), key))), because)
 
 

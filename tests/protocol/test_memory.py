@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from fedboost.boosting.memory import GIB, check_terms, needed, within
+from fedboost.boosting.queries import MAX_CELLS, HistogramQuery, KllQuery, QuantileQuery, RowsQuery
 from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt.bins import Grid
-from fedboost.protocol.memory import GIB, check_terms, needed, within
-from fedboost.protocol.queries import MAX_CELLS, HistogramQuery, KllQuery, QuantileQuery, RowsQuery
+from fedboost.gbdt.cut_points import Grid
 from fedboost.protocol.terms import Terms
 
 DEFAULT = 4 * GIB

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 from inprocess import one_party, randomly, shard_of, terms_of
 
-from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import threads
-from fedboost.gbdt.bins import CutPoints, Grid
-from fedboost.gbdt.tree import Split
-from fedboost.privacy.cells import signed
-from fedboost.programs.boosting import train
-from fedboost.protocol.party import Party
-from fedboost.protocol.progress import NOTHING_YET, ModelSoFar, Round
-from fedboost.protocol.queries import (
+from fedboost.boosting.programs.boosting import train
+from fedboost.boosting.queries import (
     CONSTANT_TREE,
     START_BITS,
     EndRoundQuery,
@@ -35,6 +27,14 @@ from fedboost.protocol.queries import (
     runs,
     to_cells,
 )
+from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import threads
+from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.gbdt.tree import Split
+from fedboost.horizontal.holder import Party
+from fedboost.privacy.bit_packing import signed
 
 ROWS = 300
 

@@ -24,13 +24,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedboost.boosting.queries import (
+    CONSTANT_TREE,
+    START_BITS,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RowsQuery,
+    StartQuery,
+)
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.bins import CutPoints, Grid
-from fedboost.gbdt.model import Booster
-from fedboost.privacy.cells import parts_of
-from fedboost.protocol.aggregator_session import AggregatorSession, Gone, Here
-from fedboost.protocol.meeting import Attempt, session_digest
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.horizontal.holder import Shard
+from fedboost.privacy.bit_packing import parts_of
+from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
+from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (
     Admit,
     Ask,
@@ -44,18 +55,7 @@ from fedboost.protocol.messages import (
     Open,
     Report,
 )
-from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession, Site, first_transcript, next_transcript, tag_of
-from fedboost.protocol.queries import (
-    CONSTANT_TREE,
-    START_BITS,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    RowsQuery,
-    StartQuery,
-)
+from fedboost.protocol.party import PartySession, Site, first_transcript, next_transcript, tag_of
 from fedboost.protocol.terms import Terms
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from fedboost.boosting.state import NOWHERE
 from fedboost.errors import Refused
 from fedboost.protocol.groups import MAX_GROUPS
-from fedboost.protocol.progress import NOWHERE
 from fedboost.protocol.site_memory import MAX_OFFERS, Limits, Offer, Question, Standing, TransientMemory
 from fedboost.protocol.terms import Terms
-from fedboost.shell.memory_file import make_file
-from fedboost.shell.site_memory import FileMemory
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.memory_file import make_file
 
 LIMITS = Limits()
 FIVE = ("north", "south", "east", "west", "centre")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedboost.boosting.queries import KllQuery
 from fedboost.errors import PeerError
-from fedboost.gbdt.bins import keys_to_floats
-from fedboost.protocol.queries import KllQuery
-from fedboost.protocol.sketch import SketchOpener, most_bytes, sketch
+from fedboost.gbdt.cut_points import keys_to_floats
+from fedboost.horizontal.sketch import SketchOpener, most_bytes, sketch
 
 QUERY = KllQuery(30_000, 1, 64)
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
+from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.loss import Logistic
-from fedboost.gbdt.model import Booster
 from fedboost.protocol import earlier
 from fedboost.protocol.terms import Schema, Terms, nearest
 

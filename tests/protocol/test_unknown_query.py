@@ -6,8 +6,9 @@ import pytest
 from inprocess import terms_of
 from liar import X
 
-from fedboost.protocol import ledger, memory, queries
-from fedboost.protocol.progress import NOTHING_YET
+from fedboost.boosting import memory, queries
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.protocol import ledger
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 from inprocess import shard_of, terms_of
 
-from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import histogram
-from fedboost.gbdt.bins import CutPoints
-from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.threads import ONE
-from fedboost.gbdt.tree import Split
-from fedboost.protocol.party import Party
-from fedboost.protocol.queries import (
+from fedboost.boosting.queries import (
     CONSTANT_TREE,
     Elected,
     EndRoundQuery,
@@ -23,7 +15,15 @@ from fedboost.protocol.queries import (
     VoteQuery,
     check,
 )
-from fedboost.protocol.voting import OwnHistograms, vote
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import histogram
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import Layout
+from fedboost.gbdt.threads import ONE
+from fedboost.gbdt.tree import Split
+from fedboost.horizontal.holder import Party
+from fedboost.horizontal.votes import OwnHistograms, vote
 
 ROWS = 60
 BITS = Scale(0, 16)

@@ -15,19 +15,19 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries import HistogramQuery, RowsQuery
 from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
-from fedboost.programs import boosting
-from fedboost.protocol.queries import HistogramQuery, RowsQuery
 from fedboost.protocol.terms import Terms
-from fedboost.shell import channel
-from fedboost.shell.aggregator_server import AggregatorServer
-from fedboost.shell.analyst import Connection
-from fedboost.shell.config import AggregatorConfig, PartyConfig
-from fedboost.shell.keys import read_bundle
-from fedboost.shell.loopback import ANYTHING, write_consortium
-from fedboost.shell.party_node import PartyNode
-from fedboost.wire import codec
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.analyst import Connection
+from fedboost.runtime.config import AggregatorConfig, PartyConfig
+from fedboost.runtime.local.cluster import ANYTHING, write_consortium
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.site.node import PartyNode
+from fedboost.wire.bounds import WIRE_VERSION
 
 NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
@@ -161,7 +161,7 @@ class Consortium:
 
         return await asyncio.to_thread(follow)
 
-    def attend(self, opened, name=b"odd", version=str(codec.WIRE_VERSION)):
+    def attend(self, opened, name=b"odd", version=str(WIRE_VERSION)):
         """A raw connection of a party, to say anything over."""
         metadata = [(channel.PARTY_KEY, name), (channel.VERSION_KEY, version)]
         given = [(key, value) for key, value in metadata if value is not None]

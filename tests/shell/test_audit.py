@@ -16,18 +16,18 @@ import pytest
 from inprocess import sites_of
 from sites import fedboost, rows, terms
 
+from fedboost.boosting.programs.boosting import train as boosting
+from fedboost.boosting.queries import BY_PARTY, Query, RowsQuery
 from fedboost.cli.audit import run_audit
 from fedboost.errors import ConfigError
-from fedboost.programs.boosting import train as boosting
-from fedboost.protocol.aggregator_session import AggregatorSession
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
-from fedboost.protocol.party_session import PartySession, Release, Site
-from fedboost.protocol.queries import BY_PARTY, Query, RowsQuery
-from fedboost.shell.audit import AuditLog, read_admitted, read_log, terms_file
-from fedboost.shell.audit_turns import IN_WORDS
-from fedboost.shell.data import to_shard
-from fedboost.shell.store import CannotRecord
+from fedboost.protocol.party import PartySession, Release, Site
+from fedboost.runtime.aggregator.store import CannotRecord
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
+from fedboost.runtime.site.audit_turns import IN_WORDS
 
 PAIR = ("north", "south")
 RELEASE = Release("s", 1, 1, "RowsQuery", 385, 3080, "plain", PAIR)

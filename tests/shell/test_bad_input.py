@@ -15,9 +15,9 @@ import pytest
 from pyarrow import csv, parquet
 from sites import fedboost, rows, terms
 
-from fedboost.shell import channel
-from fedboost.shell.config import STATE, terms_to_toml
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.config import STATE, terms_to_toml
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.net import channel
 
 AGE, DOSE, WARD, LABEL = 0, 1, 2, 4
 

@@ -18,13 +18,13 @@ from sites import NAMES, fedboost, rows, shared_out, terms, written
 
 from fedboost import __version__
 from fedboost.cli.show import progress
-from fedboost.shell.config import read_terms, terms_to_toml
-from fedboost.shell.draft import split_by_site
-from fedboost.shell.model import Model
-from fedboost.shell.policy import Policy
-from fedboost.shell.simulation import simulate
-from fedboost.shell.summary import summary
-from fedboost.shell.telemetry import logger
+from fedboost.people.summary import summary
+from fedboost.runtime.config import read_terms, terms_to_toml
+from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.telemetry import logger
 
 COMMANDS = (
     "demo",

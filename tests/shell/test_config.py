@@ -12,7 +12,7 @@ from sites import terms
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
-from fedboost.shell.config import (
+from fedboost.runtime.config import (
     AggregatorConfig,
     check_address,
     read_aggregator,
@@ -22,7 +22,7 @@ from fedboost.shell.config import (
     terms_to_toml,
     to_toml,
 )
-from fedboost.shell.files import check_writable, party_stems, write_atomically
+from fedboost.runtime.files import check_writable, party_stems, write_atomically
 
 texts = st.text(max_size=20)
 values = st.recursive(

@@ -29,20 +29,21 @@ from sites import (
     written,
 )
 
+from fedboost.boosting.queries import RowsQuery, digest
 from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
-from fedboost.privacy import identity
-from fedboost.privacy.identity import to_pem
+from fedboost.privacy.identity import issue as issue_identity
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import new_root
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
-from fedboost.protocol.queries import RowsQuery, digest
-from fedboost.shell.aggregator_server import TURN_SECONDS, AggregatorServer
-from fedboost.shell.config import AggregatorConfig, terms_to_toml
-from fedboost.shell.earlier import text_of
-from fedboost.shell.keys import read_bundle, write_bundle
-from fedboost.shell.loopback import ANALYST, ANYTHING, Loopback
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
-from fedboost.shell.store import Folder
+from fedboost.runtime.aggregator.server import TURN_SECONDS, AggregatorServer
+from fedboost.runtime.aggregator.store import Folder
+from fedboost.runtime.config import AggregatorConfig, terms_to_toml
+from fedboost.runtime.continuation import text_of
+from fedboost.runtime.local.cluster import ANALYST, ANYTHING, Loopback
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.net.keys import read_bundle, write_bundle
 
 THREE = ("north", "south", "east")
 ROUNDS = 30
@@ -313,10 +314,12 @@ def short_lived(folder, seconds):
     """Bundles by name, of which south's ends so soon; and a function that renews it."""
     folder.mkdir()
     now = datetime.now(UTC)
-    root_key, root = identity.new_root("test", now - timedelta(days=1), 9)
+    root_key, root = new_root("test", now - timedelta(days=1), 9)
 
     def issue(name, role, moment):
-        write_bundle(folder / name, *identity.issue(root_key, root, name, role, moment, 1), to_pem(root))
+        write_bundle(
+            folder / name, *issue_identity.issue(root_key, root, name, role, moment, 1), to_pem(root)
+        )
         return read_bundle(folder / name, role)
 
     ending = now - timedelta(days=1) + timedelta(seconds=seconds)

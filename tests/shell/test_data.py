@@ -20,18 +20,12 @@ from pyarrow import csv, parquet
 
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.terms import Schema, Terms
-from fedboost.shell.data import (
-    as_table,
-    numbers,
-    read_table,
-    texts,
-    to_base_margin,
-    to_features,
-    to_shard,
-    undeclared,
-)
+from fedboost.runtime.data.features import to_base_margin, to_features, undeclared
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table, read_table
+from fedboost.runtime.data.values import numbers, texts
 
 NAN = float("nan")
 STAMP = datetime(2020, 1, 1)
@@ -216,9 +210,8 @@ def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
 
 
 def test_importing_needs_neither_pyarrow_nor_pandas() -> None:
-    check = (
-        "import sys, fedboost.shell.data, fedboost.shell.draft; print({'pyarrow', 'pandas'} & {*sys.modules})"
-    )
+    imports = "import sys, fedboost.runtime.data.shard, fedboost.runtime.data.draft"
+    check = f"{imports}; print({{'pyarrow', 'pandas'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

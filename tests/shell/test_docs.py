@@ -145,7 +145,7 @@ def test_every_command_of_every_page_exists():
 
 def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
     from fedboost.protocol.terms import read_model
-    from fedboost.shell.policy import Policy
+    from fedboost.runtime.site.policy import Policy
 
     page = ROOT / "docs" / "policy.md"
     cells = " ".join(line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|"))
@@ -163,7 +163,7 @@ def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
 
 
 def test_the_samples_are_sound():
-    from fedboost.shell.config import read_aggregator, read_party, read_terms
+    from fedboost.runtime.config import read_aggregator, read_party, read_terms
 
     party = ROOT / "party" / "party.toml"
     assert read_party(party).party == "north"

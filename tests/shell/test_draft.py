@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
 from fedboost.protocol.terms import Terms
-from fedboost.shell.data import as_table, read_table, to_shard
-from fedboost.shell.draft import (
+from fedboost.runtime.data.draft import (
     FEW_NUMBERS,
     MAX_CLASSES,
     MAX_LEVELS,
@@ -24,6 +23,8 @@ from fedboost.shell.draft import (
     split_by_site,
     split_by_weights,
 )
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table, read_table
 
 
 def config_error(call: Callable[[], object]) -> str:

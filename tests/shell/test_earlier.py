@@ -11,8 +11,8 @@ import xgboost
 from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, written
 
 import fedboost as fb
-from fedboost.shell.config import read_terms, terms_to_toml
-from fedboost.shell.earlier import LARGEST_FILE
+from fedboost.runtime.config import read_terms, terms_to_toml
+from fedboost.runtime.continuation import LARGEST_FILE
 
 TABLES = shared_out(3)
 COLUMNS = ("age", "dose")

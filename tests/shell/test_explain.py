@@ -10,9 +10,9 @@ from pyarrow import csv as arrow_csv
 from sites import fedboost, rows, shared_out, terms
 
 from fedboost.errors import ConfigError
-from fedboost.shell import sparse
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.data import sparse
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 
 WARD = 2
 LABEL = 4

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import time
-from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -28,17 +27,20 @@ from sites import (
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
-from fedboost.protocol.party_session import PartySession, Site
-from fedboost.shell import aggregator_server, channel, party_node
-from fedboost.shell.aggregator_server import AggregatorServer
-from fedboost.shell.analyst import connect
-from fedboost.shell.config import AggregatorConfig, PartyConfig
-from fedboost.shell.data import to_shard
-from fedboost.shell.loopback import ANYTHING, Loopback
-from fedboost.shell.party_node import PartyNode
-from fedboost.shell.simulation import simulate
-from fedboost.wire import codec
-from fedboost.wire.codec import Waiting
+from fedboost.protocol.party import PartySession, Site
+from fedboost.runtime.aggregator import server as aggregator_server
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.analyst import connect
+from fedboost.runtime.config import AggregatorConfig, PartyConfig
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.net import channel
+from fedboost.runtime.site import node as party_node
+from fedboost.runtime.site.node import PartyNode
+from fedboost.wire.bounds import MAX_TO_AGGREGATOR, WIRE_VERSION
+from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.training import Waiting, decode_train_event, encode_train_request
 
 TWO = NAMES[:2]
 THREE = NAMES[:3]
@@ -221,7 +223,7 @@ def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
             training = asyncio.create_task(one.train(terms(["north"], rounds=200)))
             await until(lambda: one.log.named("session begins"))
             for _ in range(20):
-                await odd.write(codec.encode_from_party(Report(1, 1, 0, b"\x01" * 1000)))
+                await odd.write(encode_from_party(Report(1, 1, 0, b"\x01" * 1000)))
             return await training
 
     assert set(in_time(scenario()).traffic) == {"north"}
@@ -266,14 +268,14 @@ def channel_to(one):
     return grpc.aio.insecure_channel(one.address, options=channel.CLIENT_OPTIONS)
 
 
-def submit(opened, terms, version=str(codec.WIRE_VERSION)):
+def submit(opened, terms, version=str(WIRE_VERSION)):
     """A raw call of an analyst."""
     call = opened.unary_stream(channel.TRAIN)
-    return call(codec.encode_train_request(terms.canonical()), metadata=[(channel.VERSION_KEY, version)])
+    return call(encode_train_request(terms.canonical()), metadata=[(channel.VERSION_KEY, version)])
 
 
 async def event_of(call):
-    return codec.decode_train_event(await call.read())
+    return decode_train_event(await call.read())
 
 
 def test_an_analyst_who_leaves_finds_the_session_again(folder):
@@ -362,7 +364,7 @@ def test_an_analyst_of_another_version_is_told_so(folder):
 
 
 def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(party_node, "codec", SimpleNamespace(**{**vars(codec), "WIRE_VERSION": 4}))
+    monkeypatch.setattr(party_node, "WIRE_VERSION", 4)
 
     async def scenario():
         async with consortium(folder, {}) as one:
@@ -443,7 +445,7 @@ def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
         b"\xff" * 40,
         b"",
         b"\x0a\xff",
-        codec.encode_to_party(Bye("from a party?")) + b"\x08",
+        encode_to_party(Bye("from a party?")) + b"\x08",
         b"\x1a\x03\x0a\x01\xff",
     ],
     ids=["noise", "empty", "cut off", "wrong direction", "no text"],
@@ -473,7 +475,7 @@ def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
             training = asyncio.create_task(one.train(terms([*TWO, "odd"], **STOPS)))
-            assert isinstance(codec.decode_to_party(await odd.read()), Admit)
+            assert isinstance(decode_to_party(await odd.read()), Admit)
             await odd.write(b"\xff" * 40)
             with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
                 await training
@@ -489,7 +491,7 @@ def test_a_message_over_the_limit_costs_its_sender_the_connection(folder):
         async with consortium(folder, tables) as one:
             async with grpc.aio.insecure_channel(one.address) as opened:
                 odd = one.attend(opened)
-                await odd.write(bytes(codec.MAX_TO_AGGREGATOR + 1))
+                await odd.write(bytes(MAX_TO_AGGREGATOR + 1))
                 code, _ = await status_of(odd)
                 assert code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DATA_LOSS)
             return await one.train(terms(TWO))
@@ -518,7 +520,7 @@ def test_words_without_a_session_are_nobodys_business(folder):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
             for message in (Report(1, 1, 0, b"\x01"), Join("a", "b"), Leave("I have had enough")):
-                await odd.write(codec.encode_from_party(message))
+                await odd.write(encode_from_party(message))
             return await one.train(terms(TWO))
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
@@ -532,7 +534,7 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
             odd = one.attend(opened)
             south = one.attend(opened, b"south")
             training = asyncio.create_task(one.train(terms(TWO)))
-            admit = codec.decode_to_party(await south.read())
+            admit = decode_to_party(await south.read())
             session = PartySession(
                 Site("south", lambda terms: to_shard(tables["south"], terms, "south"), bytes)
             )
@@ -541,7 +543,7 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
                 Report(1, 1, 0, bytes(8 * 385)),
                 Leave("no"),
             ):
-                await odd.write(codec.encode_from_party(message))
+                await odd.write(encode_from_party(message))
             await answer(south, session, admit)
             return await training
 
@@ -551,9 +553,9 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
 async def answer(call, session, message=None):
     """Take part over a raw connection to the end of the session."""
     while session.ended is None:
-        message = message or codec.decode_to_party(await call.read())
+        message = message or decode_to_party(await call.read())
         for reply in session.handle(message):
-            await call.write(codec.encode_from_party(reply))
+            await call.write(encode_from_party(reply))
         message = None
 
 
@@ -580,13 +582,13 @@ def test_words_out_of_order_fail_the_session(folder, words):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
             training = asyncio.create_task(one.train(terms(["north", "odd"])))
-            admit = codec.decode_to_party(await odd.read())
+            admit = decode_to_party(await odd.read())
             first, *others = words(admit)
-            await odd.write(codec.encode_from_party(first))
+            await odd.write(encode_from_party(first))
             if others:  # once all have joined
                 await odd.read()
             for message in others:
-                await odd.write(codec.encode_from_party(message))
+                await odd.write(encode_from_party(message))
             with pytest.raises(SessionFailed) as caught:
                 await training
             assert "\n" not in str(caught.value)
@@ -609,12 +611,12 @@ def slow_party_in_two_sessions(folder, last_words):
             odd = one.attend(opened, b"south")
             with pytest.raises(SessionFailed, match="party north"):
                 await one.train(terms(TWO))
-            first, bye = [codec.decode_to_party(await odd.read()) for _ in range(2)]
+            first, bye = [decode_to_party(await odd.read()) for _ in range(2)]
             assert isinstance(bye, Bye)
             training = asyncio.create_task(one.train(terms(TWO, columns=fitting)))
-            second = codec.decode_to_party(await odd.read())
+            second = decode_to_party(await odd.read())
             for message in last_words(first):
-                await odd.write(codec.encode_from_party(message))
+                await odd.write(encode_from_party(message))
             await asyncio.sleep(0.1)
             session = PartySession(
                 Site("south", lambda terms: to_shard(tables["south"], terms, "south"), bytes)
@@ -738,7 +740,7 @@ def test_a_party_gives_up_on_an_aggregator_that_never_comes(folder):
 def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, monkeypatch):
     """Terms of a newer aggregator, say."""
     tables = shared_out(2)
-    read, unreadable = codec.decode_to_party, [True]
+    read, unreadable = decode_to_party, [True]
 
     def decode(data):
         if unreadable and isinstance(read(data), Admit):
@@ -748,7 +750,7 @@ def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, mon
 
     async def scenario():
         async with consortium(folder, tables) as one:
-            monkeypatch.setattr(party_node.codec, "decode_to_party", decode)
+            monkeypatch.setattr(party_node, "decode_to_party", decode)
             with pytest.raises(SessionFailed, match=r"party (north|south) left: terms this version"):
                 await one.train(terms(TWO))
             return await one.train(terms(TWO)), one.log

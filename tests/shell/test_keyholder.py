@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 
 import fedboost as fb
 from fedboost.cli.main import app
-from fedboost.shell.loopback import ANYTHING, Loopback
-from fedboost.shell.summary import summary
+from fedboost.people.summary import summary
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}

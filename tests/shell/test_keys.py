@@ -34,30 +34,22 @@ from test_docs import ROOT as REPOSITORY
 from test_docs import blocks
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity import (
-    SERVER_NAME,
-    Signer,
-    identify,
-    issue,
-    new_root,
-    to_pem,
-    verify,
-)
-from fedboost.privacy.pairwise import Handshake
-from fedboost.protocol.meeting import Attempt, Credentials, greet, meet
+from fedboost.privacy.identity.certificates import SERVER_NAME, identify, to_pem
+from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.identity.signatures import Signer, verify
+from fedboost.privacy.masked.pairwise import Handshake
+from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
 from fedboost.protocol.terms import Terms
-from fedboost.shell import keys
-from fedboost.shell.files import folder_name
-from fedboost.shell.keys import (
+from fedboost.runtime.files import folder_name
+from fedboost.runtime.net import tls
+from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates, write_bundle
+from fedboost.runtime.net.tls import (
     CLIENT_TLS_OPTIONS,
-    Bundle,
     TlsFault,
     channel_credentials,
     peer_of,
-    read_bundle,
     server_credentials,
     tls_fault,
-    write_bundle,
 )
 
 NOW = datetime.now(UTC)
@@ -74,7 +66,7 @@ def made(folder, name, role, root=OURS, since=NOW, days=10):
 
 def loaded(folder, role="party"):
     """A bundle that nobody judged, as somebody hostile would load it."""
-    chain = keys.read_certificates(folder / "certificate.pem")
+    chain = read_certificates(folder / "certificate.pem")
     key = (folder / "key.pem").read_bytes()
     signer = Signer("?", role, to_pem(*chain), load_pem_private_key(key, None))
     return Bundle(folder, signer, (folder / "consortium.pem").read_bytes(), key, frozenset())
@@ -177,7 +169,7 @@ def test_a_consortium_from_nothing(here):
 def test_what_show_says(here):
     run("init-consortium")
     run("party", "north", "--days", "20")
-    serial = keys.read_certificates(here / "keys" / "north" / "certificate.pem")[0].serial_number
+    serial = read_certificates(here / "keys" / "north" / "certificate.pem")[0].serial_number
     lines = run("show", "keys/north").splitlines()
     assert lines[0] == "name        north"
     assert lines[1] == "role        party"
@@ -382,7 +374,7 @@ def test_a_bundle_of_another_consortium(north):
 
 
 def test_a_deny_list(north):
-    (serial,) = (c.serial_number for c in keys.read_certificates(north / "certificate.pem"))
+    (serial,) = (c.serial_number for c in read_certificates(north / "certificate.pem"))
     (north / "denied.txt").write_text("# gone\n\n 4f:A0:17 # lost laptop\n0x00beef\n")
     assert read_bundle(north, "party").denied == {"4fa017", "beef"}
     (north / "denied.txt").write_text("beef\nthe laptop\n")
@@ -771,7 +763,7 @@ def test_a_hang_up_says_nothing_of_tls(north, answer):
 
 
 def test_a_silence_says_nothing_of_tls(north, monkeypatch):
-    monkeypatch.setattr(keys, "_PATIENCE", 0.3)
+    monkeypatch.setattr(tls, "_PATIENCE", 0.3)
     with listening(waits) as address:
         seen = tls_fault(address, read_bundle(north, "party"))
     assert seen.passes
@@ -779,7 +771,7 @@ def test_a_silence_says_nothing_of_tls(north, monkeypatch):
 
 
 def test_an_aggregator_that_is_silent_may_be_busy(hub, north, monkeypatch):
-    monkeypatch.setattr(keys, "_PATIENCE", 0.3)
+    monkeypatch.setattr(tls, "_PATIENCE", 0.3)
     with listening(encrypted(waits, hub, hub.roots)) as address:
         assert tls_fault(address, read_bundle(north, "party")) is None
 

@@ -21,13 +21,15 @@ from sites import (
 )
 
 from fedboost.errors import Refused, SessionFailed
-from fedboost.protocol import meeting
+from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Join, Leave, Report
-from fedboost.shell import aggregator_server, channel, health, limits
-from fedboost.shell.limits import Bucket, Outgoing, Peers
-from fedboost.shell.simulation import simulate
-from fedboost.wire import codec
-from fedboost.wire.codec import Wish
+from fedboost.runtime.aggregator import limits, server
+from fedboost.runtime.aggregator.limits import Bucket, Outgoing, Peers
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.net import channel, health
+from fedboost.wire.bounds import WIRE_VERSION
+from fedboost.wire.messages import decode_to_party, encode_from_party
+from fedboost.wire.training import Wish, encode_train_request
 
 TWO = NAMES[:2]
 TABLES = shared_out(2)
@@ -100,7 +102,7 @@ def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
 
 
 def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
-    message = codec.encode_from_party(Leave("x" * 1000, "no such session"))
+    message = encode_from_party(Leave("x" * 1000, "no such session"))
 
     async def flood(opened, one):
         call = one.attend(opened, ODD.encode())
@@ -133,16 +135,16 @@ def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkey
     monkeypatch.setattr(limits, "UNWANTED_SAVED", 5.0)
     monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
     most = limits.LAST_WORDS
-    late = codec.encode_from_party(Report(1, 1, 0, b""))
+    late = encode_from_party(Report(1, 1, 0, b""))
 
     async def scenario():
         async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
             call = one.attend(opened, ODD.encode())
             await call.initial_metadata()
             training = asyncio.create_task(one.train(terms(["north", ODD])))
-            admit = codec.decode_to_party(await call.read())
-            await call.write(codec.encode_from_party(Join(admit.session, admit.terms.digest)))
-            await call.write(codec.encode_from_party(Leave("enough", admit.session)))
+            admit = decode_to_party(await call.read())
+            await call.write(encode_from_party(Join(admit.session, admit.terms.digest)))
+            await call.write(encode_from_party(Leave("enough", admit.session)))
             with pytest.raises(SessionFailed):
                 await training
             for _ in range(most):
@@ -163,18 +165,18 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
     monkeypatch.setattr(channel, "_TLS_OPTIONS", [*channel._TLS_OPTIONS, *narrow])
     columns = {"label": "y", "numeric": ["age"], "categorical": WIDE}
     agreement = terms([ODD], columns=columns)
-    request = meeting.request(bundles["analyst"].signer, agreement, bytes(32), 0)
+    request = key_exchange.request(bundles["analyst"].signer, agreement, bytes(32), 0)
     wishes = Wish.FOLLOW, Wish.STOP
-    wide, stop = (codec.encode_train_request(agreement.canonical(), wish, request) for wish in wishes)
+    wide, stop = (encode_train_request(agreement.canonical(), wish, request) for wish in wishes)
 
     async def submit(one, analyst):
         """Begin a session with the party that does not read, and give it up."""
         train = analyst.unary_stream(channel.TRAIN)
         begun, failed = (len(one.log.named(event)) for event in ("session begins", "session failed"))
-        submitted = train(wide, metadata=[(channel.VERSION_KEY, str(codec.WIRE_VERSION))])
+        submitted = train(wide, metadata=[(channel.VERSION_KEY, str(WIRE_VERSION))])
         await until(lambda: one.log.named("session begins")[begun:] or gone(one))
         submitted.cancel()
-        await train(stop, metadata=[(channel.VERSION_KEY, str(codec.WIRE_VERSION))]).read()
+        await train(stop, metadata=[(channel.VERSION_KEY, str(WIRE_VERSION))]).read()
         await until(lambda: one.log.named("session failed")[failed:] or gone(one))
 
     def gone(one):
@@ -201,7 +203,7 @@ def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bundles,
 
     async def scenario():
         async with consortium(folder, TABLES, bundles=bundles) as one, dialled(one, ODD) as (opened,):
-            version = [(channel.VERSION_KEY, str(codec.WIRE_VERSION))]
+            version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
             silent = [opened.stream_stream(channel.TRAIN)(metadata=version) for _ in range(5)]
             return [await status_of(call) for call in silent], one.log
 
@@ -289,7 +291,7 @@ def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     def refusing(name, offered):
         raise Refused("ü" * 20_000)
 
-    monkeypatch.setattr(aggregator_server, "program_of", refusing)
+    monkeypatch.setattr(server, "program_of", refusing)
 
     async def scenario():
         async with consortium(folder, {}) as one:

@@ -25,18 +25,21 @@ from sites import (
 )
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
-from fedboost.privacy import identity
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.messages import Leave
-from fedboost.shell import channel, party_node
-from fedboost.shell.analyst import Connection, connect
-from fedboost.shell.audit import read_log
-from fedboost.shell.keys import read_bundle, write_bundle
-from fedboost.shell.loopback import ANYTHING
-from fedboost.shell.model import Model
-from fedboost.shell.party_node import MOST_MISFITS
-from fedboost.shell.policy import Policy
-from fedboost.shell.simulation import simulate
-from fedboost.wire import codec
+from fedboost.runtime.aggregator import server
+from fedboost.runtime.analyst import Connection, connect
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.site import node
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.node import MOST_MISFITS
+from fedboost.runtime.site.policy import Policy
+from fedboost.wire.messages import encode_from_party
 
 THREE = NAMES[:3]
 
@@ -127,16 +130,16 @@ def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path)
 def bundle_from(folder, name, role, root=None, days=1, ago=timedelta(0)):
     """A bundle of a root of its own, or of this one; issued some time ago."""
     now = datetime.now(UTC) - ago
-    key, certificate = root or identity.new_root("others", now, 30)
-    own, leaf = identity.issue(key, certificate, name, role, now, days)
-    write_bundle(folder, own, leaf, identity.to_pem(certificate))
+    key, certificate = root or new_root("others", now, 30)
+    own, leaf = issue(key, certificate, name, role, now, days)
+    write_bundle(folder, own, leaf, to_pem(certificate))
     return folder
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Faults are looked for at once."""
-    monkeypatch.setattr(party_node, "SAY_SO", 0.1)
+    monkeypatch.setattr(node, "SAY_SO", 0.1)
     monkeypatch.setattr(channel, "FIRST_LOOK", 0.1)
 
 
@@ -166,7 +169,7 @@ def test_a_party_that_trusts_the_aggregator_but_is_of_another_consortium_is_refu
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
     mixed = dataclasses.replace(odd, roots=bundles["north"].roots)
-    monkeypatch.setattr(party_node, "read_again", lambda bundle: bundle)  # no folder holds the like
+    monkeypatch.setattr(node, "read_again", lambda bundle: bundle)  # no folder holds the like
 
     async def scenario():
         async with consortium(tmp_path / "c", tables, bundles=bundles | {"odd": mixed}) as one:
@@ -359,14 +362,14 @@ def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_
 def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
     """The aggregator cannot take it and hang up before it is written down."""
     audit, recorded = tmp_path / "north.audit.jsonl", []
-    encode = codec.encode_from_party
+    encode = encode_from_party
 
     def listening(message):
         if isinstance(message, Leave):
             recorded.append(read_log(audit)[-1].event)
         return encode(message)
 
-    monkeypatch.setattr(codec, "encode_from_party", listening)
+    monkeypatch.setattr(node, "encode_from_party", listening)
 
     async def scenario():
         async with consortium(tmp_path / "c", {}) as one:
@@ -410,23 +413,24 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
         secrets.append(drawn)
         return drawn
 
-    derive = party_node.PartySession.__init__.__globals__["Handshake"].pair_keys
+    derive = node.PartySession.__init__.__globals__["Handshake"].pair_keys
 
     def pair_keys(handshake, *arguments):
         keys = derive(handshake, *arguments)
         secrets.extend(keys.values())
         return keys
 
-    monkeypatch.setattr(party_node, "urandom", draw)
-    monkeypatch.setattr(party_node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
+    monkeypatch.setattr(node, "urandom", draw)
+    monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        encode = getattr(codec, direction)
+        end = node if direction == "encode_from_party" else server
+        encode = getattr(end, direction)
 
         def listening(message, encode=encode):
             said.append(repr(message).encode())
             return encode(message)
 
-        monkeypatch.setattr(codec, direction, listening)
+        monkeypatch.setattr(end, direction, listening)
     log = tmp_path / "north.audit.jsonl"
 
     async def scenario():

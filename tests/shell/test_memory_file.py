@@ -18,27 +18,27 @@ import numpy as np
 import pytest
 from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
+from fedboost.boosting.queries import RangeQuery
+from fedboost.boosting.state import NOTHING_YET, NOWHERE
 from fedboost.errors import ConfigError, LocalProtocolError, Refused
-from fedboost.privacy import accounting
+from fedboost.horizontal.holder import Shard
+from fedboost.people.privacy_report import card_of
+from fedboost.people.summary import summary
+from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party import Shard
-from fedboost.protocol.party_session import PartySession, Site
-from fedboost.protocol.progress import NOTHING_YET, NOWHERE
-from fedboost.protocol.queries import RangeQuery
+from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
 from fedboost.protocol.terms import Terms, read_model
-from fedboost.shell import memory_file
-from fedboost.shell.audit import Released, read_log
-from fedboost.shell.budget import Budget
-from fedboost.shell.card import card_of
-from fedboost.shell.memory_file import NAME, make_file, read_spent
-from fedboost.shell.model import Model
-from fedboost.shell.policy import Policy
-from fedboost.shell.site_memory import FileMemory
-from fedboost.shell.store import CannotRecord
-from fedboost.shell.summary import summary
+from fedboost.runtime.aggregator.store import CannotRecord
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.site import memory_file
+from fedboost.runtime.site.audit import Released, read_log
+from fedboost.runtime.site.budget import Budget
+from fedboost.runtime.site.memory import FileMemory
+from fedboost.runtime.site.memory_file import NAME, make_file, read_spent
+from fedboost.runtime.site.policy import Policy
 
 ROOT = Path(__file__).parents[2]
 THREE = ("north", "south", "east")

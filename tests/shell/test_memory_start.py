@@ -11,16 +11,16 @@ from sites import Log, fedboost, rows, terms, written
 from test_memory_file import ANY, BUDGET, THREE, begun, noisy, question, spend_all
 from test_privacy_cli import lines, refused
 
+from fedboost.boosting.state import NOWHERE
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import fields
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party_session import Release
-from fedboost.protocol.progress import NOWHERE
+from fedboost.protocol.party import Release
 from fedboost.protocol.site_memory import Offer
-from fedboost.shell.config import read_party
-from fedboost.shell.memory_file import make_file
-from fedboost.shell.memory_start import memory_path, open_log, open_memory
-from fedboost.shell.party_node import PartyNode
+from fedboost.runtime.config import read_party
+from fedboost.runtime.site.memory_file import make_file
+from fedboost.runtime.site.memory_start import memory_path, open_log, open_memory
+from fedboost.runtime.site.node import PartyNode
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.parquet"\ndataset = "patients"\n'
 RULES = "[policy]\nepsilon = 1.2\ndelta = 1e-5\n"

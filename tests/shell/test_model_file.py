@@ -11,9 +11,9 @@ from sites import rows, shared_out, terms
 
 from fedboost import __version__
 from fedboost.errors import ConfigError
-from fedboost.shell.data import to_features
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.data.features import to_features
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
 
 
 @pytest.fixture(scope="module")

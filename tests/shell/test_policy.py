@@ -14,15 +14,15 @@ from sites import terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt import kernels
-from fedboost.gbdt.model import Booster
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.kernels.objectives import logistic_gradients
+from fedboost.people.summary import IN_LINES, summary, terminal_ask
 from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party_session import PartySession, Site
+from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.terms import Terms, read_model
-from fedboost.shell.policy import Policy
-from fedboost.shell.simulation import simulate
-from fedboost.shell.summary import IN_LINES, summary, terminal_ask
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.site.policy import Policy
 
 THREE = ("north", "south", "east")
 NAMED = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
@@ -264,7 +264,7 @@ def test_the_guaranteed_rows_are_what_training_keeps_to(objective, per_row):
 def test_no_rounded_hessian_is_above_its_bound_whatever_the_scale(bits):
     label = np.array([0.0, 1.0] * 500, np.float32)
     margin = np.concatenate([np.linspace(-9, 9, 500), np.linspace(-1e-7, 1e-7, 500)])
-    _, hessian = kernels.logistic_gradients(margin, label, np.ones(1000, np.float32))
+    _, hessian = logistic_gradients(margin, label, np.ones(1000, np.float32))
     assert hessian.max() == 0.25
     for exponent in range(-8, 40):
         scale = Scale(exponent, bits)

@@ -9,19 +9,19 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 
-from fedboost.privacy.gaussian import noise_of
+from fedboost.people.privacy_report import as_markdown, card_of, outlook
+from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.noise import TREES
-from fedboost.protocol.party_session import Release
+from fedboost.protocol.party import Release
 from fedboost.protocol.site_memory import Offer
-from fedboost.shell.audit import AuditLog, Released, read_log
-from fedboost.shell.budget import Budget
-from fedboost.shell.card import as_markdown, card_of, outlook
-from fedboost.shell.config import terms_to_toml
-from fedboost.shell.loopback import ANYTHING, Loopback
-from fedboost.shell.memory_file import NAME, read_spent
-from fedboost.shell.model import Model
-from fedboost.shell.simulation import simulate
+from fedboost.runtime.config import terms_to_toml
+from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.site.audit import AuditLog, Released, read_log
+from fedboost.runtime.site.budget import Budget
+from fedboost.runtime.site.memory_file import NAME, read_spent
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
 BUDGET = "[policy]\nepsilon = 3.0\ndelta = 1e-5\n"

@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 from sites import NAMES, rows, shared_out, terms
 
+from fedboost.boosting.programs.boosting import train
+from fedboost.boosting.queries import RowsQuery
 from fedboost.errors import ConfigError, FedboostError, SessionFailed
-from fedboost.gbdt.model import Booster
-from fedboost.programs.boosting import train
-from fedboost.protocol.queries import RowsQuery
-from fedboost.shell.simulation import simulate
+from fedboost.gbdt.booster import Booster
+from fedboost.runtime.local.simulation import simulate
 
 
 def test_the_model_is_the_same_for_every_partition_and_every_order_of_messages():

@@ -7,10 +7,11 @@ import scipy.sparse
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.gbdt import bins
-from fedboost.shell.data import as_table, read_table, to_features
-from fedboost.shell.draft import split_by_site, split_by_weights
-from fedboost.shell.sparse import SparseTable
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Quantiles, count_cells, first_bits
+from fedboost.runtime.data.draft import split_by_site, split_by_weights
+from fedboost.runtime.data.features import to_features
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import as_table, read_table
 
 ROWS, COLUMNS = 300, 80
 
@@ -54,7 +55,7 @@ def test_the_model_is_that_of_the_dense_table(tmp_path):
 def test_rows_are_made_dense_some_at_a_time(monkeypatch):
     X, y = data()
     table = as_table({"f": scipy.sparse.csc_array(X), "label": y})
-    monkeypatch.setattr("fedboost.shell.sparse.DENSE", 7 * COLUMNS)
+    monkeypatch.setattr("fedboost.runtime.data.sparse.DENSE", 7 * COLUMNS)
     parts = [*table.parts()]
     assert [part.num_rows for part in parts] == [7] * 42 + [6]
     schema = fb.Terms.draft(table, label="label").columns
@@ -92,13 +93,13 @@ def test_beside_dense_columns_and_several_matrices():
 
 
 def test_of_very_many_features_fewer_cells_are_counted_at_a_time():
-    assert bins.first_bits(1) == bins.first_bits(2048) == 11
-    assert bins.first_bits(15_626) == 9
-    few = bins.Quantiles(256, ROWS, 1 << 15)
+    assert first_bits(1) == first_bits(2048) == 11
+    assert first_bits(15_626) == 9
+    few = Quantiles(256, ROWS, 1 << 15)
     column = data()[0][:, 0]
-    for _ in range(bins.MAX_REFINEMENTS):
+    for _ in range(MAX_REFINEMENTS):
         assert few.grid.cells <= 1 << 9
-        few.refine(bins.count_cells(column, few.grid))
+        few.refine(count_cells(column, few.grid))
     assert few.cut_points().tolist() == np.unique(column)[1:].tolist()
 
 

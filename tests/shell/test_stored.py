@@ -8,20 +8,22 @@ import pytest
 from pyarrow import parquet
 from sites import rows, terms
 
+from fedboost.boosting.programs.boosting import train
 from fedboost.errors import ConfigError, Misfit, Refused
-from fedboost.gbdt import bins, histogram
-from fedboost.programs.boosting import train
-from fedboost.protocol.party import Party
-from fedboost.shell import stored
-from fedboost.shell.config import read_party
-from fedboost.shell.data import read_table, to_shard, undeclared
+from fedboost.gbdt import cut_points, histogram
+from fedboost.horizontal.holder import Party
+from fedboost.runtime.config import read_party
+from fedboost.runtime.data import parquet as stored
+from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import read_table
 
 
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch):
     monkeypatch.setattr(stored, "STRETCH", 7)
     monkeypatch.setattr(histogram, "STRETCH", 16)
-    monkeypatch.setattr(bins, "_STRETCH", 16)
+    monkeypatch.setattr(cut_points, "STRETCH", 16)
 
 
 @pytest.fixture

@@ -13,9 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedboost.boosting.queries import (
+    Elected,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+    VoteQuery,
+)
+from fedboost.boosting.state import ModelSoFar, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt.bins import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics import METRICS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
@@ -32,29 +44,19 @@ from fedboost.protocol.messages import (
     Report,
     Request,
 )
-from fedboost.protocol.progress import ModelSoFar, Round, Scales
-from fedboost.protocol.queries import (
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    VoteQuery,
-)
 from fedboost.protocol.terms import Terms
-from fedboost.wire import codec
-from fedboost.wire.codec import (
-    MAX_FROM_AGGREGATOR,
-    MAX_GREETING,
-    MAX_TO_AGGREGATOR,
+from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.training import (
     Failed,
     ModelPart,
     RoundDone,
     Waiting,
     Wish,
+    decode_train_event,
+    decode_train_request,
+    encode_train_event,
+    encode_train_request,
 )
 from fedboost.wire.v1 import fedboost_pb2 as pb
 
@@ -210,12 +212,12 @@ train_events = st.one_of(
 
 @given(from_party)
 def test_what_a_party_says_comes_back(message):
-    assert same(codec.decode_from_party(codec.encode_from_party(message)), message)
+    assert same(decode_from_party(encode_from_party(message)), message)
 
 
 @given(to_party)
 def test_what_the_aggregator_says_comes_back(message):
-    back = codec.decode_to_party(codec.encode_to_party(message))
+    back = decode_to_party(encode_to_party(message))
     assert same(back, message)
     if isinstance(message, Admit):
         assert back.terms.digest == message.terms.digest
@@ -224,13 +226,13 @@ def test_what_the_aggregator_says_comes_back(message):
 
 @given(train_events)
 def test_what_an_analyst_hears_comes_back(event):
-    assert same(codec.decode_train_event(codec.encode_train_event(event)), event)
+    assert same(decode_train_event(encode_train_event(event)), event)
 
 
 @given(terms(), st.sampled_from(Wish), requests)
 def test_what_an_analyst_submits_comes_back(submitted, wish, request):
-    data = codec.encode_train_request(submitted.canonical(), wish, request)
-    assert codec.decode_train_request(data) == (submitted, wish, request)
+    data = encode_train_request(submitted.canonical(), wish, request)
+    assert decode_train_request(data) == (submitted, wish, request)
 
 
 def test_the_comparison_of_these_tests_sees_small_differences():
@@ -244,10 +246,10 @@ def test_the_comparison_of_these_tests_sees_small_differences():
 # ---- bytes that are no message ----------------------------------------------------------------------
 
 DECODERS = {
-    "from_party": (codec.decode_from_party, (PeerError,)),
-    "to_party": (codec.decode_to_party, (PeerError,)),
-    "train_event": (codec.decode_train_event, (PeerError,)),
-    "train_request": (codec.decode_train_request, (PeerError, ConfigError)),
+    "from_party": (decode_from_party, (PeerError,)),
+    "to_party": (decode_to_party, (PeerError,)),
+    "train_event": (decode_train_event, (PeerError,)),
+    "train_request": (decode_train_request, (PeerError, ConfigError)),
 }
 
 
@@ -287,22 +289,22 @@ def damaged(draw, valid):
     return bytes(data)
 
 
-@given(damaged(from_party.map(codec.encode_from_party)))
+@given(damaged(from_party.map(encode_from_party)))
 def test_damaged_words_of_a_party_are_refused_at_most(data):
     decode_or_refuse("from_party", data)
 
 
-@given(damaged(to_party.map(codec.encode_to_party)))
+@given(damaged(to_party.map(encode_to_party)))
 def test_damaged_words_of_an_aggregator_are_refused_at_most(data):
     decode_or_refuse("to_party", data)
 
 
-@given(damaged(train_events.map(codec.encode_train_event)))
+@given(damaged(train_events.map(encode_train_event)))
 def test_damaged_events_are_refused_at_most(data):
     decode_or_refuse("train_event", data)
 
 
-@given(damaged(terms().map(lambda t: codec.encode_train_request(t.canonical()))))
+@given(damaged(terms().map(lambda t: encode_train_request(t.canonical()))))
 def test_damaged_requests_are_refused_at_most(data):
     decode_or_refuse("train_request", data)
 
@@ -431,7 +433,7 @@ BAD_ASKS = {
 @pytest.mark.parametrize("ask", BAD_ASKS.values(), ids=BAD_ASKS)
 def test_values_out_of_range_are_refused(ask):
     with pytest.raises(PeerError):
-        codec.decode_to_party(pb.ToParty(ask=ask).SerializeToString())
+        decode_to_party(pb.ToParty(ask=ask).SerializeToString())
 
 
 @pytest.mark.parametrize("kind", DECODERS)
@@ -444,14 +446,14 @@ def test_messages_over_the_limit_are_refused_unread(kind):
 
 def test_a_greeting_that_would_not_fit_into_what_all_parties_hear_is_refused():
     fits = Join("s", "d", 1, bytes(MAX_GREETING))
-    assert codec.decode_from_party(codec.encode_from_party(fits)) == fits
-    longer = codec.encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
+    assert decode_from_party(encode_from_party(fits)) == fits
+    longer = encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
     with pytest.raises(PeerError, match="greeting"):
-        codec.decode_from_party(longer)
+        decode_from_party(longer)
 
 
 def test_the_largest_part_of_a_report_is_far_below_the_limit():
-    part = codec.encode_from_party(Report(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(8 << 16)))
+    part = encode_from_party(Report(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(8 << 16)))
     assert len(part) < MAX_TO_AGGREGATOR / 2
 
 
@@ -476,7 +478,7 @@ def test_nothing_at_all_is_refused(kind):
 def test_messages_of_a_newer_version_are_refused():
     unknown = pb.FromParty()
     unknown.ParseFromString(b"\xfa\x07\x03abc")  # field 127
-    for decode in (codec.decode_from_party, codec.decode_to_party, codec.decode_train_event):
+    for decode in (decode_from_party, decode_to_party, decode_train_event):
         with pytest.raises(PeerError, match="newer version"):
             decode(unknown.SerializeToString())
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.bins import Float32
-from fedboost.gbdt.explain import kernels
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.kernels import shap
 
 
 def add_contributions(
@@ -26,7 +26,7 @@ def add_contributions(
     `gbdt.kernels.predict_margins` takes; cover: the cover of each node.
     """
     roots, left, *_ = nodes
-    factors = min(int(kernels.depth_of(roots, left)), features.shape[1])
+    factors = min(int(shap.depth_of(roots, left)), features.shape[1])
     points, weights = np.polynomial.legendre.leggauss(max(1, (factors + 1) // 2))  # exact for as many factors
-    add: Any = kernels.add_contributions
+    add: Any = shap.add_contributions
     add(features, *nodes, cover, (points + 1.0) / 2.0, weights / 2.0, output, out)

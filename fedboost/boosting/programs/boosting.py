@@ -1,0 +1,160 @@
+"""THE LOOP: gradient boosting as a program. It reads like centralised boosting; each `yield` is a turn.
+
+Promises: a pure function of the terms and the sums, so the model is the same for every partition of the
+rows; parties are asked for the smaller child only, the sibling is the parent minus it.
+Refuses: sums that violate what must hold of them (PeerError), a label with nothing to learn (ConfigError).
+"""
+
+import math
+from collections.abc import Generator
+
+from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
+from fedboost.boosting.programs.initialisation import (
+    NOTHING_TO_LEARN,
+    Scales,
+    count_rows,
+    find_base_score,
+    find_cut_points,
+    model_of,
+    residuals_vanish,
+)
+from fedboost.boosting.programs.leaf_renewal import refresh
+from fedboost.boosting.queries import (
+    CONSTANT_TREE,
+    EndRoundQuery,
+    HistogramQuery,
+    Query,
+    RowsQuery,
+    VoteQuery,
+)
+from fedboost.boosting.state import Grown
+from fedboost.errors import ConfigError, CutShort, Enough
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt import metrics
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import Layout, NodeSums
+from fedboost.gbdt.sampling import SIZE_CELLS
+from fedboost.gbdt.tree import Split, Tree
+from fedboost.protocol.terms import Terms
+
+
+def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
+    """Boost terms.rounds trees. `grown`: see `grow_tree`."""
+    counts = yield RowsQuery()
+    rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
+    cut_points = yield from find_cut_points(terms, rows)
+    score = yield from find_base_score(terms, rows, cut_points, scales)
+    first = slice(None, None, terms.num_parallel_tree)
+    constant = terms.loss.margin(score) if terms.earlier is None else 0.0  # the margins have it already
+    values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
+    exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
+    if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
+        raise ConfigError(NOTHING_TO_LEARN)
+    trees: list[Tree] = []
+    scores: list[float] = []
+    for number in range(terms.rounds):
+        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        drawing = scales.drawing(terms, sizes)
+        try:
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+        except Enough:
+            break
+        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+        exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
+        trees += tree.parts(len(terms.roots))
+        scores.append(watched(terms, found))
+        if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
+            break
+    kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
+    return model_of(terms, score, trees[: kept * len(terms.roots)])
+
+
+def watched(terms: Terms, found: dict[str, float]) -> float:
+    """What early stopping looks at, less being better: the last metric, of the last set of rows of all."""
+    name, value = [*metrics.of_all(found).items()][-1]
+    if terms.early_stopping_rounds and math.isnan(value):
+        raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
+    return -value if metrics.grows(terms.metrics[-1]) else value
+
+
+def best(scores: list[float]) -> int:
+    """The first round with the best of these."""
+    return min(range(len(scores)), key=scores.__getitem__)
+
+
+def end_round(
+    terms: Terms,
+    rows: int,
+    number: int,
+    splits: tuple[Split, ...],
+    values: tuple[tuple[int, float], ...],
+    scales: Scales,
+) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
+    """Move the margins; the exponent counts of the new gradients and the counts of their sizes (empty if the
+    terms ask for none), and the metrics."""
+    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws_by_size
+    total = yield EndRoundQuery(rows, number, splits, values, *asked)
+    found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
+    counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
+    sizes = SIZE_CELLS * terms.draws_by_size
+    return counts[: counts.size - sizes], counts[counts.size - sizes :], found
+
+
+def grow_tree(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: Grown
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    """Grow one tree level by level; returns it with the splits no party has heard of yet.
+
+    A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
+    trees so far, each with those splits; one that is there already, from before a restart, is not asked for.
+    """
+    if number == len(grown):
+        grown.append((yield from _grow(terms, rows, number, cut_points, scales)))
+    return grown[number]
+
+
+def _grow(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    rule = terms.rule(scales.gradient, scales.hessian)
+    layout = Layout.of(cut_points)
+
+    scale, drawn = (rule.gradient, rule.hessian), rows * terms.most_copies
+    query = HistogramQuery(drawn, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold)
+    sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
+    tree = Tree()
+    for root in sums:
+        tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
+    frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
+    columns, growth = Columns(terms, number), Growth(terms)
+    news: tuple[Split, ...] = ()
+    while True:
+        for leaf in frontier:
+            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
+            if best is not None:
+                growth.add(leaf, best)
+        wanted: list[Parted] = []
+        while growth.goes_on and not wanted:
+            for leaf, best in growth.next():
+                split = add_children(tree, leaf, best, cut_points, rule)
+                news += (split,)
+                parted = Parted(leaf, best, split.left, rule)
+                if leaf.depth + 1 < terms.max_depth and parted.open:
+                    wanted.append(parted)
+        if not wanted:
+            news = yield from refresh(terms, drawn, number, news, tree, scales.weight)
+            return tree, news
+        try:
+            elected = [layout] * len(wanted)
+            if terms.vote_top_k:
+                voters = tuple(node for parted in wanted for node in parted.open)
+                features = len(layout.features), len(terms.parties)
+                votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
+                news, elected = (), elect(wanted, votes, layout, terms.vote_top_k)
+            level = Level(wanted, elected)
+            query = level.query(terms, drawn, number, news, layout, scales.threshold)
+            frontier = level.leaves(query.by_node((yield query)))
+            news = ()
+        except CutShort:
+            return tree, news

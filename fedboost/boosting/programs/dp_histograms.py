@@ -1,0 +1,112 @@
+"""Trees grown on noisy histograms, level by level: what boosting does without noise, and dear with it.
+
+Every level opens the histograms of all features, so a row's part of it is as large as the root of their
+number, and so is the noise. Below epsilon 4 trees of random structure (`private`) do better unless rows are
+many; no histogram is its parent's less its sibling's here, since that would have the noise of both.
+
+Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
+Refuses: nothing; noise can make no sum impossible.
+"""
+
+import dataclasses
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.boosting.queries import HistogramQuery, Query
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.bounded import SCALE, Bound
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.split import BestSplit, SplitRule
+from fedboost.gbdt.tree import Split, Tree
+from fedboost.protocol.noise import ROWS, TREES
+from fedboost.protocol.terms import Terms
+
+BEYOND_NOISE = 4.0
+"""A child must have a sum of hessians of so many standard deviations of its noise."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Noisy sums of a node, in units, and the standard deviation of their noise."""
+
+    gradient: int
+    hessian: int
+    sigma: float
+
+
+def grow(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...], dict[int, Sums]]]:
+    """The tree without values, the splits of its last level, and the sums in its leaves."""
+    layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
+    sigma = terms.plan.releases[TREES].sigma
+    rule = dataclasses.replace(
+        terms.rule(SCALE, SCALE),
+        min_child_weight=max(terms.min_child_weight, BEYOND_NOISE * bound.hessian(sigma)),
+    )
+    for _ in terms.roots:
+        tree.add_leaf(0.0, 0.0)
+    frontier, news, sums = list(terms.roots), list[Split](), dict[int, Sums]()
+    for _ in range(terms.max_depth):
+        query = HistogramQuery(ROWS, number, tuple(news), tuple(frontier), layout.bins, SCALE, SCALE)
+        told = query.by_node((yield query))
+        parents, frontier, news = frontier, [], []
+        for node, cells in zip(parents, told, strict=True):
+            pairs = cells[:-STATS].reshape(layout.bins, STATS)
+            total = mean_total(pairs, layout)
+            sums.setdefault(node, Sums(*total, sigma * np.sqrt(layout.bins) / len(layout.features)))
+            best = best_split(rule, pairs, total, layout, bound)
+            if best is None:
+                continue
+            left = len(tree.left)
+            tree.add_leaf(0.0, 0.0), tree.add_leaf(0.0, 0.0)
+            split = tree.split(node, best, cut_points, left)
+            news.append(split)
+            children = parted(pairs, total, split, layout, sums.pop(node).sigma, sigma)
+            sums |= dict(zip((left, left + 1), children, strict=True))
+            frontier += [left, left + 1]
+        if not frontier:
+            break
+    return tree, tuple(news), sums
+
+
+def mean_total(pairs: Int64, layout: Layout) -> tuple[int, int]:
+    """Sums over a node's rows: each feature's bins say them with other noise."""
+    of_features = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
+    gradient, hessian = np.rint(of_features.mean(axis=0)).astype(np.int64).tolist()
+    return gradient, hessian
+
+
+def best_split(
+    rule: SplitRule, pairs: Int64, total: tuple[int, int], layout: Layout, bound: Bound
+) -> BestSplit | None:
+    """The split of highest gain, by hessians in units of the gradients', none below 0."""
+    as_gradients = bound.hessian_clip / bound.weight / bound.clip
+    whole = np.array([*pairs.tolist(), total], np.float64)
+    whole[:, 1] = np.maximum(whole[:, 1], 0.0) * as_gradients
+    units = np.rint(whole).astype(np.int64)
+    return rule.best_split(np.ascontiguousarray(units[:-1]).reshape(-1), layout, tuple(units[-1].tolist()))
+
+
+def parted(
+    pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, of_node: float, of_bin: float
+) -> tuple[Sums, Sums]:
+    """Sums of the two children: of the side that has fewer bins its bins, of the other one the rest."""
+    place = layout.features.index(split.feature)
+    first, values = int(layout.offsets[place]), int(layout.value_bins[place])
+    bins = np.arange(values + int(layout.missing[place]))
+    if split.categories:
+        right = np.array([split.categories >> level & 1 == 1 for level in bins.tolist()])
+    else:
+        right = bins > split.bin
+    goes_left = np.where(bins < values, ~right, split.missing_left)
+    own = pairs[first : first + bins.size]
+    smaller = goes_left if 2 * goes_left.sum() <= bins.size else ~goes_left
+    gradient, hessian = own[smaller].sum(axis=0).tolist()
+    sigma = of_bin * float(np.sqrt(smaller.sum()))
+    few = Sums(gradient, hessian, sigma)
+    rest = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, of_node)))
+    return (few, rest) if smaller is goes_left else (rest, few)

@@ -1,0 +1,252 @@
+"""Boosting with noise: trees whose structure is drawn without a look at rows, so only leaves cost privacy.
+
+A tree's splits follow from the seed of the terms alone: features in turn, thresholds at random over bins of
+about equally many rows. One question a tree then opens the noisy sums of gradients and hessians in all its
+leaves at once; a row is in one leaf, so it can change that vector by no more than its own bound. Trees of one
+feature each (`additive`) do best wherever epsilon is small; `random` takes any feature at every split;
+`staged` grows the first half of the trees by one feature each, the others by three. `hist` is in `noisy`.
+
+Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
+Refuses: nothing; noise can make no sum impossible.
+
+Source of trees with random splits: Maddock, Cormode, Wang, Maple and Jha, "Federated boosted decision trees
+with differential privacy", CCS 2022.
+"""
+
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.boosting.programs import dp_histograms
+from fedboost.boosting.programs.dp_histograms import Sums
+from fedboost.boosting.programs.initialisation import model_of
+from fedboost.boosting.queries import CONSTANT_TREE, EndRoundQuery, Query, RangeQuery, StartQuery, SumsQuery
+from fedboost.boosting.state import Grown
+from fedboost.fixedpoint import UNIT, Int64
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.bounded import SCALE
+from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Float32, range_edges
+from fedboost.gbdt.sampling import mixed
+from fedboost.gbdt.tree import NO_CHILD, Split, Tree
+from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES
+from fedboost.protocol.terms import Terms
+
+MOST_BINS = 32
+"""Bins of a numeric feature: finer than trees of this depth need, coarse enough to hold equally many rows."""
+NOISE_ALONE = 2.0
+"""Counts below so many standard deviations of their noise are taken for 0."""
+LEAF_SPREAD = 0.5
+"""Standard deviation that leaf values are thought to have (tau): what noise shrinks them toward 0 by."""
+LONGEST_STEP = 2.0
+"""Of a leaf, before the learning rate."""
+STAGED_FEATURES = 3
+
+
+def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
+    """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
+    cut_points = yield from lay_cut_points(terms)
+    total = yield StartQuery(ROWS, cut_points, SCALE, SCALE)
+    score = base_score(terms, total)
+    constant = terms.loss.margin(score)
+    values = tuple((root, constant) for root in terms.roots)
+    yield end_of(CONSTANT_TREE, values)
+    for number in range(terms.rounds):
+        if number == len(grown):
+            grown.append((yield from grow(terms, number, cut_points)))
+        tree, splits = grown[number]
+        yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
+    parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]
+    return model_of(terms, score, parts)
+
+
+def grow(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    """One round's trees; with them the splits no party has heard of yet."""
+    assert terms.noise is not None
+    if terms.noise.method == "hist":
+        tree, news, sums = yield from dp_histograms.grow(terms, number, cut_points)
+    else:
+        splits, leaves = draw_splits(terms, number, cut_points)
+        tree, news, sigma = drawn_tree(terms, splits, cut_points), (), terms.plan.releases[TREES].sigma
+        told = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
+        sums = {leaf: Sums(of_leaf[0], of_leaf[1], sigma) for leaf, of_leaf in zip(leaves, told, strict=True)}
+    give_values(tree, terms, sums)
+    return tree, news
+
+
+def end_of(
+    number: int, values: tuple[tuple[int, float], ...], splits: tuple[Split, ...] = ()
+) -> EndRoundQuery:
+    """Move the margins; the answer is empty."""
+    return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
+
+
+def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
+    """Between the declared ends of each numeric feature: evenly, or where noisy counts have equal shares.
+    Every feature has a bin for missing values, whether there are any or not."""
+    ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
+    most = min(terms.max_bin, MOST_BINS)
+    if terms.cut_points == "grid" and ranges:
+        found = yield RangeQuery(ROWS, len(ranges))
+        least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
+        counts = np.where(found > least, found, 0).reshape(len(ranges), RANGE_PARTS)
+        cuts = tuple(equal_cuts(*of_one, most) for of_one in zip(counts, ranges, strict=True))
+    else:
+        cuts = tuple(even_cuts(declared, most) for declared in ranges)
+    return CutPoints(cuts, (True,) * len(cuts)).with_levels(terms.columns.levels)
+
+
+def even_cuts(declared: tuple[float, float], most: int) -> Float32:
+    """So many bins of equal width."""
+    return np.unique(np.linspace(*declared, most + 1)[1:-1].astype(np.float32))
+
+
+def equal_cuts(counts: Int64, declared: tuple[float, float], most: int) -> Float32:
+    """Edges of the parts that were counted, such that the bins between hold about equally many rows."""
+    if not counts.any():
+        return even_cuts(declared, most)
+    until = np.cumsum(counts)
+    ranks = np.arange(1, most) * (until[-1] / most)
+    places = np.searchsorted(until, ranks, side="left")
+    return np.unique(range_edges(declared)[places[places < RANGE_PARTS - 1]])
+
+
+def base_score(terms: Terms, total: Int64) -> float:
+    """The constant prediction: the one of the terms, or a Newton step from where boosting would start."""
+    bound = terms.bound
+    if terms.base_score is not None:
+        return float(np.float32(terms.base_score))
+    if terms.loss.outputs > 1:
+        return bound.start
+    start = terms.loss.margin(bound.start)
+    step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
+    return float(np.float32(terms.loss.predict(np.array([start + step]))[0]))
+
+
+def newton_step(terms: Terms, sums: Sums) -> float:
+    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say. In a
+    loss of numbers the unit of tau and of the longest step is the clip."""
+    bound, unit = terms.bound, terms.bound.clip if terms.loss.name in NUMBERS else 1.0
+    G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
+    spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
+    below = H * H + terms.reg_lambda * H + spread * spread
+    step = -G * H / below if below > 0.0 else 0.0
+    return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
+
+
+NUMBERS = ("reg:squarederror",)
+"""Objectives whose margins are in the unit of the label."""
+
+
+@dataclass
+class _Open:
+    """A node that may split: the bins, or the levels, that each feature still has in it."""
+
+    node: int
+    features: tuple[int, ...]
+    bins: dict[int, range]
+    levels: dict[int, tuple[int, ...]]
+
+    def wide(self) -> list[int]:
+        """The features that can split it."""
+        return [f for f in self.features if len(self.bins.get(f) or self.levels.get(f) or ()) > 1]
+
+
+def draw_splits(
+    terms: Terms, number: int, cut_points: CutPoints
+) -> tuple[tuple[Split, ...], tuple[int, ...]]:
+    """The splits of a round's trees, and their leaves."""
+    draws = _draws(terms.seed, number)
+    first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
+    bins = {f: of for f, of in first.items() if f not in cut_points.categorical}
+    levels = {f: tuple(first[f]) for f in cut_points.categorical}
+    usable = [f for f in first if len(first[f]) > 1]
+    splits: list[Split] = []
+    frontier = [_Open(root, features_of(terms, number, usable, draws), bins, levels) for root in terms.roots]
+    leaves: list[int] = []
+    for depth in range(terms.max_depth + 1):
+        below: list[_Open] = []
+        for one in frontier:
+            wide = one.wide()
+            if depth == terms.max_depth or not wide:
+                leaves.append(one.node)
+                continue
+            feature = wide[next(draws) % len(wide)]
+            left = len(terms.roots) + 2 * len(splits)
+            split, *sides = _split(one, feature, left, draws)
+            splits.append(split)
+            below += sides
+        frontier = below
+    return tuple(splits), tuple(sorted(leaves))
+
+
+def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterator[int]) -> tuple[int, ...]:
+    """The features that a tree may split by."""
+    assert terms.noise is not None
+    method = terms.noise.method
+    if not usable or method == "random":
+        return tuple(usable)
+    own = usable[number % len(usable)]
+    if method == "additive" or number < terms.rounds // 2:
+        return (own,)
+    others = [feature for feature in usable if feature != own]
+    chosen = {own}
+    while len(chosen) < min(STAGED_FEATURES, len(usable)):
+        chosen.add(others[next(draws) % len(others)])
+    return tuple(sorted(chosen))
+
+
+def _split(one: _Open, feature: int, left: int, draws: Iterator[int]) -> tuple[Split, _Open, _Open]:
+    missing_left = bool(next(draws) % 2)
+    if feature in one.bins:
+        have = one.bins[feature]
+        bin_ = have.start + next(draws) % (len(have) - 1)
+        sides = range(have.start, bin_ + 1), range(bin_ + 1, have.stop)
+        split = Split(one.node, feature, bin_, missing_left, left)
+        parts = [({**one.bins, feature: side}, one.levels) for side in sides]
+    else:
+        levels = one.levels[feature]
+        goes_right = [next(draws) % 2 == 1 for _ in levels]
+        if len(set(goes_right)) == 1:
+            other = next(draws) % len(levels)
+            goes_right[other] = not goes_right[other]
+        right = tuple(level for level, goes in zip(levels, goes_right, strict=True) if goes)
+        rest = tuple(level for level in levels if level not in right)
+        categories = sum(1 << level for level in right)
+        split = Split(one.node, feature, 0, missing_left, left, categories)
+        parts = [(one.bins, {**one.levels, feature: side}) for side in (rest, right)]
+    low, high = (_Open(left + place, one.features, *of) for place, of in enumerate(parts))
+    return split, low, high
+
+
+def _draws(seed: int, number: int) -> Iterator[int]:
+    """Whole numbers below 2**64, without end: hashes of the seed, as rows and columns are drawn by."""
+    block = 0
+    while True:
+        yield from mixed(np.arange(1024, dtype=np.uint64), seed, "structure", number, block).tolist()
+        block += 1
+
+
+def drawn_tree(terms: Terms, splits: tuple[Split, ...], cut_points: CutPoints) -> Tree:
+    """The tree of these splits, without values."""
+    tree = Tree()
+    for _ in range(2 * len(splits) + len(terms.roots)):
+        tree.add_leaf(0.0, 0.0)
+    for split in splits:
+        tree.decide(split, cut_points.cuts[split.feature])
+    return tree
+
+
+def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:
+    """The values and covers that the noisy sums in its leaves give a tree."""
+    for leaf, of_leaf in sums.items():
+        step = newton_step(terms, of_leaf)
+        tree.value[leaf] = float(np.float32(terms.learning_rate * step))
+        tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(of_leaf.hessian), 0.0)))
+    for node in reversed(range(len(tree.left))):
+        left = tree.left[node]
+        if left != NO_CHILD:
+            tree.cover[node] = float(np.float32(math.fsum(tree.cover[left : left + 2])))

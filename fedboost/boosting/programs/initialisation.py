@@ -1,0 +1,180 @@
+"""What programs ask before the first tree: scales, cut points, the constant to start from; and the model that
+begins with it.
+
+Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
+of the rows.
+Refuses: labels or weights with nothing to learn (ConfigError).
+"""
+
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.boosting.programs.leaf_renewal import Narrowing
+from fedboost.boosting.queries import (
+    CONSTANT_TREE,
+    MAX_ROWS,
+    RESIDUAL_TURNS,
+    START_BITS,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    StartQuery,
+)
+from fedboost.errors import ConfigError, PeerError
+from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
+from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
+from fedboost.gbdt.tree import Tree
+from fedboost.protocol.terms import Terms
+
+NOTHING_TO_LEARN = (
+    "the label is the same in every row of every party, but for rounding: there is nothing to learn"
+)
+LARGEST = float(np.finfo(np.float64).max)
+VANISHED_BITS = 21
+"""Residuals this many bits below the labels are rounding: a float32 has 24."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The public fixed-point scales of the next tree and of the metrics after it."""
+
+    gradient: Scale
+    hessian: Scale
+    weight: Scale
+    threshold: float = 0.0
+    """By which rows of what sizes of gradients are drawn for the next tree; 0 where they are not."""
+
+    @classmethod
+    def of(cls, terms: Terms, exponents: Int64) -> "Scales":
+        """From the loss's own bounds where it has them, else from the summed exponent counts."""
+        gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
+        bounds = terms.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
+        weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
+        scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
+        return cls(scales[0], scales[1], weight_scale)
+
+    def drawing(self, terms: Terms, sizes: Int64) -> "Scales":
+        """Those of a tree whose rows are drawn by sizes of gradients that were counted.
+
+        A row of size s is divided by its chance, which is s / threshold, or 1, or more than s / threshold
+        (the least there is). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, neither comes to more
+        than it was, or than the threshold, that is over sqrt(reg_lambda); nor than it was over the least.
+        """
+        if not terms.draws_by_size:
+            return self
+        if (sizes < 0).any():
+            raise PeerError("sizes of gradients are counted fewer than no times")
+        threshold = threshold_of(sizes, terms.subsample)
+        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.subsample))[1]
+        root = math.sqrt(terms.reg_lambda)
+        bounds = threshold, threshold / root if root else math.inf
+        gradient, hessian = (
+            Scale(max(scale.exponent, min(scale.exponent + heaviest, _exponent(bound))), scale.bits)
+            for scale, bound in zip((self.gradient, self.hessian), bounds, strict=True)
+        )
+        return Scales(gradient, hessian, self.weight, threshold)
+
+
+def _exponent(bound: float) -> int:
+    """The smallest e with bound <= 2**e, or one more."""
+    return math.frexp(min(bound, LARGEST))[1]
+
+
+def count_rows(counts: Int64) -> int:
+    """The rows of all parties, from the sum of a RowsQuery. PeerError for counts that cannot be."""
+    rows = int(counts[0])
+    if not 0 < rows < MAX_ROWS or (counts < 0).any():
+        raise PeerError(f"the parties count {rows} rows in all, or fewer than none of some exponent")
+    return rows
+
+
+def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
+    """Cut points of every feature: of the numeric ones by grid refinement or from KLL sketches. Those of the
+    others are the levels of the terms, whether rows have them or not."""
+    features = len(terms.columns.numeric)
+    if terms.cut_points == "kll" and features:
+        found = yield KllQuery(rows, features, terms.max_bin)
+        table = found.reshape(features, -1)
+        cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
+        return CutPoints(cuts, tuple(bool(row[0]) for row in table)).with_levels(terms.columns.levels)
+    quantiles = [Quantiles(terms.max_bin, rows, features) for _ in range(features)]
+    for _ in range(MAX_REFINEMENTS):
+        grids = tuple(quantile.grid for quantile in quantiles)
+        if not any(grid.cells for grid in grids):
+            break
+        counts = yield QuantileQuery(rows, grids)
+        ends = np.cumsum([grid.cells for grid in grids])
+        for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
+            quantile.refine(part)
+    of_numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
+    return CutPoints(*of_numeric).with_levels(terms.columns.levels)
+
+
+def find_base_score(
+    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
+) -> Generator[Query, Int64, float]:
+    """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
+    with base margins that of a row whose own is 0. Hands out the cut points."""
+    gradient = Scale(scales.gradient.exponent, START_BITS)
+    hessian = Scale(scales.hessian.exponent, START_BITS)
+    total = yield StartQuery(rows, cut_points, gradient, hessian)
+    if total[1] <= 0 and terms.columns.group is not None:
+        raise ConfigError(
+            "no group of any party has rows of different labels, and a weight: nothing to learn"
+        )
+    if total[1] <= 0:
+        raise ConfigError(
+            "the row weights of all parties sum to zero: there is nothing to learn"
+            if terms.columns.base_margin is None and terms.earlier is None
+            else "the row weights of all parties sum to zero, or the margins they begin at leave nothing to "
+            "learn"
+        )
+    sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
+    quantile = terms.loss.quantile
+    if terms.earlier is not None:
+        score = terms.earlier.base_score
+    elif terms.base_score is not None:
+        score = terms.base_score
+    elif quantile is not None:
+        found = Narrowing(quantile, (0,))
+        for _ in range(RESIDUAL_TURNS):
+            found.take((yield found.query(rows, CONSTANT_TREE, (), scales.weight)))
+        if found.all_alike:
+            raise ConfigError(NOTHING_TO_LEARN)
+        (score,) = found.values
+    elif terms.columns.base_margin is not None:
+        score = float(terms.loss.predict(np.array([terms.loss.shift(*sums)]))[0])
+    else:
+        score = terms.loss.base_score(*sums)
+    return float(np.float32(score))
+
+
+def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
+    """The model of these trees, which started from this constant prediction; of those of the model that is
+    continued, then these.
+
+    XGBoost adds base margins in the place of the base score. So where there are any, the constant is a tree
+    of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
+    """
+    columns = terms.columns
+    kind = terms.num_parallel_tree, tuple(columns.categorical)
+    if terms.earlier is not None:
+        trees = *terms.earlier.trees, *trees
+    if columns.base_margin is None or terms.earlier is not None:
+        return Booster(terms.loss, score, columns.features, tuple(trees), *kind)
+    leaves = [Tree() for _ in range(terms.num_parallel_tree)]
+    for number, leaf in enumerate(leaves):
+        leaf.add_leaf(0.0 if number else terms.loss.margin(score), 0.0)
+    neutral = float(terms.loss.predict(np.zeros(1))[0])
+    return Booster(terms.loss, neutral, columns.features, (*leaves, *trees), *kind)
+
+
+def residuals_vanish(before: Int64, after: Int64) -> bool:
+    """Whether the constant left of the gradients no more than float32 labels are rounded by."""
+    first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
+    return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS

@@ -1,0 +1,310 @@
+"""The model so far, as the parties know it: what a party that comes back needs to go on where the others are.
+
+Promises: a pure function of the questions asked; a party that is given it stands where it would stand had it
+answered them all; `may_change` is the one rule on when the roster may change, for both ends.
+Refuses: nothing itself; `check` says what the terms do not allow (Refused).
+"""
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import assert_never
+
+import numpy as np
+
+from fedboost.boosting import queries
+from fedboost.boosting.queries import (
+    RESIDUAL_TURNS,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    Query,
+    RangeQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+    SumsQuery,
+    VoteQuery,
+)
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Float32
+from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.tree import Split, Tree
+from fedboost.privacy import fields
+from fedboost.protocol.terms import Terms
+
+Values = tuple[tuple[int, float], ...]
+_SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.Struct(">qqqqd")
+Grown = list[tuple[Tree, tuple[Split, ...]]]
+"""The trees of a session so far, each with the splits that its last histograms led to."""
+
+
+def _packed(splits: tuple[Split, ...]) -> bytes:
+    """Splits as bytes, to be hashed."""
+    return b"".join(
+        _SPLIT.pack(
+            split.node, split.feature, split.bin, split.missing_left, bool(split.categories), split.left
+        )
+        + (split.categories.to_bytes(MAX_CODES // 8, "little") if split.categories else b"")
+        for split in splits
+    )
+
+
+@dataclass(frozen=True)
+class Round:
+    """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
+    the constant that boosting starts from."""
+
+    splits: tuple[Split, ...]
+    values: Values
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        values = b"".join(_LEAF.pack(node, value) for node, value in self.values)
+        return hashlib.sha256(fields.pack(_packed(self.splits), values)).digest()
+
+
+@dataclass(frozen=True)
+class Scales:
+    """By what the gradients of the tree that grows were quantised, and its rows drawn (`HistogramQuery`)."""
+
+    gradient: Scale
+    hessian: Scale
+    threshold: float = 0.0
+
+    @property
+    def packed(self) -> bytes:
+        """All of it as bytes."""
+        gradient, hessian = self.gradient, self.hessian
+        shape = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
+        return _SCALES.pack(*shape, self.threshold)
+
+    @classmethod
+    def of(cls, query: HistogramQuery | VoteQuery) -> "Scales":
+        """Those of a question about nodes."""
+        threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
+        return cls(query.gradient, query.hessian, threshold)
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a session stands, by hashes: what a site can keep of it.
+
+    grids, started, rounds, splits, levels: how far it has come; model: the hash of what there is of the
+    model; tree: the hash of what else is known of the tree that grows. Two positions are equal if the session
+    stands at the same place.
+    """
+
+    grids: int
+    started: bool
+    rounds: int
+    splits: int
+    levels: int
+    model: bytes
+    tree: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return hashlib.sha256(fields.pack(self.model, self.tree)).digest()
+
+
+@dataclass(frozen=True)
+class ModelSoFar:
+    """Where a session stands.
+
+    grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
+    finished ones; splits and levels: of the tree that grows, and how many questions about it were answered;
+    scales: those of its root, once that was asked for; residual: the last question about residuals in it.
+    """
+
+    grids: int = 0
+    start: StartQuery | None = None
+    rounds: tuple[Round, ...] = ()
+    splits: tuple[Split, ...] = ()
+    levels: int = 0
+    scales: Scales | None = None
+    residual: ResidualQuery | None = None
+
+    @property
+    def tree(self) -> int:
+        """The tree that grows: -1 before the first."""
+        return len(self.rounds) - 1
+
+    def after(self, query: Query) -> "ModelSoFar":
+        """Where the session stands once a question was answered."""
+        match query:
+            case QuantileQuery() | RangeQuery():
+                return dataclasses.replace(self, grids=self.grids + 1)
+            case StartQuery():
+                return dataclasses.replace(self, start=query)
+            case HistogramQuery() | VoteQuery() | ResidualQuery() | SumsQuery():
+                scales, residual = self.scales, self.residual
+                if isinstance(query, ResidualQuery):
+                    residual = query
+                elif isinstance(query, HistogramQuery) and scales is None:
+                    scales = Scales.of(query)
+                splits = self.splits + query.splits
+                grown = ModelSoFar(
+                    self.grids, self.start, self.rounds, splits, self.levels + 1, scales, residual
+                )
+                hashed = self._hash.copy()
+                hashed.update(_packed(query.splits))
+                grown.__dict__["_hash"] = hashed  # as it would compute it
+                return grown
+            case EndRoundQuery():
+                done = Round(self.splits + query.splits, query.values)
+                return ModelSoFar(self.grids, self.start, (*self.rounds, done))
+            case RowsQuery() | KllQuery():
+                return self
+            case _:
+                assert_never(query)
+
+    @property
+    def before_tree(self) -> "ModelSoFar":
+        """Where the session stood before the tree that grows."""
+        return ModelSoFar(self.grids, self.start, self.rounds)
+
+    @cached_property
+    def position(self) -> Position:
+        """Where that is, by hashes."""
+        model = self._hash.digest()
+        scales = b"" if self.scales is None else self.scales.packed
+        residual = b"" if self.residual is None else queries.digest(self.residual)
+        tree = hashlib.sha256(fields.pack(fields.number(self.levels), scales, residual)).digest()
+        counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
+        return Position(*counts, model, tree)
+
+    @cached_property
+    def _hash(self) -> "hashlib._Hash":
+        """The hash of the model, splits last, so that further ones can be added."""
+        start = b"" if self.start is None else self.start.digest
+        parts = fields.number(self.grids), start, *(done.digest for done in self.rounds)
+        hashed = hashlib.sha256(fields.pack(*parts))
+        hashed.update(_packed(self.splits))
+        return hashed
+
+    def has_passed(self, earlier: Position) -> bool:
+        """Whether a session that stood there can have come to stand here."""
+        same_tree = len(self.rounds) == earlier.rounds
+        if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
+            return False
+        grew = (*(done.splits for done in self.rounds), self.splits, ())
+        splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
+        start = self.start if earlier.started else None
+        then = ModelSoFar(earlier.grids, start, self.rounds[: earlier.rounds], splits)
+        return then.position.model == earlier.model
+
+    def may_change(self, query: Query) -> bool:
+        """Whether the roster may be another one from this question on.
+
+        The same sum over two rosters shows the difference between them, which may be a single party. So
+        between the two every margin must have moved, by a tree that tells rows apart: the question is the end
+        of a tree that split, or the root of the tree after one, and no leaf of that tree is 0 (as reg_alpha
+        makes some).
+        """
+        if isinstance(query, EndRoundQuery):
+            return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
+        return isinstance(query, HistogramQuery) and self.levels == 0 and self.moved
+
+    @property
+    def moved(self) -> bool:
+        """Whether the last finished tree tells rows apart and moved the margin of each."""
+        return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
+
+    def may_lack_parties(self, query: Query) -> bool:
+        """Whether the roster may lack a party of the terms by now: not before a tree split. What is asked
+        before is the same in every session, and over two rosters it shows the difference."""
+        return self.may_change(query) or any(done.splits for done in self.rounds)
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if a session under these terms cannot stand here."""
+        if not 0 <= self.grids <= MAX_REFINEMENTS:
+            raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
+        if self.start is not None:
+            queries.check(self.start, terms)
+        elif self.rounds:
+            raise Refused("finished rounds before cut points")
+        if len(self.rounds) > terms.rounds + 1 or self.levels > terms.levels:
+            raise Refused(
+                f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
+            )
+        for number, done in enumerate(self.rounds):
+            queries.check_tree(terms, number - 1, done.splits, done.values)
+            queries.check_splits(terms, done.splits)
+        if self.levels and not self.rounds and (terms.loss.quantile is None or self.start is None):
+            raise Refused("histograms before the first tree")
+        if not self.rounds and self.levels > RESIDUAL_TURNS:
+            raise Refused(f"residuals were asked for {self.levels} times, of {RESIDUAL_TURNS}")
+        if self.levels:
+            queries.check_tree(terms, self.tree, self.splits, ())
+            queries.check_splits(terms, self.splits)
+        elif self.splits:
+            raise Refused("splits before the root was asked for")
+        if self.residual is not None:
+            queries.check(self.residual, terms)
+        if self.scales is not None:
+            queries.check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
+
+    def structure(self, rounds: int) -> bytes:
+        """`structure` of the model after so many rounds, or of all there are; nothing before the constant."""
+        if self.start is None or not self.rounds:
+            return b""
+        constant, *finished = self.rounds
+        cuts, roots = self.start.cut_points.cuts, len(constant.values)
+        trees = (tree for done in finished[:rounds] for tree in _tree_of(done, cuts, roots).parts(roots))
+        return structure(constant.values[0][1], trees)
+
+
+NOTHING_YET = ModelSoFar()
+NOWHERE = NOTHING_YET.position
+
+
+def structure(constant: float, trees: Iterable[Tree]) -> bytes:
+    """A hash of what a model predicts with: the constant margin, each tree's decisions and leaf values.
+
+    Parties can compute it from what they were asked; gains and covers, which change no prediction, are not
+    in it."""
+    parts = [np.float64(constant).tobytes()]
+    for tree in trees:
+        left = np.array(tree.left, np.int32)
+        inner = left >= 0
+        parts += [
+            left.tobytes(),
+            np.where(inner, np.array(tree.feature, np.int32), 0).astype(np.int32).tobytes(),
+            np.where(inner, np.array(tree.missing_left, np.bool_), False).tobytes(),
+            np.where(inner, np.array(tree.threshold, np.float32), 0).astype(np.float32).tobytes(),
+            np.where(inner, 0, np.array(tree.value, np.float64)).astype(np.float64).tobytes(),
+            b"".join(
+                fields.number(node) + c.to_bytes(MAX_CODES // 8, "little")
+                for node, c in enumerate(tree.categories)
+                if c
+            ),
+        ]
+    return hashlib.sha256(fields.pack(*parts)).digest()
+
+
+def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
+    """The tree that these splits and values make; without gains, covers and values of inner nodes."""
+    tree = Tree()
+    for _ in range(roots):
+        tree.add_leaf(0.0, 0.0)
+    for split in done.splits:
+        while len(tree.left) < split.left + 2:
+            tree.add_leaf(0.0, 0.0)
+        tree.decide(split, cuts[split.feature])
+    for node, value in done.values:
+        tree.value[node] = value
+    return tree
+
+
+def _moves_all(splits: tuple[Split, ...], values: Values) -> bool:
+    """Whether a tree tells rows apart and moves the margin of each."""
+    moves = {value for _, value in values}
+    return bool(splits) and 0 not in moves and len(moves) > 1

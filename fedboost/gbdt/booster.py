@@ -1,0 +1,291 @@
+"""A boosted ensemble: predict, importance, contributions, and XGBoost's JSON in and out.
+
+Promises: `to_xgboost` is a model file that `xgboost.Booster` loads and predicts the same with, to float32
+rounding; the same trees give the same bytes; `from_xgboost` reads it back without loss.
+Refuses: files that are not such a model (ConfigError).
+
+The format: https://xgboost.readthedocs.io/en/stable/tutorials/saving_model.html
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.explain import shap
+from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.kernels.predict import predict_margins
+from fedboost.gbdt.loss import LOSSES, Loss, loss_of
+from fedboost.gbdt.tree import NO_CHILD, Tree
+from fedboost.gbdt.xgboost_json import tree_from_json, tree_to_json
+
+FORMAT_VERSION = [2, 0, 0]
+"""The XGBoost version whose format is written: later ones read it too."""
+IMPORTANCES = ("gain", "cover", "weight")
+NUMERIC, CATEGORICAL = "float", "c"
+"""Feature types."""
+
+
+@dataclass(frozen=True)
+class Booster:
+    """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
+    then for the second; those of the second round. `base_score` is the constant boosting started from. The
+    values of `categorical` features are the numbers of levels, from 0."""
+
+    loss: Loss
+    base_score: float
+    features: tuple[str, ...]
+    trees: tuple[Tree, ...] = field(repr=False)
+    num_parallel_tree: int = 1
+    categorical: tuple[str, ...] = ()
+
+    @property
+    def roots(self) -> int:
+        """Trees of a round."""
+        return self.loss.outputs * self.num_parallel_tree
+
+    @cached_property
+    def _of_output(self) -> list[list[Tree]]:
+        """The trees of each output."""
+        trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
+        for number, tree in enumerate(self.trees):
+            trees[self._output_of(number)].append(tree)
+        return trees
+
+    @cached_property
+    def _nodes(self) -> Any:
+        """The trees of each output as the columns `kernels.predict_margins` takes."""
+        return [_columns(trees) for trees in self._of_output]
+
+    @cached_property
+    def _covers(self) -> list[Float64]:
+        """The covers of the same nodes."""
+        return [np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._of_output]
+
+    @property
+    def _is_categorical(self) -> list[bool]:
+        categorical = {*self.categorical}
+        return [name in categorical for name in self.features]
+
+    @property
+    def objective(self) -> str:
+        """The name of the loss."""
+        return self.loss.name
+
+    @property
+    def begins_with_a_leaf(self) -> bool:
+        """Whether the first round's trees are one leaf each: the constant, where base margins replace the
+        score."""
+        first = self.trees[: self.roots]
+        return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
+
+    @property
+    def constant(self) -> float:
+        """The margin boosting started from."""
+        return self.loss.margin(self.base_score)
+
+    def margins(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
+        """Sum of leaf values over the trees, from the base score's margin: float64 [rows], or
+        [outputs, rows]. base_margin: float32 [rows], from which to sum instead, as in XGBoost."""
+        outputs = self.loss.outputs
+        margin = np.empty((outputs, features.shape[0]), np.float64)
+        margin[:] = self.constant if base_margin is None else base_margin
+        if self.trees:
+            rows = np.ascontiguousarray(features, np.float32)
+            for number, of_output in enumerate(margin):
+                add: Any = predict_margins
+                add(rows, *self._nodes[number], of_output)
+        return margin if outputs > 1 else margin[0]
+
+    def predict(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
+        """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
+        missing); base_margin: as for `margins`. A value of a categorical feature that is no level goes left
+        everywhere, as in XGBoost."""
+        return self.loss.predict(self.margins(features, base_margin))
+
+    def importance(self, kind: str = "gain") -> dict[str, float]:
+        """Feature name to importance, for features that split: XGBoost's `gain` and `cover` (means over the
+        splits) or `weight` (number of splits), highest first."""
+        if kind not in IMPORTANCES:
+            raise ConfigError(f"unknown importance {kind!r}; known: {', '.join(IMPORTANCES)}")
+        total: dict[int, float] = {}
+        count: dict[int, int] = {}
+        for tree in self.trees:
+            for node, left in enumerate(tree.left):
+                if left != NO_CHILD:
+                    feature = tree.feature[node]
+                    count[feature] = count.get(feature, 0) + 1
+                    amount = tree.gain[node] if kind == "gain" else tree.cover[node]
+                    total[feature] = total.get(feature, 0.0) + amount
+        score = {f: float(count[f]) if kind == "weight" else total[f] / count[f] for f in count}
+        return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
+
+    def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
+        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: what each feature adds
+        to the margin of each row, and last what the margin is where no feature is known. They add up to the
+        margin. For what `margins` takes."""
+        rows = np.ascontiguousarray(features, np.float32)
+        out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
+        out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
+        if self.trees:
+            for number, (nodes, cover) in enumerate(zip(self._nodes, self._covers, strict=True)):
+                shap.add_contributions(rows, nodes, cover, number, out)
+        return out if self.loss.outputs > 1 else out[:, 0]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model file without attributes, in hex: equal for equal models."""
+        return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
+
+    def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
+        """The model as XGBoost's JSON; attributes ride along and change no prediction."""
+        width, outputs = len(self.features), self.loss.outputs
+        count = len(self.trees)
+        return json.dumps(
+            {
+                "learner": {
+                    "attributes": dict(attributes or {}),
+                    "feature_names": list(self.features),
+                    "feature_types": [CATEGORICAL if c else NUMERIC for c in self._is_categorical],
+                    "gradient_booster": {
+                        "model": {
+                            "gbtree_model_param": {
+                                "num_parallel_tree": str(self.num_parallel_tree),
+                                "num_trees": str(count),
+                            },
+                            "iteration_indptr": list(range(0, count + 1, self.roots)),
+                            "tree_info": [self._output_of(number) for number in range(count)],
+                            "trees": [tree_to_json(i, tree, width) for i, tree in enumerate(self.trees)],
+                        },
+                        "name": "gbtree",
+                    },
+                    "learner_model_param": {
+                        "base_score": repr(self.base_score),
+                        "boost_from_average": "1",
+                        "num_class": str(outputs) if outputs > 1 else "0",
+                        "num_feature": str(width),
+                        "num_target": "1",
+                    },
+                    "objective": {"name": self.objective, **self.loss.in_xgboost},
+                },
+                "version": FORMAT_VERSION,
+            },
+            separators=(",", ":"),
+            allow_nan=False,
+            ensure_ascii=False,  # XGBoost's reader leaves \uXXXX as it stands
+        )
+
+    @classmethod
+    def from_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from what `to_xgboost` wrote."""
+        booster, attributes = cls.from_any_xgboost(text, source)
+        if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
+            # XGBoost would read what stands there otherwise, and predict something else.
+            raise ConfigError(
+                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
+            )
+        return booster, attributes
+
+    @classmethod
+    def from_any_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
+        """The model and its attributes, from what XGBoost itself saved as JSON, too."""
+        try:
+            learner = json.loads(text)["learner"]
+            objective = dict(learner["objective"])
+            name = str(objective.pop("name"))
+            stated = {key: value for of in objective.values() for key, value in of.items()}
+            parameters, of_trees = learner["learner_model_param"], learner["gradient_booster"]["model"]
+            parallel = int(of_trees["gbtree_model_param"]["num_parallel_tree"])
+            features = tuple(str(name) for name in learner["feature_names"])
+            types = learner["feature_types"] or [NUMERIC] * len(features)  # XGBoost knows some of none
+            kinds = zip(features, types, strict=True)
+            categorical = tuple(name for name, kind in kinds if kind == CATEGORICAL)
+            with np.errstate(over="ignore"):
+                trees = tuple(tree_from_json(t) for t in of_trees["trees"])
+            scores = {float(score) for score in str(parameters["base_score"]).strip("[]").split(",")}
+            attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
+            encoded = bool(of_trees.get("cats", {}).get("enc"))
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            why = (
+                "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
+            )
+            raise ConfigError(f"{source}: not a fedboost model: {why}") from None
+        if name not in LOSSES:
+            raise ConfigError(f"{source}: objective {name!r} is none of {', '.join(LOSSES)}")
+        try:
+            loss = loss_of(name, stated)
+        except (LookupError, TypeError, ValueError):
+            raise ConfigError(f"{source}: objective {name} without its parameters") from None
+        if len(scores) > 1 or encoded:
+            what = "a base_score for each class" if len(scores) > 1 else "levels that XGBoost encoded"
+            raise ConfigError(f"{source}: a model with {what}, which fedboost's have not")
+        (score,) = scores
+        booster = cls(loss, score, features, trees, parallel, categorical)
+        for number, tree in enumerate(trees):
+            _check_tree(tree, number, booster._is_categorical, source)
+        try:
+            sound = math.isfinite(loss.margin(score)) and parallel > 0
+            sound = sound and len(trees) % (loss.outputs * parallel) == 0
+        except ConfigError:
+            sound = False
+        if not sound:
+            raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
+        if of_trees.get("tree_info") != [booster._output_of(number) for number in range(len(trees))]:
+            raise ConfigError(f"{source}: its trees are not those of fedboost's rounds: one for each class")
+        return booster, attributes
+
+    def _output_of(self, number: int) -> int:
+        """The output that a tree is of."""
+        return number % self.roots // self.num_parallel_tree
+
+
+def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
+    sizes = [len(tree.left) for tree in trees]
+    roots = np.cumsum([0, *sizes])[:-1].astype(np.int64)
+
+    def column(name: str, kind: type) -> npt.NDArray[Any]:
+        return np.array([v for tree in trees for v in getattr(tree, name)], kind)
+
+    left = column("left", np.int64)
+    categories = [c for tree in trees for c in tree.categories]
+    by_level = np.array([c > 0 for c in categories], np.bool_)
+    sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in (0, *filter(None, categories)))
+    return (
+        roots,
+        left,
+        np.where(left >= 0, left + 1, left),
+        column("feature", np.int64),
+        np.where(by_level, np.float32(np.nan), column("threshold", np.float32)),
+        column("missing_left", np.bool_),
+        column("value", np.float64),
+        np.where(by_level, np.cumsum(by_level), 0).astype(np.uint64),
+        np.frombuffer(sets, "<u8").astype(np.uint64).reshape(-1, MAX_CODES // 64),
+    )
+
+
+def _check_tree(tree: Tree, number: int, is_categorical: list[bool], source: str) -> None:
+    size, features = len(tree.left), len(is_categorical)
+    children = [child for left in tree.left if left != NO_CHILD for child in (left, left + 1)]
+    sound = (
+        size > 0
+        and all(len(column) == size for column in vars(tree).values())
+        and all(left == NO_CHILD or node < left < size - 1 for node, left in enumerate(tree.left))
+        and sorted(children) == list(range(1, size))  # each but the root has one parent
+        and all(0 <= feature < features for feature in tree.feature)
+    )
+    if not sound:
+        raise ConfigError(f"{source}: tree {number} is not a tree over {features} features")
+    if not all(math.isfinite(tree.value[leaf]) for leaf in tree.leaves):
+        raise ConfigError(f"{source}: tree {number} has a leaf whose value is no finite number")
+    nodes = zip(tree.left, tree.feature, tree.categories, strict=True)
+    if any((c > 0) != (left != NO_CHILD and is_categorical[feature]) for left, feature, c in nodes):
+        raise ConfigError(f"{source}: tree {number} splits a numeric feature by level, or levels as numbers")

@@ -1,0 +1,169 @@
+"""Kernels of cut points and bins: keys of floats, counts of keys, codes of values."""
+
+import numpy as np
+
+from fedboost.gbdt.kernels.compile import elementwise, loop
+
+_BLOCK = 256  # rows of a block of `transpose`
+MAX_CODES = 256
+"""uint8 codes: value bins and, where a feature has missing values, the missing bin."""
+_MANY_SEARCHES = 1 << 15
+"""So many are worth a table of 65,536 entries, which takes as long to make as some thousand of them."""
+
+
+@elementwise
+def _key(word):
+    """The key of the float32 with these bits, which is a number."""
+    if word == np.uint32(0x80000000):
+        return word
+    return ~word if word >> 31 else word | np.uint32(0x80000000)
+
+
+@loop
+def float_keys(values):
+    """The order-preserving uint32 key of each float32: a < b exactly if key(a) < key(b).
+
+    NaN (missing) has the highest key of all; -0.0 has that of 0.0. `values` is float32 [N].
+    """
+    bits = values.view(np.uint32)
+    out = np.empty(values.size, np.uint32)
+    for i in range(values.size):
+        word = bits[i]
+        missing = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[i] = np.uint32(0xFFFFFFFF) if missing else _key(word)
+    return out
+
+
+@loop
+def _heads(keys, searches):
+    """For so many searches in increasing keys: the first key, a table int64 [H + 1], and a number of bits.
+
+    The distance d of a key from the first one has the head d >> bits, below H. Entry h says how many keys
+    have a head below h: a search for a key with head h is over after a step or two between entries h and
+    h + 1. A search through all of them takes ten, each a branch that no processor foresees.
+    """
+    first = np.int64(keys[0]) if keys.size else np.int64(0)
+    span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
+    most = 1 << (16 if searches >= _MANY_SEARCHES else 8)
+    shift = 0
+    while span >> shift >= most:
+        shift += 1
+    table = np.zeros((span >> shift) + 2, np.int64)
+    for i in range(keys.size):
+        table[((np.int64(keys[i]) - first) >> shift) + 1] += 1
+    for head in range(table.size - 1):
+        table[head + 1] += table[head]
+    return first, table, shift
+
+
+@loop
+def count_cells(keys, starts, widths, subdivisions, out):
+    """Count keys in the subcells of disjoint cells, given in increasing order.
+
+    Cell c covers the 2**widths[c] keys from starts[c] and is cut in 2**subdivisions[c] equal subcells, whose
+    counts stand in out one cell after the other. Keys in no cell are not counted.
+    """
+    cells = starts.size
+    base = np.zeros(cells + 1, np.int64)
+    for c in range(cells):
+        base[c + 1] = base[c] + (1 << subdivisions[c])
+    first, table, shift = _heads(starts, keys.size)
+    last = np.int64(table.size) - 2
+    for i in range(keys.size):
+        key = np.int64(keys[i])
+        head = (key - first) >> shift
+        head = min(max(head, 0), last)  # what lies before the first start, or far behind the last
+        low, high = table[head], table[head + 1]
+        while low < high:  # the first cell that starts beyond the key
+            middle = (low + high) >> 1
+            if np.int64(starts[middle]) <= key:
+                low = middle + 1
+            else:
+                high = middle
+        c = low - 1
+        if c < 0:
+            continue
+        into = key - np.int64(starts[c])
+        if into >> widths[c]:
+            continue
+        out[base[c] + (into >> (widths[c] - subdivisions[c]))] += 1
+
+
+@loop
+def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, limit, out):
+    """out[c] += the weights, as `Scale.encode` makes them, of these rows with a residual in subcell c.
+
+    The residual is float32(label - margin). The 2**width keys from `start` are cut in 2**bits equal subcells;
+    residuals with other keys count nowhere.
+    """
+    for i in range(rows.size):
+        row = rows[i]
+        key = np.int64(_key(np.float32(label[row] - margin[row]).view(np.uint32)))
+        into = key - start
+        if into < 0 or into >> width:
+            continue
+        units = np.rint(weight[row] * factor)
+        out[into >> (width - bits)] += np.int64(units if units < limit else limit)
+
+
+@loop
+def bin_column(values, cuts, missing_bin, out):
+    """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
+    words = values.view(np.uint32)
+    keys = float_keys(cuts)
+    first, table, shift = _heads(keys, values.size)
+    last = np.int64(table.size) - 2
+    for i in range(values.size):
+        if values[i] != values[i]:
+            out[i] = missing_bin
+            continue
+        key = np.int64(_key(words[i]))
+        head = (key - first) >> shift
+        head = min(max(head, 0), last)
+        low, high = table[head], table[head + 1]
+        while low < high:
+            middle = (low + high) >> 1
+            if np.int64(keys[middle]) <= key:
+                low = middle + 1
+            else:
+                high = middle
+        out[i] = low
+
+
+@loop
+def transpose(by_feature, features, by_row):
+    """by_row[i, d] = by_feature[features[d], i], in blocks that stay in the cache. uint8 [F, N] in, [N, D]
+    out."""
+    rows = by_feature.shape[1]
+    for start in range(0, rows, _BLOCK):
+        end = min(start + _BLOCK, rows)
+        for d in range(features.size):
+            column = by_feature[features[d]]
+            for i in range(start, end):
+                by_row[i, d] = column[i]
+
+
+@loop
+def count_rare(by_feature, features, common, starts):
+    """starts[i + 1] = how many of these features are not in their common bin in the rows up to i."""
+    starts[:] = 0
+    for r in range(features.size):
+        column, usual = by_feature[features[r]], np.uint8(common[r])
+        for i in range(column.size):
+            starts[i + 1] += np.int64(column[i] != usual)
+    for i in range(starts.size - 1):
+        starts[i + 1] += starts[i]
+
+
+@loop
+def list_rare(by_feature, features, common, places, starts, entries):
+    """entries[starts[i]:] = places[r] + bin of each feature r that is not in its common bin in row i."""
+    for r in range(features.size):
+        column, usual = by_feature[features[r]], np.uint8(common[r])
+        for i in range(column.size):
+            if column[i] != usual:
+                entries[starts[i]] = places[r] + column[i]
+                starts[i] += 1
+    for i in range(starts.size - 1, 0, -1):  # each has come to where the next one began
+        starts[i] = starts[i - 1]
+    starts[0] = 0

@@ -1,0 +1,38 @@
+"""How kernels are compiled: decorators, and the two intrinsics that numba lacks."""
+
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+
+@intrinsic
+def prefetch(typingctx, array, index):
+    """Ask for the cache line of array[index]; a hint, without effect on any value."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        byte = ir.IntType(8).as_pointer()
+        place = builder.bitcast(builder.gep(view.data, [args[1]]), byte)
+        i32 = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
+        hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
+        builder.call(hint, [place, i32(0), i32(3), i32(1)])
+        return context.get_dummy_value()
+
+    return types.void(array, index), codegen
+
+
+@intrinsic
+def load_word(typingctx, array, index):
+    """The eight bytes from array[index] of a uint8 array as one uint64, the first of them lowest."""
+
+    def codegen(context, builder, signature, args):
+        view = context.make_array(signature.args[0])(context, builder, args[0])
+        place = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(place, align=1)
+
+    return types.uint64(array, index), codegen
+
+
+elementwise = njit(cache=True, nogil=True, inline="always", error_model="numpy")
+loop = njit(cache=True, nogil=True, error_model="numpy")

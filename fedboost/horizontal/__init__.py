@@ -1,0 +1,1 @@
+"""Parties that hold whole rows."""

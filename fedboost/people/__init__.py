@@ -1,0 +1,1 @@
+"""Facts in, text out: what people read. No training, no files."""

@@ -1,0 +1,280 @@
+"""Terms in plain words, for a person who decides on them; and the question at the terminal.
+
+Promises: every party, column, metric, level and label value that the terms name is shown, whole, within 80
+columns, and every setting that is not its default; no name can pose as another line or move the cursor.
+Refuses: to take for an answer what was typed before the question (`ask_terminal`), and to ask where there is
+no terminal (Refused).
+"""
+
+import json
+import re
+import select
+import sys
+import termios
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedboost.errors import Refused, printable, quoted
+from fedboost.privacy.masked.pairwise import Group
+from fedboost.protocol.terms import Terms
+
+AGGREGATOR_SEES = {
+    "masked": "sums over the parties, never this site's own numbers",
+    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "plain": "this site's own numbers, before they are added to the others'",
+}
+"""What each protection lets the aggregator see, for people."""
+
+WIDTH, INDENT = 79, 13
+ANSWER_POLL = 0.2
+"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
+LONGEST_NAME = 256
+SHOWN_LETTERS = 40
+"""How much of a name stands in a line of a log."""
+_SIMPLE = re.compile(r"[\w.@:/+-]+")
+
+IN_LINES = {
+    *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
+    *("max_bin", "cut_points", "num_class", "vote_top_k", "eval_metric", "party_metrics", "xgb_model"),
+    *("validation_fraction", "protection", "keyholder", "noise", "program"),
+}
+"""Settings with words of their own; the others are shown where they are not their defaults."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """The rows of a site, counted.
+
+    levels: for each categorical column those that each declared level has; for the label those that each of
+    its values has, where it is of two values or of classes; undeclared: for each categorical column that has
+    other levels, the rows with one; few: what has fewer rows is marked.
+    """
+
+    levels: Mapping[str, Mapping[str, int]]
+    undeclared: Mapping[str, int]
+    few: int
+
+
+def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
+    """Every column the terms name, by what it is used for."""
+    columns = terms.columns
+    others = {
+        "weight": columns.weight,
+        "base_margin": columns.base_margin,
+        "group": columns.group,
+        "validation": columns.validation,
+        "row_id": columns.row_id,
+        "label_upper_bound": columns.label_upper_bound,
+    }
+    roles = {"label": (columns.label,), "features": columns.features}
+    return {**roles, **{role: (name,) for role, name in others.items() if name is not None}}
+
+
+def columns_of(terms: Terms) -> tuple[str, ...]:
+    """Every column the terms name."""
+    return (*terms.columns.others, *terms.columns.features)
+
+
+def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
+    """What a person needs to know of terms to decide on them.
+
+    analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
+    """
+    get = "gets" if len(analysts) == 1 else "get"
+    lines = [
+        ("terms", terms.digest),
+        *([("analyst", f"{listed(analysts)}: {get} the model and the metrics")] if analysts else []),
+        *_who(terms),
+        *_what(terms),
+        *_noise(terms),
+        *_metrics(terms),
+        *_columns(terms),
+        *_levels(terms, counts),
+    ]
+    return "\n".join(entry(*line) for line in lines)
+
+
+def entry(key: str, text: str) -> str:
+    """A key and what is said of it, in lines that fit a terminal."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=f"{key:<{INDENT}}",
+        subsequent_indent=" " * INDENT,
+        break_on_hyphens=False,
+    )
+
+
+def _who(terms: Terms) -> list[tuple[str, str]]:
+    holders, keyholder = len(terms.holders), terms.keyholder
+    parties = f"{len(terms.parties)}: {listed(terms.parties)}"
+    if keyholder is not None:
+        parties += f"; {_name(keyholder)} decrypts sums" + (
+            " and has no rows" if holders < len(terms.parties) else ""
+        )
+    if terms.on_loss == "shrink":
+        parties += f"; if some are lost, {terms.fewest} may go on"
+    hidden = terms.party_metrics and terms.hides
+    return [
+        ("parties", parties),
+        ("protection", terms.protection + (f", keys of {terms.key_bits} bits" if terms.encrypts else "")),
+        (
+            "aggregator",
+            f"sees {AGGREGATOR_SEES[terms.protection]}" + (", but for its metrics" if hidden else ""),
+        ),
+        ("other sites", "see the model as it grows: every split, every leaf value"),
+        ("colluders", _colluders(terms) + (", two parties allowed" if terms.allow_two_parties else "")),
+    ]
+
+
+def _colluders(terms: Terms) -> str:
+    if not terms.hides:
+        return "the aggregator needs none"
+    number = Group.of(terms.parties, terms.colluding).colluding
+    if not number:
+        holder = " and the key holder" if terms.encrypts else ""
+        return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
+    others = "1 other site" if number == 1 else f"up to {number} other sites"
+    return f"{others} may work with the aggregator without learning this site's numbers" + (
+        ", the key holder counted first" if terms.encrypts else ""
+    )
+
+
+def _what(terms: Terms) -> list[tuple[str, str]]:
+    model = (
+        _name(terms.objective)
+        + (f" of {_name(terms.objective_package)}" if terms.objective_package else "")
+        + f", {terms.rounds} rounds of depth {terms.max_depth}"
+        + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
+        + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
+        + ("" if terms.program == "boosting" else f", by the program {_name(terms.program)}")
+    )
+    settings = [
+        f"min_child_weight {terms.min_child_weight:g}",
+        f"max_bin {terms.max_bin}",
+        f"cut_points {terms.cut_points}" + (", raw values of rows leave" * (terms.cut_points == "kll")),
+    ]
+    if terms.draws_for_trees:
+        settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows")
+    if terms.vote_top_k:
+        settings.append(f"vote_top_k {terms.vote_top_k}: parties vote for features")
+    settings += _changed(terms)
+    return [("model", model), ("settings", ", ".join(settings))]
+
+
+def _changed(terms: Terms) -> list[str]:
+    """The settings that have no words of their own and are not their defaults."""
+    changed = terms.model_dump(mode="json", exclude_defaults=True)
+    columns, noise = changed["columns"], changed.get("noise") or {}
+    others = {name: value for name, value in changed.items() if name not in IN_LINES}
+    others |= {f"columns.{name}": columns[name] for name in ("ranges", "label_range") if name in columns}
+    others |= {f"noise.{name}": noise[name] for name in ("method",) if name in noise}
+    return [f"{name} {printable(json.dumps(value, ensure_ascii=False))}" for name, value in others.items()]
+
+
+def _noise(terms: Terms) -> list[tuple[str, str]]:
+    if terms.noise is None:
+        return [("noise", "none: sums over few rows, and the model, speak of these rows")]
+    noise, releases = terms.noise, sum(release.times for release in terms.plan.releases.values())
+    strength = f"epsilon {noise.epsilon:g} at delta {noise.delta:g} for any one row, {releases} sums"
+    if noise.placement == "central":
+        return [("noise", f"{strength}, central: THE AGGREGATOR SEES EXACT SUMS and adds it afterwards")]
+    return [("noise", f"{strength}, {noise.placement}: added here, before anything leaves")]
+
+
+def _metrics(terms: Terms) -> list[tuple[str, str]]:
+    if not terms.metrics:
+        return [("metrics", "none")]
+    rows = "the rows of all parties" + (", and of each party alone" if terms.party_metrics else "")
+    return [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
+
+
+def _columns(terms: Terms) -> list[tuple[str, str]]:
+    columns = terms.columns
+    lines = [
+        ("label", _name(columns.label) + (f", {terms.num_class} classes" if terms.num_class else "")),
+        ("to", columns.label_upper_bound and f"{_name(columns.label_upper_bound)}: the label's upper bound"),
+        ("weight", columns.weight and _name(columns.weight)),
+        ("base margin", columns.base_margin and f"{_name(columns.base_margin)}: where boosting begins"),
+        ("group", columns.group and f"{_name(columns.group)}: rows ranked against each other"),
+        ("row id", columns.row_id and f"{_name(columns.row_id)}: by which rows are drawn"),
+        ("validation", columns.validation and f"{_name(columns.validation)}: 1 marks rows for metrics alone"),
+    ]
+    if terms.validation_fraction:
+        lines.append(("validation", f"{terms.validation_fraction:g} of the rows, for metrics alone"))
+    if columns.positive is not None:
+        lines.append(("positive", f"{_name(columns.positive)}: the label value that counts as 1"))
+    if columns.classes:
+        lines.append(("classes", listed(columns.classes)))
+    lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
+    return [(key, text) for key, text in lines if text]
+
+
+def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
+    """The levels of each categorical feature, with their rows where those are known, and the rows by value of
+    the label."""
+    columns = terms.columns
+    if counts is None:
+        return [
+            ("levels", f"{_name(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
+        ]
+    lines, marked, few = [], False, counts.few
+    for name in (columns.label, *columns.categorical):
+        if rows := counts.levels[name]:
+            shown = (f"{_name(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
+            key = "label, rows" if name == columns.label else "levels, rows"
+            missing = counts.undeclared.get(name, 0)
+            others = "1 row with another level counts as missing"
+            if missing > 1:
+                others = f"{missing} rows with other levels count as missing"
+            lines.append((key, f"{_name(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
+            marked = marked or any(0 < count < few for count in rows.values())
+    if marked:
+        lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))
+    return lines
+
+
+def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
+    """The line that the person at the terminal answers with. What was typed before is not an answer.
+
+    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
+    """
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise Refused("its standard input is no terminal, so nobody can be asked")
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    print(question, end="", file=sys.stderr, flush=True)
+    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
+        if stopped():
+            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
+            raise Refused("nobody answered before the session or its connection ended")
+    return sys.stdin.readline().strip()
+
+
+def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
+    """Show a text on the terminal; whether the person there says yes. Refused as `ask_terminal`."""
+    question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
+    return is_yes(ask_terminal(question, stopped))
+
+
+def is_yes(answer: str) -> bool:
+    """Whether an answer says yes."""
+    return answer.lower() in ("y", "yes")
+
+
+def shown(text: str) -> str:
+    """A name from outside, for a log: shortened, and without characters that move the cursor."""
+    return quoted(text, SHOWN_LETTERS)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names, all of them, whole."""
+    return ", ".join(map(_name, names))
+
+
+def _name(name: str) -> str:
+    """A name as a person can tell it from the text around it: in quotes, unless it is one plain word."""
+    if _SIMPLE.fullmatch(name):
+        return name
+    return '"' + quoted(name, LONGEST_NAME).replace('"', '\\"') + '"'

@@ -1,0 +1,1 @@
+"""Additively homomorphic encryption: Paillier and BFV behind one contract."""

@@ -1,0 +1,335 @@
+"""Paillier's scheme, many cells in a ciphertext. The one file that imports phe, which is under the GPLv3.
+
+Promises: ciphertexts are as phe's, and decrypt with its keys; each is randomised by a power that is used for
+it alone; keys and powers come from the operating system's generator.
+Refuses: keys of fewer than LEAST_BITS bits, and numbers that are no products of two large primes as far as
+that shows (PeerError, or ConfigError for a key that is to be made here).
+
+A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an exponent of |n| bits, a
+random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so
+that a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
+generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes
+are 3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does, and
+takes its powers in a time that does not depend on the key: whoever chooses ciphertexts may also measure. The
+table's lookups are not so; but an exponent is used once, and by a party on its own machine.
+"""
+
+import math
+import secrets
+import threading
+import weakref
+from collections import deque
+from functools import cached_property
+from typing import Any
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from phe.paillier import PaillierPrivateKey, PaillierPublicKey
+from phe.util import getprimeover
+
+from fedboost.errors import ConfigError, PeerError, SessionFailed
+from fedboost.privacy.bit_packing import Part, Words
+from fedboost.privacy.encrypted.packing import IMPOSSIBLE, Layout
+from fedboost.privacy.shamir import Draw
+
+LEAST_BITS = 2048
+"""112 bits of security; NIST SP 800-57 allows no less."""
+MOST_BITS = 8192
+"""A key that is larger only takes time: who sends one wants nothing else."""
+POOL = 2048
+"""Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
+_SMALL_PRIMES = gmpy2.primorial(1 << 16)
+
+if not hasattr(gmpy2, "powmod_sec"):  # as in builds without GMP
+    raise ConfigError(
+        f"protection paillier needs gmpy2 2.2 or later, built with GMP, for powers in constant time; "
+        f'installed is {gmpy2.version()}: pip install --upgrade "fedboost[paillier]"'
+    )
+
+
+class Paillier:
+    """The scheme `paillier`."""
+
+    def new_secret(self, bits: int) -> "PaillierSecret":
+        """A new key pair; ConfigError below LEAST_BITS bits."""
+        if not LEAST_BITS <= bits <= MOST_BITS or bits % 16:
+            raise ConfigError(
+                f"a Paillier key of {bits} bits: it takes {LEAST_BITS} to {MOST_BITS}, in steps of 16"
+            )
+        return generate(bits)
+
+    def read_public(self, data: bytes, least_bits: int) -> "PaillierPublic":
+        """A key from the bytes of n; PeerError if it is too small, or no key."""
+        n, least = mpz(int.from_bytes(data)), max(least_bits, LEAST_BITS)
+        if not least <= 8 * len(data) <= MOST_BITS:
+            raise PeerError(
+                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MOST_BITS}"
+            )
+        if n.bit_length() != 8 * len(data):
+            raise PeerError("a Paillier key of another length than it has bytes")
+        if gmpy2.gcd(n, _SMALL_PRIMES) != 1 or gmpy2.is_power(n) or gmpy2.is_prime(n):
+            raise PeerError("a Paillier key that is no product of two large primes")
+        return PaillierPublic(n)
+
+
+def generate(bits: int) -> "PaillierSecret":
+    """A key pair of any size: of primes 3 modulo 4 that have only 2 in common when 1 is taken away."""
+    while True:
+        p, q = (_prime(bits // 2) for _ in range(2))
+        if p != q and (p * q).bit_length() == bits and math.gcd((p - 1) // 2, (q - 1) // 2) == 1:
+            public = PaillierPublicKey(p * q)
+            return PaillierSecret(PaillierPrivateKey(public, p, q))
+
+
+def _prime(bits: int) -> int:
+    while True:
+        p: int = getprimeover(bits)
+        if p % 4 == 3:
+            return p
+
+
+# ---- the public key ---------------------------------------------------------------------------------
+
+
+class PaillierPublic:
+    """n, and the powers that randomise ciphertexts under it."""
+
+    def __init__(self, n: Any) -> None:
+        self.n = mpz(n)
+        self.square = self.n * self.n
+        self.bytes = (self.n.bit_length() + 7) // 8
+        self._pool: Pool | None = None
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"PaillierPublic({self.n.bit_length()} bits)"
+
+    def to_bytes(self) -> bytes:
+        """n, most significant byte first."""
+        return int(self.n).to_bytes(self.bytes)
+
+    def cipher(self, part: Part, parties: int) -> "PaillierCipher":
+        """Encryption of one part."""
+        return PaillierCipher(self, Layout(part.pieces, parties, (self.n.bit_length() - 1) // 8))
+
+    def prepare(self) -> None:
+        """Begin to fill the pool."""
+        self.pool()
+
+    def pool(self) -> "Pool":
+        """The powers of this process: one that was forked off has none of its parent's."""
+        with self._lock:
+            if self._pool is None or not self._pool.alive:
+                self._pool = Pool(self.n, POOL)
+            return self._pool
+
+    def close(self) -> None:
+        """End the thread that fills the pool."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.close()
+                self._pool = None
+
+
+class Powers:
+    """Random powers of a base of its own: n-th powers modulo n**2."""
+
+    def __init__(self, n: Any) -> None:
+        self._square = n * n
+        self._digits = (n.bit_length() // 2 + 7) // 8
+        while gmpy2.gcd(x := mpz(secrets.randbelow(int(n))), n) != 1:
+            pass
+        base = gmpy2.powmod(-x * x % n, n, self._square)
+        self._tables = []
+        for _ in range(self._digits):
+            row = [mpz(1)]
+            for _ in range(256):
+                row.append(row[-1] * base % self._square)
+            base = row.pop()
+            self._tables.append(row)
+
+    def one(self) -> Any:
+        """A power with a random exponent of half the bits of n."""
+        square, power = self._square, mpz(1)
+        for table, digit in zip(self._tables, secrets.token_bytes(self._digits), strict=True):
+            power = power * table[digit] % square
+        return power
+
+
+class Pool:
+    """Powers made in advance by a thread, each handed out once. The thread ends with the pool."""
+
+    def __init__(self, n: Any, most: int) -> None:
+        self._stock = _Stock(n, most)
+        self._thread = threading.Thread(
+            target=_fill, args=(self._stock,), name="fedboost-powers", daemon=True
+        )
+        self._thread.start()
+        self._finish = weakref.finalize(self, _finish, self._stock, self._thread)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has a thread in this process."""
+        return self._thread.is_alive()
+
+    def __len__(self) -> int:
+        return len(self._stock.ready)
+
+    def take(self, count: int) -> list[Any]:
+        """So many powers: those that are ready, and others made now."""
+        stock = self._stock
+        taken: list[Any] = []
+        while len(taken) < count:
+            try:
+                taken.append(stock.ready.popleft())
+            except IndexError:
+                taken.append(stock.powers.one())
+        stock.wanted.set()
+        return taken
+
+    def close(self) -> None:
+        """End the thread, and throw away what is ready."""
+        self._finish()
+
+
+class _Stock:
+    """What a pool and its thread share; it must not know the pool, which ends when nobody else does."""
+
+    def __init__(self, n: Any, most: int) -> None:
+        self._n = n
+        self._lock = threading.Lock()
+        self._powers: Powers | None = None
+        self.most = most
+        self.ready: deque[Any] = deque()
+        self.wanted = threading.Event()
+        self.stopped = False
+
+    @property
+    def powers(self) -> Powers:
+        """The tables, made by whoever needs them first."""
+        with self._lock:
+            if self._powers is None:
+                self._powers = Powers(self._n)
+            return self._powers
+
+
+def _fill(stock: _Stock) -> None:
+    gmpy2.get_context().allow_release_gil = True  # of this thread: the others go on meanwhile
+    powers = stock.powers
+    while not stock.stopped:
+        if len(stock.ready) < stock.most:
+            stock.ready.append(powers.one())
+        else:
+            stock.wanted.wait()
+            stock.wanted.clear()
+
+
+def _finish(stock: _Stock, thread: threading.Thread) -> None:
+    stock.stopped = True
+    stock.wanted.set()
+    if thread is not threading.current_thread():
+        thread.join()
+    stock.ready.clear()
+
+
+# ---- ciphertexts ------------------------------------------------------------------------------------
+
+
+class PaillierCipher:
+    """Ciphertexts of the rows of a layout: lists of numbers, bytes of equal length as they travel."""
+
+    def __init__(self, public: PaillierPublic, layout: Layout) -> None:
+        self._public = public
+        self._layout = layout
+
+    def most_bytes(self) -> int:
+        """All that `encrypt` makes are exactly so long."""
+        return int(self._layout.rows * 2 * self._public.bytes)
+
+    def encrypt(self, words: Words) -> bytes:
+        """Pack the cells and encrypt each row."""
+        rows = self._layout.pack(words)
+        return self._written(self._encrypted([mpz.from_bytes(row.tobytes(), "little") for row in rows]))
+
+    def _encrypted(self, plain: list[Any]) -> list[Any]:
+        n, square = self._public.n, self._public.square
+        powers = self._public.pool().take(len(plain))
+        return [(m * n + 1) * power % square for m, power in zip(plain, powers, strict=True)]
+
+    def read(self, sealed: bytes) -> list[Any]:
+        """The numbers: units modulo n**2, one a row."""
+        numbers, n = self._read(sealed, 2 * self._public.bytes), self._public.n
+        if numbers and not 1 <= min(numbers) <= max(numbers) < self._public.square:
+            raise PeerError("a ciphertext that is out of range")
+        product = mpz(1)
+        for number in numbers:
+            product = product * (number % n) % n
+        if gmpy2.gcd(product, n) != 1:
+            raise PeerError("a ciphertext that is no unit, which no encryption gives")
+        return numbers
+
+    def add(self, total: list[Any], more: list[Any]) -> list[Any]:
+        """Products are the ciphertexts of sums."""
+        square = self._public.square
+        return [one * other % square for one, other in zip(total, more, strict=True)]
+
+    def blind(self, total: list[Any], draw: Draw) -> tuple[bytes, list[Any]]:
+        """Add a number below n to each row; encrypting that also randomises the sum anew."""
+        wide = self._public.bytes + 16  # so that what is left modulo n is uniform, but for 2**-128
+        blinds = [mpz.from_bytes(draw(wide), "little") % self._public.n for _ in total]
+        return self._written(self.add(total, self._encrypted(blinds))), blinds
+
+    def unblind(self, answer: bytes, blind: list[Any]) -> Words:
+        """The sums of the cells, as far as 64 bits hold them."""
+        n, row_bytes = self._public.n, self._layout.row_bytes
+        plain = [
+            (m - taken) % n for m, taken in zip(self._read(answer, self._public.bytes), blind, strict=True)
+        ]
+        if any(m.bit_length() > 8 * row_bytes for m in plain):
+            raise SessionFailed(IMPOSSIBLE)
+        rows = b"".join([m.to_bytes(row_bytes, "little") for m in plain])
+        return self._layout.unpack(np.frombuffer(rows, np.uint8).reshape(-1, row_bytes))
+
+    def _read(self, data: bytes, size: int) -> list[Any]:
+        if len(data) != self._layout.rows * size:
+            raise PeerError(f"{len(data)} bytes of {size} a row where {self._layout.rows} rows were due")
+        return [mpz.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+
+    def _written(self, numbers: list[Any]) -> bytes:
+        size = 2 * self._public.bytes
+        return b"".join([number.to_bytes(size, "little") for number in numbers])
+
+
+# ---- the secret key ---------------------------------------------------------------------------------
+
+
+class PaillierSecret:
+    """A key pair of phe."""
+
+    def __init__(self, key: PaillierPrivateKey) -> None:
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"PaillierSecret({self.public!r})"
+
+    @cached_property
+    def public(self) -> PaillierPublic:
+        """n."""
+        return PaillierPublic(self._key.public_key.n)
+
+    def decrypt(self, ciphertexts: list[Any]) -> bytes:
+        """The plaintexts, numbers below n, one a row."""
+        key = self._key
+        p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
+        of_p = _residues(ciphertexts, p, mpz(key.hp))
+        of_q = _residues(ciphertexts, q, mpz(key.hq))
+        plain = [m + (other - m) * inverse % q * p for m, other in zip(of_p, of_q, strict=True)]
+        return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
+
+
+def _residues(numbers: list[Any], prime: Any, h: Any) -> list[Any]:
+    """The plaintexts modulo one of the primes; h: phe's. The exponent is secret: powers in constant time."""
+    square = prime * prime
+    powers = [gmpy2.powmod_sec(number % square, prime - 1, square) for number in numbers]
+    return [(power - 1) // prime * h % prime for power in powers]

@@ -1,0 +1,133 @@
+"""The contract of an additively homomorphic scheme, and the greeting with its public key."""
+
+import hashlib
+from typing import Any, Protocol
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy import fields
+from fedboost.privacy.bit_packing import Part, Words
+from fedboost.privacy.shamir import Draw
+
+SCHEMES = ("paillier", "bfv")
+NAME_BYTES = 16
+"""Of a public key's digest, before every sealed part."""
+
+
+class Cipher(Protocol):
+    """Encryption of the cells of one part of a vector. `Any` is a scheme's own form of its ciphertexts."""
+
+    def encrypt(self, words: Words) -> bytes:
+        """The ciphertexts of uint64 [cells], each below 2**bits: their sum over all parties has room."""
+        ...
+
+    def read(self, sealed: bytes) -> Any:
+        """Ciphertexts that were received; PeerError if they cannot be those of this part."""
+        ...
+
+    def add(self, total: Any, more: Any) -> Any:
+        """The ciphertexts of the sum."""
+        ...
+
+    def blind(self, total: Any, draw: Draw) -> tuple[bytes, Any]:
+        """The ciphertexts of the sum and a number that is uniform over all plaintexts; and that number."""
+        ...
+
+    def unblind(self, answer: bytes, blind: Any) -> Words:
+        """The lowest 64 bits of each sum; PeerError for another length, SessionFailed for what is no sum."""
+        ...
+
+    def most_bytes(self) -> int:
+        """What `encrypt` makes is no longer."""
+        ...
+
+
+class Public(Protocol):
+    """A key that encrypts and adds."""
+
+    def to_bytes(self) -> bytes:
+        """The key as it travels; there is no secret in it."""
+        ...
+
+    def cipher(self, part: Part, parties: int) -> Cipher:
+        """Encryption of one part under this key, with room for the sum over so many parties."""
+        ...
+
+    def prepare(self) -> None:
+        """Begin, in the background, what encryption will need."""
+        ...
+
+    def close(self) -> None:
+        """End what runs in the background. It begins anew when it is needed."""
+        ...
+
+
+class Secret(Protocol):
+    """A key pair."""
+
+    @property
+    def public(self) -> Public:
+        """The half that everybody may have."""
+        ...
+
+    def decrypt(self, ciphertexts: Any) -> bytes:
+        """The plaintexts, as they travel, of what `Cipher.read` gave."""
+        ...
+
+
+class Scheme(Protocol):
+    """A way to encrypt: where keys come from."""
+
+    def new_secret(self, bits: int) -> Secret:
+        """A new key pair; `bits` counts where keys come in sizes. ConfigError if that is too small."""
+        ...
+
+    def read_public(self, data: bytes, least_bits: int) -> Public:
+        """A public key that was received; PeerError if it is shorter than that, or cannot be one."""
+        ...
+
+
+def scheme_of(name: str) -> Scheme:
+    """The scheme of this name, one of SCHEMES. ConfigError if what it needs is not installed."""
+    try:
+        if name == "paillier":
+            from fedboost.privacy.encrypted import paillier
+
+            return paillier.Paillier()
+        if name == "bfv":
+            from fedboost.privacy.encrypted import bfv
+
+            return bfv.Bfv()
+    except ImportError as error:
+        raise ConfigError(
+            f"protection {name} needs the package {error.name}, which is not installed: "
+            f'pip install "fedboost[{name}]"'
+        ) from None
+    raise ConfigError(f"no encryption is named {name!r}; known: {', '.join(SCHEMES)}")
+
+
+def digest_of(public: Public) -> bytes:
+    """What a public key is known by: 32 bytes."""
+    return hashlib.sha256(fields.pack(b"fedboost/1/public", public.to_bytes())).digest()
+
+
+def greeting_of(agreement: bytes, public: Public | None) -> bytes:
+    """The public keys that a party greets with: an X25519 key for its masks, and the key holder's own that
+    sums are encrypted under."""
+    return fields.pack(agreement, b"" if public is None else public.to_bytes())
+
+
+def agreement_key(greeted: bytes) -> bytes:
+    """The X25519 key that a party greeted with. PeerError if there is none."""
+    return _keys(greeted)[0]
+
+
+def scheme_key(greeted: bytes) -> bytes:
+    """The key that sums are encrypted under, as bytes; empty from all but the key holder."""
+    return _keys(greeted)[1]
+
+
+def _keys(greeted: bytes) -> list[bytes]:
+    keys = fields.unpack(greeted)
+    if len(keys) != 2:
+        raise PeerError("a greeting without the two keys that encrypted sums need")
+    return keys

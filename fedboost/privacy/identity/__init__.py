@@ -1,0 +1,1 @@
+"""Who is who: X.509 certificates of a consortium, and signatures."""

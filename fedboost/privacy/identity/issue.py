@@ -1,0 +1,111 @@
+"""Issuing certificates: a consortium's root, and certificates of parties, aggregator and analysts."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import NameOID
+
+from fedboost.errors import ConfigError
+from fedboost.privacy.identity.certificates import (
+    CLOCK_SKEW,
+    MAX_NAME_BYTES,
+    ROLES,
+    PrivateKey,
+    PublicKey,
+    day,
+    is_name,
+    purpose_of,
+    to_pem,
+)
+from fedboost.privacy.identity.signatures import Signer
+
+
+def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519PrivateKey, x509.Certificate]:
+    """A consortium's root: an Ed25519 key and its own certificate, which issues leaves only."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _checked(consortium))])
+    builder = _builder(name, name, key.public_key(), now, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(authority=True), critical=True)
+    return key, builder.sign(key, None)
+
+
+def issue(
+    root_key: PrivateKey, root: x509.Certificate, name: str, role: str, now: datetime, days: int
+) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """A new P-256 key and its certificate for somebody of the consortium.
+
+    P-256 because gRPC's TLS knows no Ed25519 leaves. Every leaf has an alternative name, since TLS takes the
+    common name of one without for a host's; the aggregator's is SERVER_NAME. ConfigError for what a
+    certificate cannot hold.
+    """
+    if role not in ROLES:
+        raise ConfigError(f"{role!r} is no role; the roles are {', '.join(ROLES)}")
+    if now + timedelta(days=days) > root.not_valid_after_utc:
+        left = (root.not_valid_after_utc - now).days
+        raise ConfigError(
+            f"the consortium's root itself expires on {day(root.not_valid_after_utc)}: "
+            + (f"ask for at most {left} days" if left > 0 else "set up a new consortium")
+        )
+    alternative = x509.SubjectAlternativeName([x509.DNSName(f"{role}.fedboost")])
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
+            x509.NameAttribute(NameOID.COMMON_NAME, _checked(name)),
+        ]
+    )
+    builder = _builder(subject, root.subject, key.public_key(), now, days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(authority=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([purpose_of(role)]), critical=False)
+    builder = builder.add_extension(alternative, critical=False)
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
+    builder = builder.add_extension(issuer, critical=False)
+    hash_of_root = None if isinstance(root_key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    return key, builder.sign(root_key, hash_of_root)
+
+
+def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
+    """A consortium for one day that is written nowhere, for simulations: the signer of each party, and the
+    root, PEM."""
+    root_key, root = new_root("in memory", now, 2)
+    signers = {}
+    for name in parties:
+        key, certificate = issue(root_key, root, name, "party", now, 1)
+        signers[name] = Signer(name, "party", to_pem(certificate), key)
+    return signers, to_pem(root)
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, now: datetime, days: int
+) -> x509.CertificateBuilder:
+    builder = x509.CertificateBuilder(issuer, subject, key, x509.random_serial_number())
+    builder = builder.not_valid_before(now - CLOCK_SKEW).not_valid_after(now + timedelta(days=days))
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _checked(value: str) -> str:
+    if not is_name(value):
+        raise ConfigError(
+            f"{value[:70]!r} cannot be a name in a certificate; it takes 1 to {MAX_NAME_BYTES} bytes of "
+            f"printable characters in UTF-8"
+        )
+    return value

@@ -1,0 +1,1 @@
+"""Sums under pairwise masks, with shares for parties that are lost."""

@@ -1,0 +1,157 @@
+"""Protection `masked`: the aggregator learns the sum of a turn and nothing else of it.
+
+Designed for: an aggregator that is curious, or lies about what it relays, together with up to `colluding`
+parties; a party lost after its upload does not cost the turn. The design is Bonawitz and others' secure
+aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self mask a turn; it has
+not been reviewed by others yet.
+
+A turn, with ctx = everything both ends must agree on:
+
+    upload   each u: y_u = x_u + PRG(b_u) + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx), and for
+             every other v a share of b_u, sealed under k_uv
+    commit   the aggregator relays the shares; each u holds them all to ctx and then gives b_u away
+    recover  for a party that was lost after its upload: the others give their shares of its b
+    open     the sum of y minus the self masks
+
+Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
+opened; pairwise keys are replaced after each tree and never leave the party.
+Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/test_masked.py.
+"""
+
+import contextlib
+import hmac
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields, shamir
+from fedboost.privacy.bit_packing import signed
+from fedboost.privacy.masked.pairwise import (
+    KEY_BYTES,
+    Group,
+    context,
+    scratch_of,
+)
+from fedboost.privacy.masked.shares import COMMIT, RECOVER, SEALED_SHARE, by_name, commitment, self_stream
+from fedboost.privacy.protection import Tag
+
+
+class MaskedOpener:
+    """Adds masked parts into one running sum, collects the help, and opens the sum.
+
+    It never has what it takes to open less than the whole roster: pairwise masks cancel in the whole only.
+    Raises RosterTooSmall when so many parties are lost that a self mask cannot be recovered.
+    """
+
+    def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
+        self.parts = len(tag.parts)
+        self._tag = tag
+        self._group = group
+        self._ctx = context(session, group, tag)
+        self._sum = np.zeros(tag.cells, np.uint64)
+        self._commitments: dict[str, bytes] = {}
+        self._sealed: dict[str, dict[str, bytes]] = {}
+        self._masks: dict[str, bytes] = {}
+        self._shares: dict[str, dict[int, int]] = {}
+        self._lost: set[str] = set()
+        self._missing: set[str] = set()
+        """The parties whose masks the others were asked to recover."""
+
+    def add(self, party: str, part: int, cells: bytes) -> None:
+        """Add one masked part."""
+        place = self._tag.part(part)
+        place.add(place.of(self._sum), cells)
+
+    def note(self, party: str, note: bytes) -> None:
+        """Take in what came with a party's last part."""
+        try:
+            commitment, *sealed = fields.unpack(note)
+        except ValueError:
+            raise PeerError("its report came without a commitment") from None
+        shares = by_name(sealed)
+        if set(shares) != set(self._tag.roster) - {party}:
+            raise PeerError("its shares are not one for every other party of the roster")
+        if len(commitment) != KEY_BYTES or any(len(share) != SEALED_SHARE for share in shares.values()):
+            raise PeerError("its commitment or its shares are of another length than those can be")
+        self._commitments[party], self._sealed[party] = commitment, shares
+
+    def requests(self) -> dict[str, bytes]:
+        """Party to the help that is still wanted of it; empty when the sum can be opened."""
+        present = [party for party in sorted(self._tag.roster) if party not in self._lost]
+        missing = sorted(party for party in self._lost if party not in self._masks)
+        if missing and len(present) < self._group.threshold:
+            raise RosterTooSmall(
+                f"{len(present)} of {len(self._tag.roster)} parties are left, {self._group.threshold} are "
+                f"needed to open the sum without {', '.join(missing)}"
+            )
+        uncommitted = [party for party in present if party not in self._masks]
+        if uncommitted:
+            return {party: self._commit_request(party) for party in uncommitted}
+        if not missing:
+            return {}
+        self._missing = set(missing)
+        request = fields.pack(RECOVER, self._ctx, *(party.encode() for party in missing))
+        return dict.fromkeys(present, request)
+
+    def _commit_request(self, party: str) -> bytes:
+        relayed = []
+        for sender, shares in sorted(self._sealed.items()):
+            if sender != party:
+                relayed += [sender.encode(), shares[party]]
+        return fields.pack(COMMIT, self._ctx, *relayed)
+
+    def lose(self, party: str) -> None:
+        """A party whose upload is in is gone: its mask will be recovered from the others."""
+        self._lost.add(party)
+
+    def assist(self, party: str, answer: bytes) -> None:
+        """Take in a party's help; PeerError if it is not what was asked for, SessionFailed if all that was
+        given does not recover a lost party's mask."""
+        if party not in self._commitments:
+            raise PeerError("its help came without its report")
+        if party not in self._masks:
+            self._take_mask(party, answer)
+            return
+        answered = by_name(fields.unpack(answer))
+        if not answered or set(answered) != self._missing:
+            raise PeerError("its help is not what was asked for")
+        for lost, share in answered.items():
+            if len(share) != shamir.SHARE_BYTES:
+                raise PeerError("its help is not what was asked for")
+            shares = self._shares.setdefault(lost, {})
+            shares[self._group.point(party)] = int.from_bytes(share)
+            if len(shares) == self._group.threshold and lost not in self._masks:
+                self._masks[lost] = self._recovered(lost, shares)
+
+    def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
+        """A lost party's mask. Who spoilt it cannot be told, so it is no fault of the last that helped."""
+        with contextlib.suppress(PeerError, OverflowError):
+            mask = shamir.combine(shares).to_bytes(KEY_BYTES)
+            if self._is_of(lost, mask):
+                return mask
+        raise SessionFailed(
+            f"the self mask of party {lost}, which was lost, cannot be recovered: the shares of it do not "
+            f"fit its commitment, so party {lost} dealt wrong ones, or a party that helped changed its own"
+        )
+
+    def _take_mask(self, party: str, mask: bytes) -> None:
+        if not self._is_of(party, mask):
+            raise PeerError(f"the self mask of party {party} is not the one it committed to")
+        self._masks[party] = mask
+
+    def _is_of(self, party: str, mask: bytes) -> bool:
+        """Whether it is the mask this party committed to."""
+        return hmac.compare_digest(commitment(mask, self._ctx, party), self._commitments[party])
+
+    def open(self) -> Int64:
+        """The sum, once `requests` is empty."""
+        if self.requests():
+            raise PeerError("the sum cannot be opened yet")
+        scratch = scratch_of(self._tag)
+        for party in self._tag.roster:
+            stream = self_stream(self._masks[party], self._ctx, party)
+            for part in self._tag.parts:
+                part.subtract(part.of(self._sum), stream.next(part.size, scratch))
+        return signed(self._sum, self._tag.runs)

@@ -1,0 +1,221 @@
+"""Masks that every two parties share: what `masked`, `paillier` and `bfv` hide a party's vector under.
+
+The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
+must agree on:
+
+    y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
+
+Promises: the masks cancel in the sum of all parties of a tag, and in no smaller one; a stream is used once;
+keys never leave the party, and are replaced after each tree.
+Refuses: public keys that are none, and what `PairMasks.check` names (PeerError).
+"""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields
+from fedboost.privacy.bit_packing import PART_CELLS, Part, Words
+from fedboost.privacy.protection import Tag, check_newer
+from fedboost.privacy.shamir import Draw
+
+KEY_BYTES = 32
+BEFORE_TREES = -1
+"""The tree of every party's first keys, whichever tree it is first asked in."""
+
+SMALLEST_GROUP = 3
+"""With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
+
+LARGEST_GROUP = 100
+"""Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The parties of a session, and how many of them may help the aggregator without learning anything.
+
+    `threshold` answers open a lost party's self mask. It is chosen so that no two rosters of one turn can
+    both be opened, whatever the aggregator and `colluding` parties do: two rosters would need
+    2 * threshold - colluding > parties honest answers.
+    """
+
+    members: tuple[str, ...]
+    colluding: int
+
+    @classmethod
+    def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
+        """One colluding party is tolerated from four parties on, unless the terms say otherwise."""
+        return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
+
+    @property
+    def threshold(self) -> int:
+        """Shares that give a self mask back."""
+        return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
+
+    @property
+    def smallest_roster(self) -> int:
+        """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
+        return max(self.threshold, min(SMALLEST_GROUP, len(self.members)))
+
+    def point(self, party: str) -> int:
+        """Where a party's share is taken."""
+        return self.members.index(party) + 1
+
+    def digest(self) -> bytes:
+        """What the session's name is bound to."""
+        names = (member.encode() for member in self.members)
+        return fields.pack(fields.number(self.threshold), fields.number(self.colluding), *names)
+
+
+# ---- keys of a session ------------------------------------------------------------------------------
+
+
+class Handshake:
+    """One party's fresh key of one session; in memory only, and only until the pairs have their keys."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
+        self.public = self._private.public_key().public_bytes_raw()
+
+    def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
+        """The key shared with each other party, bound to the session's transcript and to both names.
+
+        Forgets the private key: whoever has it could derive the keys of every tree anew.
+        """
+        private, self._private = self._private, None
+        if private is None:
+            raise PeerError("the keys of this session were derived already")
+        keys = {}
+        for peer, public in publics.items():
+            if peer == me:
+                continue
+            try:
+                secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+            except ValueError:
+                raise PeerError(f"the key of party {peer} is no X25519 key") from None
+            names = (name.encode() for name in sorted((me, peer)))
+            info = fields.pack(b"fedboost/2/pair", *names)
+            keys[peer] = HKDF(hashes.SHA256(), KEY_BYTES, salt=session, info=info).derive(secret)
+        return keys
+
+
+def context(session: bytes, group: Group, tag: Tag) -> bytes:
+    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
+    roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
+    shape = (number for run in tag.runs for number in (run.cells, run.bits))
+    numbers = (tag.turn, tag.attempt, tag.tree, *shape)
+    return hashlib.sha256(
+        fields.pack(
+            b"fedboost/2/context",
+            session,
+            group.digest(),
+            roster,
+            tag.transcript,
+            *map(fields.number, numbers),
+        )
+    ).digest()
+
+
+def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
+    """HKDF-Expand with SHA-256 (RFC 5869) to 32 bytes, which is one block of it."""
+    return hmac.digest(key, fields.pack(what, *about) + b"\x01", "sha256")
+
+
+class Stream:
+    """AES-256 in counter mode under a key that is used for one vector: the mask of its parts in order.
+
+    It is the counter mode inside GCM, whose tag nobody asks for: OpenSSL makes it faster than CTR itself
+    (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
+
+    def next(self, size: int, scratch: memoryview | None = None) -> memoryview:
+        """The next bytes of the mask, in `scratch` if there is one."""
+        out = memoryview(bytearray(size)) if scratch is None else scratch[:size]
+        self._encryptor.update_into(_ZEROS[:size], out)
+        return out
+
+
+_ZEROS = memoryview(bytes(8 * PART_CELLS))  # no part is larger
+_NONCE = bytes(12)
+"""Always the same: a key is used for one stream."""
+
+
+def scratch_of(tag: Tag) -> memoryview:
+    """Memory for the mask of any part."""
+    return memoryview(bytearray(max(part.size for part in tag.parts)))
+
+
+def masked_parts(
+    values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
+) -> Iterator[tuple[Part, Words]]:
+    """Each part with its masked cells, uint64 [cells], of which the lowest bits are right. streams: each with
+    whether it is added, or subtracted."""
+    scratch, whole, streams = scratch_of(tag), values.view(np.uint64), tuple(streams)
+    for part in tag.parts:
+        words = part.of(whole).copy()
+        for stream, added in streams:
+            operation = part.add if added else part.subtract
+            operation(words, stream.next(part.size, scratch))
+        yield part, words
+
+
+class PairMasks:
+    """One party's keys with each other party, and its masks for one tag after the other."""
+
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
+        self._me = me
+        self._group = group
+        self._session = session
+        self._keys = keys
+        self._tree = BEFORE_TREES
+        self.tag: Tag | None = None
+        """The last one that vectors were masked for."""
+        self.ctx = b""
+        """Its context."""
+
+    def __repr__(self) -> str:
+        return f"PairMasks({self._me!r})"
+
+    def check(self, tag: Tag) -> None:
+        """Raise PeerError for a roster with strangers, without this party, or that names one twice, for a
+        turn or attempt that is not greater than the last, and for an older tree."""
+        roster = set(tag.roster)
+        if self._me not in roster or not roster <= set(self._group.members):
+            raise PeerError("the roster has strangers, or lacks this party")
+        if len(roster) != len(tag.roster):
+            raise PeerError("the roster names a party twice")
+        check_newer(tag, self.tag)
+        if tag.tree < self._tree:
+            raise PeerError(f"tree {tag.tree} after tree {self._tree}")
+
+    def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
+        """Go on to a tag that `check` lets pass: its masks, each with whether it is added or subtracted."""
+        while self._tree < tag.tree:
+            self._ratchet(self._tree)
+            self._tree += 1
+        self.tag, self.ctx = tag, context(self._session, self._group, tag)
+        streams = []
+        for peer in sorted(set(tag.roster) - {self._me}):
+            low, high = sorted((self._me, peer))
+            streams.append((Stream(self.derived(peer, b"pair", low, high)), peer > self._me))
+        return streams
+
+    def derived(self, peer: str, what: bytes, *names: str) -> bytes:
+        """A key from that with a peer, for one use within the last tag."""
+        return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
+
+    def _ratchet(self, tree: int) -> None:
+        """Replace every key; who takes this party's memory later cannot go back."""
+        self._keys = {peer: derive(key, b"ratchet", fields.number(tree)) for peer, key in self._keys.items()}

@@ -1,0 +1,132 @@
+"""The party's end of masked sums."""
+
+import hmac
+from collections.abc import Iterator
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.privacy import fields, shamir
+from fedboost.privacy.masked.pairwise import KEY_BYTES, Group, PairMasks, masked_parts
+from fedboost.privacy.masked.shares import COMMIT, NONCE, RECOVER, by_name, commitment, name_of, self_stream
+from fedboost.privacy.protection import Tag
+from fedboost.privacy.shamir import Draw
+
+
+class MaskedSealer:
+    """Seals one party's vectors, and helps to open the sums they went into.
+
+    Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
+    or changed while a tree grows; a turn or attempt that is not greater than the last; an upload after this
+    turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
+    committed another attempt; a recovery before this party's own commit, or of too many.
+    """
+
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: Draw) -> None:
+        self._me = me
+        self._group = group
+        self._pairs = PairMasks(me, group, session, keys)
+        self._draw = draw
+        self._mask: bytes | None = None
+        self._note = b""
+        self._shares: dict[str, bytes] | None = None
+        """Other parties' shares of this turn, once they were committed to."""
+
+    def __repr__(self) -> str:
+        return f"MaskedSealer({self._me!r})"
+
+    def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
+        """The masked parts of a vector."""
+        self._check(tag)
+        streams = self._pairs.streams(tag)
+        mask = self._mask = self._draw(KEY_BYTES)
+        self._note, self._shares = b"", None
+        streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
+        return (part.packed(words) for part, words in masked_parts(values, tag, streams))
+
+    def note(self) -> bytes:
+        """What goes with the last part: a commitment to the self mask, and its sealed share for each peer.
+
+        Made once: other shares under the same key would give both away.
+        """
+        tag = self._pairs.tag
+        assert tag is not None
+        if self._note:
+            return self._note
+        assert self._mask is not None
+        peers = [peer for peer in sorted(tag.roster) if peer != self._me]
+        points = [self._group.point(party) for party in (*peers, self._me)]  # its own share is thrown away
+        shares = shamir.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
+        sealed = []
+        for peer, share in zip(peers, shares, strict=False):
+            cipher = AESGCM(self._share_key(peer, self._me, peer))
+            sealed += [peer.encode(), cipher.encrypt(NONCE, share.to_bytes(shamir.SHARE_BYTES), None)]
+        self._note = fields.pack(commitment(self._mask, self._pairs.ctx, self._me), *sealed)
+        return self._note
+
+    def assist(self, request: bytes) -> bytes:
+        """This party's self mask, or its shares of lost parties' masks."""
+        try:
+            kind, ctx, *rest = fields.unpack(request)
+        except ValueError:
+            raise PeerError("a request for help that asks nothing") from None
+        if self._pairs.tag is None or not hmac.compare_digest(ctx, self._pairs.ctx):
+            raise PeerError("asked to help with a turn or attempt that is not the last")
+        if kind == COMMIT:
+            return self._commit(by_name(rest))
+        if kind == RECOVER:
+            return self._recover([name_of(party) for party in rest])
+        raise PeerError("asked for help of an unknown kind")
+
+    def _check(self, tag: Tag) -> None:
+        self._pairs.check(tag)
+        last = self._pairs.tag
+        if len(tag.roster) < self._group.smallest_roster:
+            raise PeerError(
+                f"a roster of {len(tag.roster)} parties, fewer than {self._group.smallest_roster}"
+            )
+        if last is not None and tag.turn == last.turn and self._shares is not None:
+            raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
+        if last is not None and tag.tree == last.tree and set(tag.roster) != set(last.roster):
+            raise PeerError(f"the roster changed while tree {tag.tree} grows")
+
+    def _share_key(self, peer: str, sender: str, receiver: str) -> bytes:
+        return self._pairs.derived(peer, b"share", sender, receiver)
+
+    def _commit(self, sealed: dict[str, bytes]) -> bytes:
+        assert self._pairs.tag is not None
+        assert self._mask is not None
+        peers = set(self._pairs.tag.roster) - {self._me}
+        if set(sealed) != peers:
+            raise PeerError("asked to commit without the share of every party of the roster")
+        shares = {}
+        for peer in sorted(peers):
+            try:
+                shares[peer] = AESGCM(self._share_key(peer, peer, self._me)).decrypt(
+                    NONCE, sealed[peer], None
+                )
+            except InvalidTag:
+                raise PeerError(
+                    f"the share of party {peer} is not authentic: it sealed under another session, turn, "
+                    f"roster or tree, or its share was changed on the way"
+                ) from None
+        if self._shares is not None and shares != self._shares:
+            raise PeerError("asked to commit twice with different shares")
+        self._shares = shares
+        return self._mask
+
+    def _recover(self, lost: list[str]) -> bytes:
+        assert self._pairs.tag is not None
+        roster = self._pairs.tag.roster
+        if self._shares is None:
+            raise PeerError("asked to recover before this party committed")
+        left = len(roster) - len(lost)
+        twice = len(set(lost)) != len(lost)
+        if twice or not set(lost) <= set(self._shares) or left < self._group.threshold:
+            raise PeerError(f"asked to recover {len(lost)} of {len(roster)} parties")
+        answer = []
+        for party in lost:
+            answer += [party.encode(), self._shares[party]]
+        return fields.pack(*answer)

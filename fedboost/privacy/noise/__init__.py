@@ -1,0 +1,1 @@
+"""Gaussian noise, and the privacy loss of its releases."""

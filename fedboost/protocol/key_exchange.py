@@ -1,0 +1,240 @@
+"""How parties meet: each says who it is, under which terms, and with which fresh key; all of them check all.
+
+Promises: after `meet`, the parties that hold the same session digest agree on terms, members and keys; the
+aggregator, which relays the greetings, cannot put a key of its own in the place of a party's, because each
+greeting is signed with the key of a certificate that every party traces to the consortium's root itself, and
+is good for one attempt of one session of one request alone. The analyst who asked for the session signed its
+terms.
+Refuses: strangers, doubles, a key twice, another's signature, a certificate of another role, and a meeting in
+which this party's own greeting was changed (PeerError).
+
+Key confirmation needs no message of its own: the first share a party receives (`privacy.masked`) is sealed
+under a key derived from the session digest, and no self mask is given away before all shares were opened.
+"""
+
+import hashlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fedboost.errors import PeerError, Refused, quoted
+from fedboost.privacy import fields
+from fedboost.privacy.encrypted.scheme import Public, agreement_key, scheme_key, scheme_of
+from fedboost.privacy.identity.certificates import identify
+from fedboost.privacy.identity.signatures import Signer, verify
+from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol.messages import Attest, Request
+from fedboost.protocol.terms import Terms
+
+NONCE_BYTES = 32
+PARTY, ANALYST = "party", "analyst"
+MAX_REQUEST_AGE = timedelta(days=30)
+"""So long after it was signed a request is good: sites may have to approve the terms first."""
+MAX_CLOCK_SKEW = timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who a party is and whom it trusts: its signing key, the roots (PEM), denied serials, and a
+    clock: a session may last longer than a certificate."""
+
+    signer: Signer
+    roots: bytes
+    denied: Collection[str]
+    clock: Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whom an aggregator trusts that signs nothing itself: the roots (PEM), denied serials, the time."""
+
+    roots: bytes
+    denied: Collection[str]
+    clock: Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt of a session, which greetings and keys are good for. request: the nonce of the analyst's
+    request, empty where nothing is signed."""
+
+    session: str
+    number: int
+    terms: Terms
+    request: bytes = b""
+
+    def packed(self) -> bytes:
+        """All of it as a field of what is signed or hashed."""
+        return fields.pack(
+            self.session.encode(errors="surrogatepass"),
+            fields.number(self.number),
+            self.terms.digest.encode(),
+            self.request,
+        )
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What all parties of a session agree on. publics: party to the X25519 key that it greeted with."""
+
+    session: bytes
+    publics: dict[str, bytes]
+
+
+def request(signer: Signer, terms: Terms, nonce: bytes, time: int) -> Request:
+    """An analyst's signed request for one session under these terms. time: seconds since 1970, UTC."""
+    return Request(nonce, time, signer.certificate, signer.sign(_requested(terms, nonce, time)))
+
+
+def check_request(trust: Credentials | Trust, terms: Terms, asked: Request) -> str:
+    """The name of the analyst who signed a request for these terms. PeerError if none did."""
+    known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
+    if known.role != ANALYST:
+        raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
+    if len(asked.nonce) != NONCE_BYTES:
+        raise PeerError(f"the request of analyst {known.name} has no nonce")
+    verify(known, _requested(terms, asked.nonce, asked.time), asked.signature)
+    return known.name
+
+
+def check_age(asked: Request, now: datetime) -> None:
+    """Raise Refused for a request that is too old, or of a time to come."""
+    try:
+        age = now - datetime.fromtimestamp(asked.time, UTC)
+    except (OverflowError, ValueError, OSError):
+        raise PeerError("a request of a time that cannot be") from None
+    if not -MAX_CLOCK_SKEW <= age <= MAX_REQUEST_AGE:
+        when = "in the future" if age < -MAX_CLOCK_SKEW else f"{age.days} days ago"
+        raise Refused(
+            f"the analyst signed the request {when}, and one counts for {MAX_REQUEST_AGE.days} days; train "
+            f"anew, or put the clocks right"
+        )
+
+
+def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: Draw) -> bytes:
+    """This party's greeting, with its fresh public key, if the protection has it make one. Without
+    credentials there is nothing to sign with: an empty one."""
+    if credentials is None:
+        return b""
+    nonce = draw(NONCE_BYTES)
+    statement = _greeting(attempt, me, public, nonce)
+    return fields.pack(
+        me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(statement)
+    )
+
+
+def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
+    """What binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
+    group = Group.of(attempt.terms.parties, attempt.terms.colluding)
+    return hashlib.sha256(
+        fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
+    ).digest()
+
+
+def meet(
+    credentials: Credentials | None, own: bytes, attempt: Attempt, greetings: tuple[bytes, ...]
+) -> Meeting:
+    """Check everybody's greeting. Raises PeerError for the first that is not right."""
+    session, terms = session_digest(attempt, greetings), attempt.terms
+    if credentials is None:
+        if terms.hides:
+            raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
+        return Meeting(session, {})
+    if own not in greetings:
+        raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
+    publics: dict[str, bytes] = {}
+    for greeting in greetings:
+        name, greeted = _check(credentials, attempt, greeting)
+        public = agreement_key(greeted) if terms.encrypts else greeted
+        if name in publics:
+            raise PeerError(f"party {name} was introduced twice")
+        if public and public in publics.values():
+            raise PeerError(f"party {name} was introduced with the key of another party")
+        publics[name] = public
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
+        raise PeerError("the parties that were introduced are not those of the terms")
+    return Meeting(session, publics)
+
+
+def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) -> None:
+    """Raise PeerError unless it is a greeting of this party that the others will accept."""
+    name, public = _check(trust, attempt, greeting)
+    if name != party:
+        raise PeerError(f"it greets as party {quoted(name)}")
+    if attempt.terms.encrypts and len(agreement_key(public)) != KEY_BYTES:
+        raise PeerError("it greets without an X25519 key for its masks")
+    if party == attempt.terms.keyholder:
+        read_public(attempt.terms, public)
+
+
+def read_public(terms: Terms, public: bytes) -> Public:
+    """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
+    return scheme_of(terms.protection).read_public(scheme_key(public), terms.key_bits)
+
+
+def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
+    """The key that sums are encrypted under, as the key holder greeted with it."""
+    for greeting in greetings:
+        name, public, *_ = fields.unpack(greeting)
+        if name.decode() == terms.keyholder:
+            return read_public(terms, public)
+    raise PeerError("the key holder was not introduced")
+
+
+def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, attest: Attest) -> None:
+    """Raise PeerError unless this party signed what it attests."""
+    signed_by = identify(attest.certificate, trust.roots, trust.clock(), trust.denied)
+    if (signed_by.name, signed_by.role) != (party, PARTY):
+        raise PeerError(f"signed for party {party} by {signed_by.role} {signed_by.name}")
+    claims = attest.turns, attest.transcript, attest.structure
+    statement = attestation(attempt.terms, attempt.request, session, party, *claims)
+    verify(signed_by, statement, attest.signature)
+
+
+def _check(credentials: Credentials | Trust, attempt: Attempt, greeting: bytes) -> tuple[str, bytes]:
+    try:
+        name, public, nonce, certificate, signature = fields.unpack(greeting)
+        party = name.decode()
+    except (PeerError, ValueError):
+        raise PeerError("a party was introduced without a greeting") from None
+    known = identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
+    if known.name != party or known.role != PARTY:
+        raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
+    if len(nonce) != NONCE_BYTES:
+        raise PeerError(f"the greeting of party {party} has no nonce")
+    verify(known, _greeting(attempt, party, public, nonce), signature)
+    return party, public
+
+
+def _greeting(attempt: Attempt, party: str, public: bytes, nonce: bytes) -> bytes:
+    return fields.pack(b"fedboost/2/hello", attempt.packed(), party.encode(), public, nonce)
+
+
+def _requested(terms: Terms, nonce: bytes, time: int) -> bytes:
+    return fields.pack(b"fedboost/1/request", terms.digest.encode(), nonce, fields.number(time))
+
+
+def attestation(
+    terms: Terms,
+    request: bytes,
+    session: bytes,
+    party: str,
+    turns: int,
+    transcript: bytes,
+    structure: bytes,
+) -> bytes:
+    """What a party signs at the end: that it answered so many questions under the terms' protection, in a
+    session that was asked for by the request with this nonce, and was told the model of this structure
+    (`progress.structure`). session: the digest of the attempt, which binds its name, number and greetings."""
+    return fields.pack(
+        b"fedboost/2/attestation",
+        terms.digest.encode(),
+        request,
+        session,
+        party.encode(),
+        terms.protection.encode(),
+        fields.number(turns),
+        transcript,
+        structure,
+    )

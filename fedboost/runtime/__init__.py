@@ -1,0 +1,1 @@
+"""Everything with a clock, a file or a socket: tables, parties, aggregator, simulation."""

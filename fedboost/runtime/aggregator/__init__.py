@@ -1,0 +1,1 @@
+"""The aggregator's process: server, sessions, limits, store."""

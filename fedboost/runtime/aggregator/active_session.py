@@ -1,0 +1,209 @@
+"""A session under way at the aggregator: its state machine, its journal, and what its analyst is told.
+
+Promises: who follows is told everything from the beginning, whenever they come; a defect of a program ends
+its session with one sentence, and nothing else; what the journal cannot hold is not gone on from.
+Refuses: to go on when the journal cannot be written (CannotRecord).
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fedboost.errors import FedboostError
+from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.journal import Opened
+from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.aggregator.store import CannotRecord, Journal
+from fedboost.runtime.result import finish
+from fedboost.runtime.telemetry import Meter
+from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
+
+STRAGGLER_SECONDS = 10.0
+"""Whoever is awaited for longer than this is named, in the log and to the analyst."""
+
+
+class Running:
+    """One session. `send` takes its outbox; without a journal it does not outlive the process."""
+
+    def __init__(
+        self,
+        session: AggregatorSession,
+        analyst: str,
+        journal: Journal | None,
+        send: Callable[[Outbox], None],
+        log: Any,
+    ) -> None:
+        self.session = session
+        self.analyst = analyst
+        self.meter = Meter(session.terms.parties)
+        self.over = False
+        self._journal = journal
+        self._send = send
+        self._log = log.bind(session=session.name)
+        self._joined: set[str] = set()
+        self._events: list[TrainEvent] = []
+        self._changed = asyncio.Event()
+        self._awaited: tuple[str, ...] = ()
+        self._since = 0.0
+        self._named: tuple[str, ...] = ()
+
+    @property
+    def terms(self) -> Terms:
+        """Those of the session."""
+        return self.session.terms
+
+    @property
+    def failed(self) -> bool:
+        """Whether it ended without a model."""
+        return self.over and isinstance(self._events[-1], Failed)
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether a sum of it was opened by the process before this one."""
+        return self._journal is not None and any(isinstance(past, Opened) for past in self._journal.past)
+
+    @property
+    def in_a_turn(self) -> bool:
+        """Whether a question was asked whose sum is not open yet."""
+        return self.session.state in ("asking", "opening")
+
+    def start(self, here: set[str], now: float) -> None:
+        """Begin, or go on from the journal, with the parties that are at hand."""
+        resumed = bool(self._journal and len(self._journal.past) > 1)
+        self._log.info(
+            "session goes on" if resumed else "session begins",
+            parties=list(self.terms.parties),
+            terms=self.terms.digest[:12],
+        )
+        self.session.tick(now)
+        self._take(lambda: self.session.start(here))
+
+    def handle(self, party: str, event: FromParty | Here | Gone) -> None:
+        """Something a party said, or that happened to it."""
+        if self.over or party not in self.terms.parties:
+            return
+        match event:
+            case Join(name) if name == self.session.name:
+                self._joined.add(party)
+            case Join() | Report() | Assist() | Attest() if party not in self._joined:
+                return  # its last words in the session before this one
+            case Gone(reason):
+                self._joined.discard(party)
+                self._log.info("party lost", party=party, reason=reason, then=self._then)
+        self._take(lambda: self.session.handle(party, event))
+
+    def tick(self, now: float) -> None:
+        """Time passes: deadlines, and names of those who are slow."""
+        if self.over:
+            return
+        attempt, late = self.session.attempt, list(self.session.awaited)
+        self._take(lambda: self.session.tick(now))
+        if self.session.attempt != attempt and self.session.state == "gathering":
+            seconds = self.terms.turn_timeout
+            self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
+        awaited = self.session.awaited
+        if awaited != self._awaited:
+            self._awaited, self._since = awaited, now
+        slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
+        if slow != self._named:
+            self._named = slow
+            if not slow:
+                self._log.info("goes on", turn=self.session.turn)
+            else:
+                self._log.info("waiting", parties=list(slow), turn=self.session.turn)
+                self._tell(Waiting(slow))
+
+    def awaits(self, party: str, message: FromParty) -> bool:
+        """Whether somebody waits for this message of this party."""
+        awaited = party in self.session.awaited
+        return awaited and (party in self._joined or isinstance(message, Join))
+
+    def fail(self, reason: str) -> None:
+        """End it for a reason that is no party's."""
+        self._send([(party, Bye(reason)) for party in self.terms.parties])
+        self._end(Failed(reason))
+
+    def finish(self) -> None:
+        """End it with the round under way."""
+        self.session.finish()
+        self._log.info("the analyst wants no more rounds", turn=self.session.turn)
+
+    async def follow(self) -> AsyncIterator[TrainEvent]:
+        """Everything that happened, and what happens, to the end."""
+        place = 0
+        while True:
+            while place < len(self._events):
+                event, place = self._events[place], place + 1
+                if not isinstance(event, Waiting) or place == len(self._events):  # who was slow is no news
+                    yield event
+            if self.over:
+                return
+            await self._changed.wait()
+
+    def forget(self) -> None:
+        """Whoever follows knows how it ended: nothing of it is needed any more."""
+        if self._journal is not None:
+            self._journal.delete()
+            self._journal = None
+
+    def pause(self) -> None:
+        """The process ends, and another will go on."""
+        if self._journal is not None:
+            self._journal.close()
+
+    @property
+    def _then(self) -> str:
+        """What the terms say about a party that is lost."""
+        seconds = f"unless it is back within {self.terms.rejoin_timeout:g} s"
+        match self.terms.on_loss:
+            case "wait":
+                return "the session waits for it"
+            case "shrink":
+                return f"the session goes on without it {seconds}"
+            case "stop":
+                return f"the session ends {seconds}"
+
+    def _take(self, step: Callable[[], Outbox]) -> None:
+        try:
+            outbox = step()
+            for row in self.meter.rows(self.session.history):
+                metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
+                traffic = dict(self.meter.traffic)
+                self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
+            self._send(outbox)
+        except CannotRecord:
+            raise
+        except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.fail(f"program {self.terms.program!r} failed: {what}")
+            return
+        if self.session.state == "done":
+            self._end(None)
+        elif self.session.state == "failed":
+            self._end(Failed(str(self.session.error)))
+
+    def _end(self, failed: Failed | None) -> None:
+        """The session is over: unless it failed, there is a model."""
+        if self.over:
+            return
+        self.over = True
+        try:
+            model = None if failed else finish(self.session, self.meter).model.to_bytes()
+        except FedboostError as error:
+            failed = Failed(str(error))
+        if failed is not None:
+            self._log.info("session failed", reason=failed.reason)
+            self._tell(failed)
+            self.forget()
+            return
+        assert model is not None
+        self._log.info("session done", rounds=len(self.session.history), seconds=round(self.meter.seconds, 2))
+        for start in range(0, len(model), MODEL_PART):
+            last = start + MODEL_PART >= len(model)
+            self._tell(ModelPart(model[start : start + MODEL_PART], last, self.meter.traffic if last else {}))
+
+    def _tell(self, event: TrainEvent) -> None:
+        self._events.append(event)
+        self._changed.set()
+        self._changed = asyncio.Event()

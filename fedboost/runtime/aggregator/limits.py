@@ -1,0 +1,218 @@
+"""What one peer may cost the aggregator, and what all may cost it together: the numbers, and who has had how
+much. No sockets and no clock here: the time comes in.
+
+Promises: whatever a peer does, what is kept for it is bounded by a number in this file, and what it takes
+beyond that is refused to that peer alone, with one event in the log for each time it floods.
+Refuses: nothing itself; `Peer.fault` and `Outgoing` say what is too much.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedboost.boosting.queries import MAX_CELLS
+from fedboost.errors import Refused
+from fedboost.privacy.bit_packing import PART_CELLS
+from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
+
+# ---- a peer: whoever holds one certificate, or, where there are no keys, everybody at one address ---------
+
+CALLS_AT_ONCE = 8
+"""Open calls of one peer. A party needs one, and one more while its last connection is given up; an analyst
+one for each training that waits; a probe of the health service one."""
+CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
+"""How often a peer may call, and how many calls it may make in one go after it was quiet. A party that lost
+its aggregator calls once a second; a script that submits one tiny training after the other stays below
+ten."""
+BYTES_PER_CALL = 100_000
+"""So many bytes of terms count as another call: reading four megabytes of them takes half a second."""
+UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
+"""Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
+LAST_WORDS = MAX_CELLS // PART_CELLS
+"""Further ones after each message that was waited for: when a session fails, the rest of the report under way
+still arrives, and the largest report has so many parts."""
+SHARING_AN_ADDRESS = 32
+"""Without keys all parties and analysts of a machine are one peer: it has the shares of so many."""
+BARRED_SECONDS = 10.0
+"""A party that flooded or did not read is refused for so long; without keys nobody is, for others share the
+address."""
+REFUSALS_AT_ONCE = 64
+"""A refused call of a flood is answered late, so that the next comes late: so many of one peer wait for their
+answer. Further ones are refused at once, for gRPC reads up to some megabytes ahead for each that waits."""
+REFUSAL_SECONDS = 1.0
+"""How late that is."""
+PATIENCE_SECONDS = 20.0
+"""An analyst's request must be here so long after its call; it is sent with it."""
+
+# ---- what is on its way to a party ----------------------------------------------------------------------
+
+QUEUED_MESSAGES = 64
+"""Messages that wait for a party to read. A turn has two, and the next turn waits for its answers."""
+QUEUED_BYTES = 2 * MAX_FROM_AGGREGATOR
+"""Bytes of them: the largest message, and as much again."""
+
+# ---- what is on its way from a party --------------------------------------------------------------------
+
+READ_AHEAD = 1 << 20
+"""Bytes of a call that may arrive before they are read: a report is added part by part, and what comes faster
+waits at the party. gRPC's own way, a window that grows to twice what the link holds, came to 6 MB a party on
+loopback, with reports of 2 MB. One window a round trip is 160 Mbit/s over 50 ms."""
+
+# ---- everybody together ---------------------------------------------------------------------------------
+
+OPEN_CALLS = 1024
+"""Open calls of all peers: a hundred parties, as many as one masked session takes, with all that each may
+have, and room for analysts."""
+CONNECTIONS = 2048
+"""Connections of all peers, where the process may open as many files and as many again; else half of what it
+may."""
+OTHER_FILES = CONNECTIONS
+"""Files that the process may need beside them, and room to count them in."""
+IDLE_CONNECTIONS = 128
+"""Connections of one address that have no call open: all parties of the largest masked session, a hundred,
+may dial from one machine at a time."""
+FLOOD_IS_OVER_SECONDS = 60.0
+"""An address that floods with connections is in the log again when it was quiet for so long."""
+STREAMS_PER_CONNECTION = 32
+"""Calls on one connection; a client keeps further ones back."""
+HANDSHAKE_MS = 10_000
+"""A new connection must speak TLS and HTTP/2 within this; gRPC's own default is two minutes."""
+IDLE_MS = 60_000
+"""A connection without any call is closed after this."""
+METADATA_BYTES = 8 * 1024
+"""Headers of a call: ours take some hundred bytes. gRPC refuses some of the calls above it, and all above
+twice as much."""
+MOST_PEERS = 1024
+"""Peers that are remembered before those are forgotten that have nothing open and were quiet."""
+
+SERVER_OPTIONS = [
+    ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION),
+    ("grpc.http2.lookahead_bytes", READ_AHEAD),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+    ("grpc.max_connection_idle_ms", IDLE_MS),
+    ("grpc.max_metadata_size", METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", 2 * METADATA_BYTES),
+]
+
+
+class Bucket:
+    """Tokens that come back with time: `most` at first and at most, `per_second` of them a second."""
+
+    def __init__(self, per_second: float, most: float, now: float) -> None:
+        self._per_second = per_second
+        self._most = self._tokens = most
+        self._then = now
+
+    def tokens(self, now: float) -> float:
+        """How many there are."""
+        self._tokens = min(self._most, self._tokens + max(now - self._then, 0.0) * self._per_second)
+        self._then = now
+        return self._tokens
+
+    def take(self, now: float, tokens: float = 1.0) -> bool:
+        """Take some if there are as many; whether there were."""
+        if self.tokens(now) < min(tokens, self._most):
+            return False
+        self._tokens -= min(tokens, self._most)
+        return True
+
+    def is_full(self, now: float) -> bool:
+        """Whether nothing was taken for a while."""
+        return self.tokens(now) >= self._most
+
+
+@dataclass
+class Peer:
+    """One peer's share. `name` is for people; `open` and `refused` are its calls that have not ended yet;
+    `barred` is the time until which it is refused; `told` says that its flood is in the log already."""
+
+    name: str
+    share: int
+    calls: Bucket
+    unwanted: Bucket
+    open: int = 0
+    refused: int = 0
+    barred: float = 0.0
+    told: bool = False
+
+    def fault(self, now: float) -> str:
+        """Why another call is too much; '' if it is not, and then it counts."""
+        was_quiet = self.calls.is_full(now)
+        if now < self.barred:
+            return f"refused for {BARRED_SECONDS:g} s after a flood"
+        if self.open >= CALLS_AT_ONCE * self.share:
+            return f"{CALLS_AT_ONCE * self.share} calls are open, and no peer may have more"
+        if not self.calls.take(now):
+            return f"more than {CALLS_PER_SECOND * self.share:g} calls a second"
+        self.told = self.told and not was_quiet
+        return ""
+
+    def bar(self, now: float) -> None:
+        """Refuse its calls for a while: it cost the aggregator too much."""
+        if self.share == 1:
+            self.barred, self.told = now + BARRED_SECONDS, True
+
+    def is_as_new(self, now: float) -> bool:
+        """Whether it could be forgotten and nothing would change."""
+        busy = self.open or self.refused or now < self.barred
+        return not busy and self.calls.is_full(now) and self.unwanted.is_full(now)
+
+
+class Peers:
+    """Every peer's share, by what tells peers apart."""
+
+    def __init__(self, share: int = 1) -> None:
+        self._share = share
+        self._peers: dict[bytes, Peer] = {}
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def of(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
+        """The peer of this identity; its name is asked for when it is new."""
+        if identity not in self._peers:
+            if len(self._peers) >= MOST_PEERS:
+                self._forget(now)
+            calls = Bucket(CALLS_PER_SECOND * self._share, CALLS_SAVED * self._share, now)
+            unwanted = Bucket(UNWANTED_PER_SECOND * self._share, UNWANTED_SAVED * self._share, now)
+            self._peers[identity] = Peer(name(), self._share, calls, unwanted)
+        return self._peers[identity]
+
+    def _forget(self, now: float) -> None:
+        self._peers = {key: peer for key, peer in self._peers.items() if not peer.is_as_new(now)}
+
+
+class Outgoing:
+    """The messages on their way to one party. `cut` is called once if it leaves too many unread."""
+
+    def __init__(self, cut: Callable[[], object]) -> None:
+        self.fault = ""
+        """Why it was cut off, if it was."""
+        self._cut = cut
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._bytes = 0
+
+    def put(self, data: bytes) -> None:
+        """Send this when the party has read what came before; nothing is kept for one that was cut off."""
+        if self.fault:
+            return
+        full = self._queue.qsize() >= QUEUED_MESSAGES or self._bytes + len(data) > QUEUED_BYTES
+        if full and not self._queue.empty():
+            self.fault = f"it does not read: {self._queue.qsize()} messages to it wait, {self._bytes} bytes"
+            self._queue = asyncio.Queue()
+            self._cut()
+            return
+        self._bytes += len(data)
+        self._queue.put_nowait(data)
+
+    async def get(self) -> bytes:
+        """The next message."""
+        data = await self._queue.get()
+        self._bytes -= len(data)
+        return data
+
+
+def refusal(name: str, fault: str) -> Refused:
+    """What a peer is told whose call is too much."""
+    return Refused(f"{fault}: {name} has to wait, and call less often")

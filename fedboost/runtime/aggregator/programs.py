@@ -1,0 +1,43 @@
+"""Which program a name in the terms stands for. Code never travels: custom ones are named in the aggregator's
+own file. Refuses names that are not, and modules that cannot be imported (ConfigError)."""
+
+import sys
+from collections.abc import Iterable
+from importlib import import_module
+from typing import cast
+
+from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.errors import ConfigError
+from fedboost.protocol.run import Program
+from fedboost.protocol.terms import Terms
+
+BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
+
+
+def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
+    """The program of these terms; with noise `boosting` is another one than without."""
+    if terms.noise is not None and terms.program == "boosting":
+        return dp_random_trees.train
+    return load_program(terms.program, allowed)
+
+
+def load_program(name: str, allowed: Iterable[str]) -> Program:
+    """A built-in program, or `module:function` if it is among the allowed ones."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if name not in set(allowed):
+        known = ", ".join([*BUILT_IN, *allowed])
+        raise ConfigError(f"program {name!r} is not offered here (offered: {known})")
+    module, colon, function = name.partition(":")
+    if not (module and colon and function):
+        raise ConfigError(f"program {name!r}: write module:function")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module in the folder the aggregator was started in
+    try:
+        program = getattr(import_module(module), function)
+    except Exception as error:  # noqa: BLE001 - importing runs the user's own code
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ConfigError(f"program {name!r} cannot be loaded: {reason}") from None
+    if not callable(program):
+        raise ConfigError(f"program {name!r} cannot be loaded: it is no function")
+    return cast(Program, program)

@@ -1,0 +1,229 @@
+"""The analyst's end: submits terms to an aggregator, follows the rounds, receives the model.
+
+Promises: `Training` yields a row a round as it comes; after the last row `model` is there. The session lives
+at the aggregator: a connection that is lost is dialled again, and the same terms lead back to it.
+Refuses: a session that failed raises SessionFailed with the aggregator's sentence; no aggregator within
+`wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import Trust
+from fedboost.protocol.messages import Request
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.config import check_address, choose_keys
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.telemetry import Row
+from fedboost.wire.training import (
+    Failed,
+    ModelPart,
+    RoundDone,
+    Waiting,
+    Wish,
+    decode_train_event,
+    encode_train_request,
+)
+
+REDIAL_SECONDS = 1.0
+"""Between two tries to reach an aggregator that was lost."""
+MAX_REQUESTS = 5
+"""Signed requests of one training: each is good for one session, and a lost connection may be that of an
+aggregator that has to begin another."""
+STOP_SECONDS = 5.0
+"""How long the aggregator is tried to be told that the session is to end."""
+
+OnWaiting = Callable[[tuple[str, ...]], None]
+
+
+class Training:
+    """One training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
+
+    def __init__(
+        self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
+    ) -> None:
+        self.history: list[Row] = []
+        """A row a round: `round`, metrics by name, `seconds`, and `bytes` of all parties, both ways."""
+        self.traffic: dict[str, tuple[int, int]] = {}
+        """Party to (bytes sent, bytes received)."""
+        self.uncounted = False
+        """True if the aggregator was started again before this training followed it: it counts from there.
+        Else `traffic` is that of all, but for the round in which an aggregator stopped."""
+        self._earlier: dict[str, tuple[int, int]] = {}
+        """The traffic that aggregators before the one that runs now had counted."""
+        self._totals: dict[int, int] = {}
+        """Round to the bytes that the aggregator that runs now had counted at its end."""
+        self.asked: datetime | None = None
+        """When the session was asked for, where an earlier request of this analyst began it."""
+        self._model: Model | None = None
+        self._requests: list[Request] = []
+        """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
+        session."""
+        self._address = address
+        self._bundle = bundle
+        self._terms = terms
+        self._rows = self._follow(wait, on_waiting)
+
+    def __iter__(self) -> Iterator[Row]:
+        return self._rows
+
+    @property
+    def model(self) -> Model:
+        """The model; waits for the end of the training if it goes on."""
+        for _ in self._rows:
+            pass
+        if self._model is None:
+            raise SessionFailed("the training ended without a model")
+        return self._model
+
+    def stop(self) -> None:
+        """End the session at the aggregator, which forgets it. Who only stops listening can come back with
+        the same terms."""
+        self._wish(Wish.STOP)
+
+    def finish(self) -> None:
+        """Have the training end with the round under way, and the model be that of the rounds so far."""
+        self._wish(Wish.FINISH)
+
+    def _wish(self, wish: Wish) -> None:
+        import grpc
+
+        request = encode_train_request(self._terms.canonical(), wish)
+        with contextlib.suppress(grpc.RpcError, FedboostError):
+            list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
+
+    def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+        """Rows to the end of the session, over as many connections as it takes."""
+        import grpc
+
+        who, wish = f"the aggregator at {self._address}", Wish.FOLLOW
+        while True:
+            try:
+                yield from self._events(wish, wait, on_waiting)
+            except grpc.RpcError as error:
+                lost: Any = error
+                if lost.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
+                    raise channel.explained(lost, who) from None
+                if on_waiting:
+                    on_waiting((who,))
+                time.sleep(REDIAL_SECONDS)
+                wish = Wish.RETURN
+                continue
+            if self._model is None:
+                raise PeerError(f"{who} ended the training without a model")
+            return
+
+    def _events(self, wish: Wish, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+        """The rows that one connection brings and that are new."""
+        data = bytearray()
+        before, bytes_before = 0.0, 0
+        known = self.traffic
+        request = encode_train_request(self._terms.canonical(), wish, self._signed_request())
+        for message in channel.train_stream(self._address, self._bundle, request, wait):
+            match decode_train_event(message):
+                case Waiting(parties):
+                    if on_waiting:
+                        on_waiting(parties)
+                case RoundDone(number, metrics, seconds, traffic):
+                    total = sum(map(sum, traffic.values()))
+                    if self._totals.get(number, total) != total:  # another aggregator counts, from nothing
+                        self._earlier, self._totals = known, {}
+                    self._totals[number] = total
+                    self.uncounted |= not total and number >= len(self.history)
+                    self._count(traffic)
+                    row: Row = {"round": number, **metrics}
+                    row |= {"seconds": seconds - before, "bytes": total - bytes_before}
+                    before, bytes_before = seconds, total
+                    if number >= len(self.history):
+                        self.history.append(row)
+                        yield row
+                case ModelPart(part, last, traffic):
+                    data += part
+                    if last:
+                        self._count(traffic)
+                        self.stop()  # it has arrived: the aggregator need not keep it
+                        model = Model.from_bytes(bytes(data), "the aggregator's model")
+                        self._check(model)
+                        self._model = model
+                case Failed(reason):
+                    raise SessionFailed(reason)
+
+    def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
+        """The traffic so far, by what the aggregator that runs now has counted."""
+        of = {party: self._earlier.get(party, (0, 0)) for party in traffic}
+        self.traffic = {
+            party: (sent + of[party][0], received + of[party][1])
+            for party, (sent, received) in traffic.items()
+        }
+
+    def _signed_request(self) -> Request | None:
+        """A request for a session under the terms, a fresh one while there may be more; None where analysts
+        have no keys."""
+        if self._bundle is None:
+            return None
+        if len(self._requests) < MAX_REQUESTS:
+            nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
+            self._requests.append(key_exchange.request(self._bundle.signer, self._terms, nonce, now))
+        return self._requests[-1]
+
+    def _check(self, model: Model) -> None:
+        """The model must be one of these terms and of a request of this analyst, and what parties signed of
+        it must be right."""
+        if model.terms != self._terms:
+            raise PeerError("the aggregator's model was trained under other terms than were submitted")
+        if self._bundle is None:
+            return
+        bundle, now = self._bundle, datetime.now(UTC)
+        signed = model.verify(bundle.roots, now, bundle.denied)
+        if len(signed) < self._terms.signers:
+            raise PeerError(
+                f"the aggregator's model is signed by {len(signed)} parties; {self._terms.signers} are needed"
+            )
+        if not signed:
+            return
+        trust, request = Trust(bundle.roots, bundle.denied, lambda: now), model.request
+        asker = "" if request is None else key_exchange.check_request(trust, self._terms, request)
+        if request is None or asker != bundle.signer.name:
+            raise PeerError("the aggregator's model was trained for another request than this analyst's")
+        if request not in self._requests:
+            self.asked = datetime.fromtimestamp(request.time, UTC)
+
+
+class Connection:
+    """An aggregator an analyst can submit terms to."""
+
+    def __init__(self, address: str, bundle: Bundle | None) -> None:
+        self._address = address
+        self._bundle = bundle
+
+    def train(self, terms: Terms, wait: float = 60.0, on_waiting: OnWaiting | None = None) -> Training:
+        """Submit terms; iterate over the result for a row a round.
+
+        wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
+        waits for, whenever that changes.
+        """
+        if not terms.parties:
+            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        seconds = min(threading.TIMEOUT_MAX, wait)
+        return Training(self._address, self._bundle, terms, seconds, on_waiting)
+
+
+def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:
+    """An aggregator by its address, HOST:PORT. Nothing is sent until terms are submitted.
+
+    keys: folder of the analyst's bundle; insecure_loopback: without keys and encryption, which is for an
+    aggregator on this machine alone.
+    """
+    check_address(address, "aggregator")
+    folder = None if keys is None else Path(keys)
+    return Connection(address, choose_keys(folder, "analyst", address, insecure_loopback))

@@ -1,0 +1,54 @@
+"""A model to continue, as users name it: a model, or the path of its file, which fedboost or XGBoost wrote.
+
+Refuses: files that are no such model, devices and pipes, and files too large to hold a model that fits into
+terms (ConfigError that names the file).
+"""
+
+import stat
+from pathlib import Path
+
+from fedboost.errors import ConfigError, quoted
+from fedboost.gbdt.booster import Booster
+from fedboost.protocol import earlier
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.model_file import TERMS, Model
+
+LARGEST_FILE = 4 * earlier.MAX_MODEL
+"""Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
+with it, such as its own terms with a model of their own."""
+
+
+def text_of(model: object, folder: Path = Path()) -> object:
+    """What stands in the terms for a model or a path, which counts from `folder`; what is neither, and the
+    text itself, stays what it is."""
+    if isinstance(model, Model):
+        return earlier.written(model.booster, model.terms.columns)
+    if not isinstance(model, (str, Path)) or str(model).startswith("{"):
+        return model
+    path = folder / model
+    text = _read(path)
+    booster, attributes = Booster.from_any_xgboost(text, str(path))
+    columns = Terms.from_canonical(attributes[TERMS]).columns if TERMS in attributes else None
+    try:
+        return earlier.written(booster, columns)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read(path: Path) -> str:
+    """The text in a file. What is no regular file is not opened: it may have no end, or wait for ever."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise ValueError("not a regular file")
+        with path.open("rb") as file:
+            data = file.read(LARGEST_FILE + 1)
+        if len(data) > LARGEST_FILE:
+            raise ValueError(f"more than {LARGEST_FILE:,} bytes, and no model of that size fits into terms")
+        return data.decode()
+    except OSError as error:
+        why = error.strerror or str(error)
+    except UnicodeDecodeError:
+        why = "not text; save it as JSON"
+    except ValueError as error:  # the above, or a null byte in the path
+        why = str(error)
+    raise ConfigError(f"xgb_model {quoted(str(path))}: cannot read the model: {why}")

@@ -1,0 +1,1 @@
+"""Tables in files and in memory, read to float32 columns."""

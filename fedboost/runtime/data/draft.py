@@ -1,0 +1,304 @@
+"""What an analyst starts from: a schema drafted from a table, and a table split into parties to try things.
+
+Promises: a drafted schema fits the table it was drafted from; every row goes to exactly one party; the same
+seed gives the same split.
+Refuses: labels no objective fits, tables without a usable feature, and splits that leave a party without rows
+(ConfigError).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.cut_points import MAX_LEVELS, Float32
+from fedboost.gbdt.loss import LOSSES
+from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
+from fedboost.runtime.data.sparse import QID, SparseTable
+from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
+from fedboost.runtime.site.policy import ROWS_PER_HESSIAN, Policy
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_CLASSES = 100
+"""A label of words with more distinct values than this is a name or a note rather than a class."""
+FEW_NUMBERS = 20
+"""A label of no more distinct whole numbers than this may stand for classes: whoever drafts is told."""
+MEDIAN = 0.5
+"""The quantile that is drafted."""
+_INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
+_MAX_NAME = 256
+_OF_CLASSES = ("binary:logistic", "multi:softprob")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A schema and an objective to start from."""
+
+    columns: Schema
+    objective: str
+    num_class: int | None = None
+    """Where labels are the numbers 0, 1, ... of their classes, how many of them."""
+    few_numbers: int = 0
+    """How many distinct whole numbers the label has that was taken for amounts, if they are few."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Name of each column that can be no feature -> the reason."""
+
+    @property
+    def min_child_weight(self) -> float | None:
+        """The one with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
+        where none does, or the one that is the default."""
+        per = ROWS_PER_HESSIAN.get(self.objective)
+        if per is None or self.columns.weight is not None:
+            return None
+        return Policy().min_rows_per_leaf / per
+
+    @property
+    def of_objective(self) -> dict[str, Any]:
+        """Parameters that this objective has no default for, to be edited."""
+        return {"quantile_alpha": MEDIAN} if self.objective == "reg:quantileerror" else {}
+
+    def settings(self) -> dict[str, Any]:
+        """What is drafted, as `Terms.read` takes it."""
+        of_classes = {} if self.num_class is None else {"num_class": self.num_class}
+        return {
+            "objective": self.objective,
+            **of_classes,
+            **self.of_objective,
+            "columns": self.columns.model_dump(mode="json"),
+        }
+
+
+def draft_schema(
+    table: "pa.Table | SparseTable",
+    label: str,
+    weight: str | None = None,
+    exclude: Sequence[str] = (),
+    base_margin: str | None = None,
+    objective: str | None = None,
+    label_upper_bound: str | None = None,
+    group: str | None = None,
+) -> Draft:
+    """A schema with every usable column as a feature, but for label, its upper bound, weight, base margin,
+    group, `exclude` and the qid of a LIBSVM file.
+
+    Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
+    become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
+    label: two values are a probability, 3 to `MAX_CLASSES` words (or categories) are classes, other numbers
+    are amounts, however few. Raises ConfigError.
+    """
+    sparse: tuple[str, ...] = ()
+    if isinstance(table, SparseTable):
+        exclude = (*exclude, QID) if table.open_ended and QID in table.dense.column_names else exclude
+        table, sparse = table.dense, table.names
+    target = _target(table, label, objective)
+    beside = {
+        "weight": weight,
+        "base_margin": base_margin,
+        "label_upper_bound": label_upper_bound,
+        "group": group,
+    }
+    no_features = [label, *filter(None, beside.values()), *exclude]
+    for name in no_features:
+        column_of(table, name)
+    numeric, categorical, left_out = draft_features(table, no_features)
+    numeric += [name for name in sparse if name not in no_features]
+    if not numeric and not categorical:
+        reasons = "".join(f"; {name!r} {reason}" for name, reason in [*left_out.items()][:3])
+        raise ConfigError(f"no column can be a feature{reasons}")
+    values = {"label": label, "positive": target.positive, "classes": target.classes}
+    values |= beside
+    schema = read_model(Schema, {**values, "numeric": numeric, "categorical": categorical}, "draft")
+    return Draft(schema, target.objective, target.num_class, target.few_numbers, left_out)
+
+
+def draft_features(
+    table: "pa.Table", exclude: Sequence[str] = ()
+) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
+    """The columns that are numbers; those that are categories, with their levels; and those that can be no
+    feature, with the reason."""
+    numeric: list[str] = []
+    categorical: dict[str, list[str]] = {}
+    left_out: dict[str, str] = {}
+    for name in table.column_names:
+        if name in exclude:
+            continue
+        use = _use(table.column(name), name)
+        if use is None:
+            numeric.append(name)
+        elif isinstance(use, str):
+            left_out[name] = use
+        else:
+            categorical[name] = use
+    return numeric, categorical, left_out
+
+
+def split_by_site(table: "pa.Table | SparseTable", column: str) -> "dict[str, pa.Table]":
+    """Each site's rows, in their order and without the column that names the site, by site name, sorted.
+    Raises ConfigError where the column is absent, of a type without text, or null in a row."""
+    if table.num_rows == 0:
+        raise ConfigError("the table has no rows")
+    dense = table.dense if isinstance(table, SparseTable) else table
+    codes, sites = texts(column_of(dense, column), column)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0)) + 1
+        raise ConfigError(f"column {column!r} names no site in row {row}: fill it in, or drop the row")
+    rest = dense.drop_columns([column])
+    if isinstance(table, SparseTable):
+        rest = replace(table, dense=rest)
+    order = np.argsort(codes, kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
+    return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}
+
+
+def split_by_weights(
+    table: "pa.Table", names: Sequence[str], weights: Sequence[float], seed: int, group: str | None = None
+) -> "dict[str, pa.Table]":
+    """Shuffled rows shared out in proportion to the weights, at least one row a party, by name in the order
+    given; of a group of this column all rows go to one party, in their order. Raises ConfigError where names
+    repeat, a weight is not positive, rows or groups are fewer than parties, or the seed is below 0."""
+    if group is not None:
+        return _split_groups(table, names, weights, seed, group)
+    rows, parties = table.num_rows, len(names)
+    if not parties or len(set(names)) != parties or len(weights) != parties:
+        raise ConfigError(f"give each party its own name and a weight: {listing(names)}, {[*weights]}")
+    if not all(math.isfinite(weight) and weight > 0 for weight in weights):
+        raise ConfigError(f"the weights of parties must be positive numbers, got {[*weights]}")
+    if rows < parties:
+        raise ConfigError(f"{rows} rows cannot be split among {parties} parties: each needs at least one")
+    if seed < 0:
+        raise ConfigError(f"the seed of a split must be 0 or more, got {seed}")
+    exact = np.array(weights, np.float64) / np.sum(weights) * rows
+    sizes = np.maximum(np.floor(exact).astype(np.int64), 1)
+    while sizes.sum() != rows:  # one step a party at most
+        step = 1 if sizes.sum() < rows else -1
+        short = np.where(sizes + step > 0, step * (exact - sizes), -np.inf)
+        sizes[np.argmax(short)] += step
+    order = np.random.default_rng(seed).permutation(rows)
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    return {name: table.take(part) for name, part in zip(names, parts, strict=True)}
+
+
+def _split_groups(
+    table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
+) -> "dict[str, pa.Table]":
+    """Groups shared out as rows are."""
+    import pyarrow as pa
+
+    dense = table.dense if isinstance(table, SparseTable) else table
+    codes, groups = texts(column_of(dense, column), column)
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0)) + 1
+        raise ConfigError(f"column {column!r} names no group in row {row}: fill it in, or drop the row")
+    if len(groups) < len(names):
+        raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
+    shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
+    owner = np.empty(len(groups), np.int64)
+    for place, share in enumerate(shares.values()):
+        owner[share.column("group").to_numpy()] = place
+    return {name: table.take(np.flatnonzero(owner[codes] == place)) for place, name in enumerate(names)}
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What a label is to the model."""
+
+    objective: str
+    positive: str | None = None
+    classes: tuple[str, ...] = ()
+    num_class: int | None = None
+    few_numbers: int = 0
+
+
+def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
+    """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
+    from pyarrow import types
+
+    column = column_of(table, label)
+    try:
+        values = numbers(column, label)
+    except ConfigError:
+        if objective in LOSSES and objective not in _OF_CLASSES:
+            raise
+        distinct = np.zeros(0, np.float32)
+    else:
+        distinct = np.unique(values[~np.isnan(values)])
+    if objective is None and distinct.size > 2 and not types.is_dictionary(column.type):
+        whole = distinct.size <= FEW_NUMBERS and bool((distinct == np.floor(distinct)).all())
+        return _Target("reg:squarederror", few_numbers=distinct.size if whole else 0)
+    if objective is not None and objective not in _OF_CLASSES:
+        return _Target(objective)
+    if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
+        return _Target("binary:logistic")
+    codes, found = texts(column, label)
+    if not found:
+        raise ConfigError(f"label {label!r} has no values")
+    if len(found) == 1:
+        raise ConfigError(f"label {label!r} is constant: {listing(found)} in every row")
+    if objective is None:
+        objective = "binary:logistic" if len(found) == 2 else "multi:softprob"
+    if objective == "binary:logistic":
+        if len(found) > 2:
+            raise ConfigError(
+                f"label {label!r} has {len(found)} values, and binary:logistic is for two: {listing(found)}; "
+                "multi:softprob is for more"
+            )
+        counts = Counter(found[code] for code in codes[codes >= 0].tolist())
+        return _Target(objective, min(sorted(found, reverse=True), key=counts.__getitem__))
+    if len(found) > MAX_CLASSES:
+        raise ConfigError(
+            f"label {label!r} has too many values to draft them as classes: {listing(found, 3)}; is it the "
+            f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
+        )
+    if distinct.tolist() == list(range(len(found))):
+        return _Target(objective, num_class=len(found))
+    return _Target(objective, classes=tuple(sorted(found, key=_numbers_first)))
+
+
+def _numbers_first(text: str) -> tuple[bool, float, str]:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    return not math.isfinite(number), number if math.isfinite(number) else 0.0, text
+
+
+def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
+    """What a feature column is: its levels; None for numbers; or the reason why it can be none."""
+    from pyarrow import types
+
+    if not name:
+        return "has no name"
+    if len(name) > _MAX_NAME:
+        return f"has a name of more than {_MAX_NAME} characters"
+    if odd := NOT_IN_FEATURES.search(name):
+        return f"has the character {odd[0]!r} in its name, which must be renamed"
+    if name.startswith(_INDEX):
+        return "is an index of pandas"
+    if not types.is_dictionary(column.type):
+        try:
+            values = numbers(column, name)
+        except ConfigError:
+            pass  # text
+        else:
+            return _use_of_numbers(values)
+    try:
+        _, found = texts(column, name)
+    except ConfigError:
+        return f"is {kind_of(column)}, neither numbers nor text"
+    if len(found) > MAX_LEVELS:
+        return f"has {len(found)} distinct values, more than the {MAX_LEVELS} levels a column can have"
+    if odd := next(filter(None, map(NOT_IN_TEXT.search, found)), None):
+        return f"has the character {odd[0]!r} in a value"
+    return sorted(found) or "has no values"
+
+
+def _use_of_numbers(values: Float32) -> str | None:
+    if np.isnan(values).all():
+        return "has no values"
+    return "has values that are infinite or too large for a 32-bit float" if np.isinf(values).any() else None

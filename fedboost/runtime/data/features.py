@@ -1,0 +1,88 @@
+"""Features of rows to predict, and counts of categories and labels."""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.cut_points import Float32
+from fedboost.protocol.terms import Schema, Terms
+from fedboost.runtime.data.sparse import SparseTable
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
+    import pyarrow as pa
+from fedboost.runtime.data.shard import base_margin_of
+from fedboost.runtime.data.table import Table, dense_of, parts_of
+from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, declared_codes, finite, texts
+
+
+def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. A level the schema does not declare counts
+    as missing. Raises ConfigError that begins with `source`."""
+    out = np.empty((table.num_rows, len(schema.features)), np.float32)
+    try:
+        for place, name in enumerate(schema.numeric):
+            sparse = table.column(name) if isinstance(table, SparseTable) else None
+            out[:, place] = finite(dense_of(table), name) if sparse is None else sparse[:]
+        for place, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
+            out[:, place] = declared_codes(dense_of(table), name, levels)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+    return out
+
+
+def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -> Float32 | None:
+    """The base margins of rows to predict, float32 [rows], if the terms name a column of them. Raises
+    ConfigError that begins with `source`."""
+    name = terms.columns.base_margin
+    if name is None:
+        return None
+    try:
+        return base_margin_of(dense_of(table), name, terms)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error.public}", error.detail) from None
+
+
+def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
+    """Each categorical column with levels the schema does not declare: its name, one of them, the number of
+    rows that have one. Raises ConfigError."""
+    example: dict[str, str] = {}
+    rows: Counter[str] = Counter()
+    for name, levels in schema.categorical.items():
+        for part in parts_of(table, name):
+            strange = codes_of(part, name, levels) == UNKNOWN
+            if strange.any():
+                codes, found = texts(column_of(part, name), name)
+                example.setdefault(name, found[codes[np.argmax(strange)]])
+                rows[name] += int(strange.sum())
+    for name, level in example.items():
+        yield name, level, rows[name]
+
+
+def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
+    """For each categorical column the rows that have each declared level. Raises ConfigError."""
+    counts = {name: np.zeros(len(levels), np.int64) for name, levels in schema.categorical.items()}
+    for name, levels in schema.categorical.items():
+        for part in parts_of(table, name):
+            codes = codes_of(part, name, levels)
+            declared = codes[np.isfinite(codes) & (codes != UNKNOWN)].astype(np.int64)
+            counts[name] += np.bincount(declared, minlength=len(levels))
+    return {
+        name: dict(zip(levels, map(int, counts[name]), strict=True))
+        for name, levels in schema.categorical.items()
+    }
+
+
+def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
+    """The rows that have each value of a label of two values or of classes; nothing for other labels."""
+    columns, classes = terms.columns, range(terms.num_class or 0)
+    values = columns.classes or tuple(map(str, classes))
+    if terms.like == "binary:logistic":
+        values = ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
+    if not values:
+        return {}
+    codes, rows = np.unique(label, return_counts=True)
+    found = dict(zip(codes.tolist(), rows.tolist(), strict=True))
+    return {value: found.get(code, 0) for code, value in enumerate(values)}

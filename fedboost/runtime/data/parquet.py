@@ -1,0 +1,120 @@
+"""Rows that stay in files: a party's table may be larger than its memory.
+
+Promises: a Parquet file is read one column and some rows at a time, whenever values are wanted; what is made
+of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
+have no names once they are open, so nothing is left behind however the process ends.
+Refuses: a file that is no Parquet, a folder without room (ConfigError).
+"""
+
+import mmap
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.cut_points import Float32
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+STRETCH = 1 << 20
+"""Rows of a column that are kept at a time where all are wanted."""
+
+
+class StoredTable:
+    """A Parquet file, and the folder where what is made of its rows is kept."""
+
+    def __init__(self, path: Path, scratch: Path) -> None:
+        from pyarrow import parquet
+
+        self._path, self._scratch = path, scratch
+        with parquet.ParquetFile(path) as file:
+            self._metadata = file.metadata
+            self.head: pa.Table = file.schema_arrow.empty_table()
+        groups = range(self._metadata.num_row_groups)
+        self.ends = np.cumsum([0, *(self._metadata.row_group(group).num_rows for group in groups)])
+        """Where each group of rows begins, and the last one ends."""
+        self.room((1,), np.dtype(np.uint8))  # whether there is any is better known now
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.ends[-1])
+
+    def group(self, number: int, column: str) -> "pa.Table":
+        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
+                return file.read_row_group(number, [column])
+        except (pa.ArrowException, OSError) as error:
+            raise ConfigError("its table can no longer be read", f"{self._path}: {error}") from None
+
+    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """An array in a file without a name. ConfigError if there is no room for it."""
+        count = int(np.prod(shape))
+        size = max(count * dtype.itemsize, 1)
+        try:
+            with tempfile.TemporaryFile(dir=self._scratch) as file:
+                os.posix_fallocate(file.fileno(), 0, size)  # a full disk is an error now, and no signal later
+                mapped = mmap.mmap(file.fileno(), size)
+        except OSError as error:
+            where = f"scratch folder {self._scratch}, {size:,} bytes: {error.strerror}"
+            raise ConfigError("no room for what is made of the rows", where) from None
+        return np.frombuffer(mapped, dtype, count).reshape(shape)
+
+
+class StoredColumn:
+    """A column of a stored table, as float32: `column[first:last]` reads these rows.
+
+    read: makes the numbers of a table of this column alone; its ConfigError counts rows from the first of
+    them, and is raised with where that is.
+    """
+
+    def __init__(self, table: StoredTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
+        self.size = table.num_rows
+        self._table, self._name, self._read = table, name, read
+        self._at_hand: tuple[int, Float32] = (-1, np.empty(0, np.float32))
+        """The group of rows that was read last, if more of it is wanted."""
+
+    def __getitem__(self, rows: slice) -> Float32:
+        first, last, _ = rows.indices(self.size)
+        ends = self._table.ends
+        out = np.empty(last - first, np.float32)
+        groups = np.searchsorted(ends, [first, last - 1], side="right")
+        for group in range(int(groups[0]) - 1, int(groups[1])):
+            values, begin = self._group(group), int(ends[group])
+            low, high = max(first, begin), min(last, begin + values.size)
+            out[low - first : high - first] = values[low - begin : high - begin]
+            self._at_hand = (group, values) if high < begin + values.size else (-1, out[:0])
+        return out
+
+    def _group(self, group: int) -> Float32:
+        held, values = self._at_hand
+        if held == group:
+            return values
+        try:
+            return self._read(self._table.group(group, self._name))
+        except ConfigError as error:
+            after = f", counted from row {self._table.ends[group] + 1}" if error.detail and group else ""
+            raise ConfigError(error.public, error.detail + after) from None
+
+    def kept(self) -> Float32:
+        """All of it, in the scratch folder."""
+        out = self._table.room((self.size,), np.dtype(np.float32))
+        for start in range(0, self.size, STRETCH):
+            rows = slice(start, start + STRETCH)
+            out[rows] = self[rows]
+        return out
+
+    def check(self) -> None:
+        """Read all of it: ConfigError if it cannot be."""
+        for start in range(0, self.size, STRETCH):
+            self[start : start + STRETCH]

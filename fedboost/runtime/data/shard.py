@@ -1,0 +1,286 @@
+"""Tables (CSV, Parquet, Arrow, pandas) to the float32 columns the terms want.
+
+Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
+categories through their text); every array is new, contiguous and writable, and the table is not touched.
+Refuses: columns that are absent or of another type, infinite values, and labels or weights that are missing
+or out of range, each with the column, the row (the first data row is row 1) and the value. To the others a
+site says only which column is absent, or that its rows do not fit: all else stands in `detail` alone.
+
+What is missing: nulls and NaN everywhere; levels that are not declared; in text also the empty string; in
+text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL,
+...).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.gbdt import sampling
+from fedboost.gbdt.binned import in_memory
+from fedboost.gbdt.cut_points import Float32
+from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.horizontal.holder import Shard
+from fedboost.protocol.terms import Schema, Terms
+from fedboost.runtime.data.parquet import StoredColumn, StoredTable
+from fedboost.runtime.data.sparse import SparseTable
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
+    import pyarrow as pa
+from fedboost.runtime.data.table import Table, dense_of, give_back, parts_of
+from fedboost.runtime.data.values import (
+    UNKNOWN,
+    codes_of,
+    column_of,
+    declared_codes,
+    finite,
+    is_text,
+    listing,
+    numbers,
+    plain,
+    refuse,
+    refuse_missing,
+    spelled_as,
+    texts,
+)
+
+Rows = npt.NDArray[np.bool_]
+Reader = Callable[["pa.Table"], Float32]
+_NAMED_LABELS = {
+    "binary:logistic": "; set positive under [columns] to the label value that counts as 1",
+    "multi:softprob": "; set classes under [columns] to the list of label values",
+}
+"""What to do about a label of other values than an objective takes."""
+
+
+def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
+    """The label, weight, base margin and features the terms name, as float32. A level the terms do not
+    declare counts as missing. Raises Refused with one line: for a column that is absent, and Misfit for all
+    that depends on what the rows hold (a CSV file's types do, too)."""
+    try:
+        _check_columns(table, terms.columns)
+    except ConfigError as error:
+        raise Refused(f"party {site}: {error.public}", error.detail) from None
+    try:
+        shard = _shard(table, terms, site)
+        return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
+    except ConfigError as error:
+        said = f"party {site}: its rows do not fit the terms; its own log says which column and why"
+        raise Misfit(said, str(error)) from None
+
+
+def _check_columns(table: "Table", schema: Schema) -> None:
+    sparse = set[str]()
+    if isinstance(table, SparseTable):
+        sparse = {name for name in schema.features if table.column(name) is not None}
+    if isinstance(table, SparseTable) and schema.categorical:
+        name = next(iter(schema.categorical))
+        raise ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
+    for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
+        column_of(dense_of(table), name)
+
+
+def _shard(table: "Table", terms: Terms, site: str) -> Shard:
+    schema = terms.columns
+    if table.num_rows == 0:
+        raise ConfigError("the table has no rows")
+    labels = _labels(table, terms)
+    weight: Reader = partial(_weight, name=schema.weight) if schema.weight else _ones
+    keys = _keys(table, terms, site) if terms.draws_rows else None
+    validation = None
+    if schema.validation is not None:
+        parts = (_flags(part, schema.validation) for part in parts_of(table, schema.validation))
+        validation = np.concatenate([*parts])
+    margin = schema.base_margin
+    base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
+    features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
+    features |= {
+        name: partial(declared_codes, name=name, levels=of) for name, of in schema.categorical.items()
+    }
+    if isinstance(table, SparseTable):
+        found = tuple(table.column(name) or read(table.dense) for name, read in features.items())
+        dense, margins = table.dense, base(table.dense) if base else None
+        return Shard(found, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
+    if not isinstance(table, StoredTable):
+        weights, margins = weight(table), base(table) if base else None
+        values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
+        for column, read in zip(values, features.values(), strict=True):
+            column[:] = read(table)
+        give_back()
+        return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
+    columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
+    weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
+    margins = StoredColumn(table, margin, base).kept() if margin and base else None
+    for column in columns:
+        column.check()
+    return Shard(columns, labels, weights, table.room, keys, validation, margins)
+
+
+def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
+    """The key of each row: of its id, or of its place at this site where it has none."""
+    name = terms.columns.row_id
+    return sampling.keys_of(site, table.num_rows) if name is None else _keys_in(table, name, "row_id")
+
+
+def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
+    """The key of the text in this column of each row."""
+    parts = []
+    for part in parts_of(table, name):
+        codes, found = texts(column_of(part, name), name)
+        refuse_missing(codes < 0, f"{what} {name!r}")
+        parts.append(np.array([sampling.key_of(text) for text in found], np.uint64)[codes])
+    return np.concatenate(parts)
+
+
+def _group(table: "Table", terms: Terms, shard: Shard) -> sampling.Keys:
+    """The key of the group of each row. A group has one weight, and all or none of it are validation rows."""
+    name = terms.columns.group
+    assert name is not None
+    keys = _keys_in(table, name, "group")
+    _, begins, group = np.unique(keys, return_index=True, return_inverse=True)
+    for column, values in (
+        (terms.columns.weight, shard.weight),
+        (terms.columns.validation, shard.validation),
+    ):
+        if column is None or values is None:
+            continue
+        differs = values != values[begins[group]]
+        if differs.any():
+            row = int(np.argmax(differs))
+            where = f"row {row + 1} differs from row {begins[group[row]] + 1}, of the same group"
+            raise ConfigError(
+                f"column {column!r} differs within a group of {name!r}: make it one value", where
+            )
+    return keys
+
+
+def _flags(table: "pa.Table", name: str) -> Rows:
+    """A column of 0 and 1, or of false and true."""
+    values = plain(column_of(table, name))
+    if str(values.type) == "bool":
+        missing = np.array(values.is_null())
+        refuse_missing(missing, f"validation {name!r}")
+        flags: Rows = np.array(values, np.bool_)
+        return flags
+    found = numbers(values, name)
+    refuse_missing(np.isnan(found), f"validation {name!r}")
+    refuse(table, name, (found != 0.0) & (found != 1.0), "says neither 0 nor 1, false nor true")
+    return np.equal(found, 1.0)
+
+
+def _ones(table: "pa.Table") -> Float32:
+    return np.ones(table.num_rows, np.float32)
+
+
+def _labels(table: "Table", terms: Terms) -> Float32:
+    """The label of each row, [rows], or its lower and its upper bound, [2, rows]."""
+    name, upper = terms.columns.label, terms.columns.label_upper_bound
+    if upper is None:
+        return _whole(table, name, _label_of(table, terms))
+    bounds = [
+        _whole(table, name, partial(_bound, name=name)),
+        _whole(table, upper, partial(_end, name=upper)),
+    ]
+    room = table.room if isinstance(table, StoredTable) else in_memory
+    out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
+    out[:] = bounds
+    bad = terms.loss.bad_label(out)
+    if bad:
+        row, takes = bad
+        raise ConfigError(
+            f"columns {name!r} and {upper!r} are the label of {terms.objective}, which takes {takes}",
+            f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
+        )
+    return out
+
+
+def _whole(table: "Table", name: str, read: Reader) -> Float32:
+    """What is read of a column that stays at hand."""
+    return StoredColumn(table, name, read).kept() if isinstance(table, StoredTable) else read(dense_of(table))
+
+
+def _bound(table: "pa.Table", name: str) -> Float32:
+    """The lower bounds of labels."""
+    bound = finite(table, name)
+    refuse_missing(np.isnan(bound), f"label {name!r}")
+    return bound
+
+
+def _end(table: "pa.Table", name: str) -> Float32:
+    """The upper bounds of labels: infinite where there is none."""
+    bound = numbers(column_of(table, name), name)
+    return np.where(np.isnan(bound), np.float32(np.inf), bound)
+
+
+def _label_of(table: "Table", terms: Terms) -> Reader:
+    """What makes the label of rows of this table."""
+    if terms.columns.classes:
+        return partial(_class, terms=terms)
+    if terms.columns.positive is None:
+        return partial(_label, terms=terms)
+    found: dict[str, None] = {}
+    for part in parts_of(table, terms.columns.label):
+        found |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
+    return partial(_positive, terms=terms, labels=tuple(found))
+
+
+def _label(table: "pa.Table", terms: Terms) -> Float32:
+    name = terms.columns.label
+    hint = _NAMED_LABELS.get(terms.like, "")
+    try:
+        label = finite(table, name)
+    except ConfigError as error:
+        text = is_text(plain(table.column(name)).type)
+        raise ConfigError(f"label {error.public}{hint if text else ''}", error.detail) from None
+    refuse_missing(np.isnan(label), f"label {name!r}")
+    bad = terms.loss.bad_label(label)
+    if bad:
+        rows = np.arange(label.size) == bad[0]
+        refuse(table, name, rows, f"is the label of {terms.objective}, which takes {bad[1]}{hint}")
+    return label
+
+
+def _class(table: "pa.Table", terms: Terms) -> Float32:
+    """The place of each row's label among the classes."""
+    name, classes = terms.columns.label, terms.columns.classes
+    label = codes_of(table, name, classes)
+    refuse_missing(np.isnan(label), f"label {name!r}")
+    reason = f"is the label, and has a value that is none of columns.classes ({listing(classes)})"
+    refuse(table, name, label == UNKNOWN, f"{reason}; add it there, or drop its rows")
+    return label
+
+
+def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
+    """1 where the label is the positive one of those that there are."""
+    name, positive = terms.columns.label, terms.columns.positive
+    assert positive is not None
+    codes, found = texts(table.column(name), name)
+    refuse_missing(codes < 0, f"label {name!r}")
+    if len(labels) > 2:
+        raise ConfigError(f"label {name!r} has more than two values", listing(labels))
+    wanted = spelled_as(table.column(name), positive)
+    if wanted not in labels and len(labels) == 2:
+        raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
+    code = found.index(wanted) if wanted in found else len(found)
+    return np.equal(codes, code).astype(np.float32)
+
+
+def _weight(table: "pa.Table", name: str) -> Float32:
+    weight = finite(table, name)
+    refuse_missing(np.isnan(weight), f"weight {name!r}")
+    refuse(table, name, weight < 0.0, "has a weight below 0")
+    extreme = (weight > LARGEST_LABEL) | ((weight > 0.0) & (weight < 1.0 / LARGEST_LABEL))
+    refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
+    return weight
+
+
+def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
+    margin = finite(table, name)
+    refuse_missing(np.isnan(margin), f"base margin {name!r}")
+    beyond = np.abs(terms.loss.predict(margin.astype(np.float64))) > LARGEST_LABEL
+    refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
+    return margin

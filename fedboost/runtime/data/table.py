@@ -1,0 +1,182 @@
+"""Tables from files (CSV, Parquet, LIBSVM) and memory (pyarrow, pandas, mappings, scipy).
+
+Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.data.parquet import StoredTable
+from fedboost.runtime.data.sparse import SparseTable, read_libsvm
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
+    import pyarrow as pa
+from fedboost.runtime.data.values import shorten
+
+Table: TypeAlias = "pa.Table | StoredTable | SparseTable"
+SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq", ".libsvm", ".svm")
+"""What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
+_HEADER = 1 << 24
+"""Bytes of a CSV file among which its first line is looked for."""
+_BLOCK = 1 << 20
+"""Bytes of a CSV file that are read at once, which no row may exceed; more where the first line is long."""
+
+
+def read_table(path: Path | str, scratch: Path | None = None) -> "Table":
+    """The table in a file, by its suffix (`SUFFIXES`); with a scratch folder its rows stay in the file, which
+    then must be Parquet. Raises ConfigError with the full path."""
+    import pyarrow as pa
+
+    path = Path(path).absolute()
+    name = path.name.lower()
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a directory, not a file")
+    if not name.endswith((*SUFFIXES, ".gz")):
+        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; known: {', '.join(SUFFIXES)}")
+    form = "Parquet" if name.endswith((".parquet", ".pq")) else "CSV"
+    form = "LIBSVM" if name.endswith((".libsvm", ".svm")) else form
+    try:
+        if path.stat().st_size == 0:
+            raise ConfigError(f"{path}: the file is empty")
+        if scratch is not None:
+            return _stored(path, scratch, form)
+        if form == "LIBSVM":
+            return read_libsvm(path)
+        table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
+        give_back()
+        return _distinct(table, str(path))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as {form}", _first_line(error)) from None
+
+
+def as_table(data: object) -> "pa.Table | SparseTable":
+    """A table from a path, a pyarrow Table, a pandas DataFrame (its index is dropped), or a mapping of column
+    name to a sequence of values; or to a sparse matrix of scipy's, whose columns are then called by that name
+    and their number from 0. Raises ConfigError."""
+    import pyarrow as pa
+
+    kind = type(data)
+    if isinstance(data, (str, Path)):
+        return read_table(data)
+    try:
+        if isinstance(data, pa.Table):
+            return _distinct(data, "the table")
+        if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "__dataframe__"):
+            return _distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
+        if isinstance(data, SparseTable):
+            return data
+        if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
+            dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
+            matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
+            return SparseTable.of(pa.table(dense), matrices)
+        if isinstance(data, Mapping):
+            return pa.table({str(name): values for name, values in data.items()})
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ConfigError(f"cannot make a table of this {kind.__name__}", _first_line(error)) from None
+    raise ConfigError(
+        f"cannot make a table of {kind.__module__}.{kind.__qualname__}: "
+        "give a path, a pyarrow Table, a pandas DataFrame or a mapping of column names to values"
+    )
+
+
+def _read_csv(path: Path) -> "pa.Table":
+    import pyarrow as pa
+    from pyarrow import csv
+
+    name = path.name.lower()
+    delimiter = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
+
+    compression = "gzip" if name.endswith(".gz") else None
+    with pa.input_stream(str(path), compression=compression) as stream:
+        header = re.split(rb"[\r\n]", stream.read(_HEADER), maxsplit=1)[0]
+    _check_header(header, delimiter, path)
+    block = max(_BLOCK, 16 * len(header))  # a row of many columns is long, too
+    try:
+        with pa.input_stream(str(path), compression=compression) as stream:
+            return csv.read_csv(
+                stream,
+                read_options=csv.ReadOptions(block_size=block),
+                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                convert_options=csv.ConvertOptions(strings_can_be_null=True),
+            )
+    except pa.ArrowInvalid as error:
+        if "straddl" not in str(error):
+            raise
+    size = f"{block >> 20} MiB"
+    raise ConfigError(f"{path}: a row is longer than {size}; close a quote left open, or shorten a text")
+
+
+def _check_header(line: bytes, delimiter: str, path: Path) -> None:
+    """Refuse what pyarrow would read as something else, or refuse in words that tell nobody what to do."""
+    if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
+        raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
+    unquoted = re.sub(rb'"[^"]*"?', b"", line)
+    for character, found in ((b";", "semicolons"), (b"\t", "tabs")):
+        if character in unquoted and delimiter.encode() not in unquoted:
+            needed = "put commas there in a .csv, tabs in a .tsv"
+            raise ConfigError(f"{path}: {found} stand between the columns; {needed}")
+
+
+def _stored(path: Path, scratch: Path, form: str) -> StoredTable:
+    if form != "Parquet":
+        raise ConfigError(f"{path}: with a scratch folder the table must be a Parquet file")
+    table = StoredTable(path, scratch)
+    _distinct(table.head, str(path))
+    return table
+
+
+def _read_parquet(path: Path) -> "pa.Table":
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(path) as file:  # read_table would turn folder names like a=1 into columns
+        return file.read()
+
+
+def _distinct(table: "pa.Table", source: str) -> "pa.Table":
+    twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"{source}: there are two columns named {twice!r}")
+    return table
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines() or [type(error).__name__]
+    return shorten(lines[0], 200)
+
+
+def dense_of(table: "Table") -> "pa.Table":
+    """The columns that are no sparse ones; of a stored table, those without their rows."""
+    match table:
+        case SparseTable():
+            return table.dense
+        case StoredTable():
+            return table.head
+        case _:
+            return table
+
+
+def _is_sparse(values: object) -> bool:
+    """Whether these are a sparse matrix or array of scipy's, which need not be installed."""
+    return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
+
+
+def give_back() -> None:
+    """Arrow's allocator keeps what it read and converted tables in, after those are gone."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
+def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
+    """The table, or a group of rows of this column after the other."""
+    if not isinstance(table, StoredTable):
+        yield dense_of(table)
+        return
+    for group in range(len(table.ends) - 1):
+        yield table.group(group, column)

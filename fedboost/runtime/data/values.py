@@ -1,0 +1,222 @@
+"""Columns of a table to float32 numbers and category codes.
+
+Promises: the same value gives the same float32 whatever type holds it (numbers pass through float64,
+categories through their text).
+Refuses: columns that are absent or of another type, and infinite values, each with the column, the row (the
+first data row is row 1) and the value.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.cut_points import Float32
+from fedboost.protocol.terms import nearest
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
+    import pyarrow as pa
+from fedboost.runtime.data.shard import Rows
+
+_MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
+UNKNOWN = -1.0
+"""The code of a value that is no declared level."""
+
+
+def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
+    """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
+    place = table.schema.get_field_index(name)
+    if place >= 0:
+        return table.column(place)
+    hint = nearest(name, table.column_names)[2:-1] or f"the columns are {listing(table.column_names)}"
+    raise ConfigError(f"column {name!r} is missing", hint)
+
+
+def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
+    """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
+    ConfigError for another type, and for the first text that is no number."""
+    import pyarrow as pa
+
+    values = plain(column)
+    if is_text(values.type):
+        values = _parsed(values, name)
+    elif not _is_number(values.type):
+        raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say numeric")
+    if values.type != pa.float32():
+        values = values.cast(pa.float64(), safe=False)
+    with np.errstate(over="ignore"):
+        return np.array(values.to_numpy(), np.float32)
+
+
+def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]:
+    """A column as categories: the index of each row's text, int64 [rows] (missing: -1), and the texts found.
+
+    The text of a string is itself; of an integer, also in a column of floats, its digits; of another number,
+    the shortest decimal that reads as it; of a boolean, true or false. Raises ConfigError for other types.
+    """
+    import pyarrow as pa
+
+    values = plain(column)
+    if not is_text(values.type) and not _is_number(values.type):
+        raise ConfigError(
+            f"column {name!r} is {kind_of(column)} here, categorical takes text, numbers or booleans"
+        )
+    encoded = values.dictionary_encode().combine_chunks()
+    distinct = encoded.dictionary.to_pylist()
+    if values.type == pa.float32():
+        distinct = [float(str(np.float32(value))) for value in distinct]
+    spelled = [_text(value) for value in distinct]
+    found = {text: code for code, text in enumerate(dict.fromkeys(filter(None, spelled)))}
+    code_of = np.array([*(found[text] if text else -1 for text in spelled), -1], np.int64)
+    return code_of[encoded.indices.fill_null(-1).to_numpy()], tuple(found)
+
+
+def is_text(kind: "pa.DataType") -> bool:
+    """Whether values of this Arrow type are strings."""
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def kind_of(column: "pa.ChunkedArray") -> str:
+    """The type of a column's values, for a message; of lists and structs without their fields' names."""
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return "binary (not UTF-8 text)"
+    spelled = "string" if is_text(kind) else shorten(str(kind))
+    return spelled.partition("<")[0] if types.is_nested(kind) else spelled
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """At most `limit` characters of it."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def listing(values: Sequence[str], limit: int = 8) -> str:
+    """The first few values, quoted, for a message."""
+    shown = [shorten(repr(value)) for value in values[:limit]]
+    return ", ".join(shown) + (f", … ({len(values)} in all)" if len(values) > limit else "")
+
+
+def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
+    """Raise for the first of these rows, if there is one."""
+    if rows.any():
+        row = int(np.argmax(rows))
+        value = shorten(repr(table.column(name)[row].as_py()))
+        raise ConfigError(f"column {name!r} {reason}", f"it is {value} in row {row + 1}")
+
+
+def refuse_missing(rows: Rows, what: str) -> None:
+    if rows.any():
+        first = f"the first is in row {np.argmax(rows) + 1}"
+        raise ConfigError(f"{what} has missing values, fill them in or drop their rows", first)
+
+
+def finite(table: "pa.Table", name: str) -> Float32:
+    values = numbers(column_of(table, name), name)
+    refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
+    return values
+
+
+def declared_codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
+    """The index of each row's level: float32 [rows]; missing or not declared: NaN."""
+    codes = codes_of(table, name, levels)
+    return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
+
+
+def codes_of(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
+    """The index of each row's level: float32 [rows]; missing: NaN; no declared level: `UNKNOWN`."""
+    column = plain(column_of(table, name))
+    codes, found = texts(column, name)
+    known: dict[str, int] = {}
+    for code, level in enumerate(levels):
+        known.setdefault(spelled_as(column, level), code)
+    known |= {level: code for code, level in enumerate(levels)}
+    values = np.array([*(known.get(text, UNKNOWN) for text in found), np.nan], np.float32)
+    return values[codes]
+
+
+def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
+    """What `texts` makes of `text` in this column: a CSV file that says 01 or True is read as numbers or
+    booleans, and then holds 1 or true."""
+    if is_text(plain(column).type):
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower()
+    try:
+        return _text(float(text)) or text
+    except ValueError:
+        return text
+
+
+def _text(value: object) -> str | None:
+    """The text of one value; None (or empty) for what is missing."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case float():
+            whole = value.is_integer()
+            return None if value != value else str(int(value)) if whole else repr(value)
+        case None:
+            return None
+        case _:
+            return str(value)
+
+
+def plain(column: "pa.ChunkedArray") -> "pa.ChunkedArray":
+    """The same values without the encodings that compute functions cannot all read."""
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+    if kind == pa.string_view():
+        return pa.chunked_array([pa.array(column.to_pylist(), pa.large_string())])
+    if types.is_dictionary(column.type):
+        column = pa.chunked_array([chunk.dictionary.take(chunk.indices) for chunk in column.chunks], kind)
+    if types.is_decimal(kind):
+        return column.cast(pa.string()).cast(pa.float64())
+    if types.is_float16(kind):
+        return column.cast(pa.float32())
+    return column.cast(pa.string()) if types.is_null(kind) else column
+
+
+def _is_number(kind: "pa.DataType") -> bool:
+    from pyarrow import types
+
+    return bool(types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind))
+
+
+def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
+    """Text as float64."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    spelled = compute.utf8_trim_whitespace(column)
+    missing = compute.is_in(spelled, value_set=pa.array(_MISSING_NUMBERS, spelled.type))
+    spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
+    try:
+        return spelled.cast(pa.float64())
+    except pa.ArrowInvalid:
+        row = _first_unparsed(spelled)
+    value = shorten(repr(column[row].as_py()))
+    first = f"the first value that is not a number is {value} in row {row + 1}"
+    raise ConfigError(f"column {name!r} is string here, the terms say numeric", first)
+
+
+def _first_unparsed(column: "pa.ChunkedArray") -> int:
+    """The first row that is no number, where there is one."""
+    import pyarrow as pa
+
+    good, end = 0, len(column)  # rows before `good` are numbers; one of those before `end` is not
+    while end - good > 1:
+        middle = (good + end) // 2
+        try:
+            column.slice(good, middle - good).cast(pa.float64())
+            good = middle
+        except pa.ArrowInvalid:
+            end = middle
+    return good

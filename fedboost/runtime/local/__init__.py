@@ -1,0 +1,1 @@
+"""Training on one machine: simulation, local clusters, estimates."""

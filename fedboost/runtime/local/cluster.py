@@ -1,0 +1,245 @@
+"""A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
+
+For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
+here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
+the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
+given a folder.
+Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import TracebackType
+
+from fedboost.errors import SessionFailed
+from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.privacy.identity.certificates import to_pem
+from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.protocol.terms import (
+    MAX_DEPTH,
+    MAX_FEATURES,
+    MAX_METRICS,
+    MAX_ROOTS,
+    MAX_ROUNDS,
+    SMALLEST_SHARE,
+    Terms,
+)
+from fedboost.runtime.analyst import Connection, connect
+from fedboost.runtime.config import read_party, to_toml
+from fedboost.runtime.files import party_stems
+from fedboost.runtime.net.keys import write_bundle
+from fedboost.runtime.site.approval import approve, review
+from fedboost.runtime.site.memory_start import init_memory
+from fedboost.runtime.telemetry import AT_HAND
+
+START_SECONDS = 60.0
+SECONDS_A_PARTY = 4.0
+"""So much later each further party may be at hand: processes that start together share the cores."""
+STOP_SECONDS = 10.0
+POLL_SECONDS = 0.02
+AGGREGATOR = "aggregator"
+"""Stem of the aggregator's own files."""
+ANALYST = "analyst"
+ANYTHING = {
+    "parties": "any",
+    "analysts": "any",
+    "columns": "any",
+    "protections": ["masked", "plain", "paillier", "bfv"],
+    "on_loss": ["wait", "stop", "shrink"],
+    "placements": ["distributed", "local", "central"],
+    "min_parties": 1,
+    "min_rows_per_leaf": 1,
+    "quantile_leaves": True,
+    "max_rounds": MAX_ROUNDS,
+    "max_depth": MAX_DEPTH,
+    "max_trees_per_round": MAX_ROOTS,
+    "max_metrics": MAX_METRICS,
+    "max_category_levels": MAX_LEVELS,
+    "metrics_at_thresholds": True,
+    "party_metrics": True,
+    "validation": True,
+    "base_margin": True,
+    "continue_models": True,
+    "vote_top_k": MAX_FEATURES,
+    "subsample": SMALLEST_SHARE,
+    "min_key_bits": 2048,
+    "colluding": 0,
+    "max_sessions": 1_000_000,
+    "similar_groups": True,
+}
+"""A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
+
+
+class Loopback:
+    """A context manager: inside it the processes run and `analyst` is connected.
+
+    folder: where config files and logs are written; tables: party name to its table file, None for a key
+    holder without rows; programs: custom programs the aggregator offers; policy: of the parties' files,
+    without which they refuse all terms but those that are approved (`approve`); approved: terms that every
+    party approves before it starts; state: where their memories and audit logs go, and stay.
+    `aggregator` is its process, `parties` has that of each party by name, `keys` is the folder of their
+    bundles, `state` that of the parties' memories and audit logs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        tables: Mapping[str, Path | None],
+        programs: Iterable[str] = (),
+        policy: Mapping[str, object] | None = None,
+        approved: Terms | None = None,
+        state: Path | None = None,
+    ) -> None:
+        self._folder = folder
+        self._tables = dict(tables)
+        self._programs = list(programs)
+        self._policy = dict(policy or {})
+        self._approved = approved
+        self._state = state
+        self._stems = party_stems(self._tables)
+        self._spawned: set[str] = set()
+        self._open = ExitStack()
+        self.parties: dict[str, subprocess.Popen[str]] = {}
+        self.aggregator: subprocess.Popen[str]
+        self.address = ""
+
+    def __enter__(self) -> "Loopback":
+        self._open.__enter__()
+        try:
+            self._make_keys()
+            self.start_aggregator()
+            for name in self._tables:
+                self.start_party(name)
+            self._wait_for_parties()
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    @property
+    def analyst(self) -> Connection:
+        """An analyst's connection to the aggregator."""
+        return connect(self.address, self.keys / ANALYST)
+
+    def approve(self, terms: Terms) -> list[Path]:
+        """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
+        files that say so."""
+        return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
+
+    def log(self, party: str) -> str:
+        """What a party has logged so far."""
+        return self._log_file(self._stems[party]).read_text(encoding="utf-8")
+
+    def _log_file(self, stem: str) -> Path:
+        return self._folder / f"{stem}.log"
+
+    def _make_keys(self) -> None:
+        self.keys = Path(self._open.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        self.state = self.keys / "parties" if self._state is None else self._state.resolve()
+        write_consortium(self.keys, self._stems, days=1)
+
+    def start_aggregator(self) -> None:
+        """Start the aggregator's process; once it has run, at the same address and with the same state."""
+        values = {
+            "listen": self.address or "127.0.0.1:0",
+            "keys": str(self.keys / AGGREGATOR),
+            "state": str(self.keys / "state"),
+            "programs": self._programs,
+        }
+        process = self.aggregator = self._spawn(AGGREGATOR, values, "--json")
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            process.wait(START_SECONDS)
+            raise SessionFailed(f"the aggregator did not start: {self._last_words(AGGREGATOR)}")
+        self.address = json.loads(line)["address"]
+
+    def start_party(self, name: str) -> None:
+        """Start a party's process; it takes a second until it is at hand."""
+        stem = self._stems[name]
+        table = self._tables[name]
+        values: dict[str, object] = {
+            "party": name,
+            "aggregator": self.address,
+            **({} if table is None else {"data": str(table.resolve())}),
+            "keys": str(self.keys / stem),
+            "state": str(self.state),
+            **({"policy": self._policy} if self._policy else {}),
+        }
+        self.parties[name] = self._spawn(stem, values)
+
+    def _wait_for_parties(self) -> None:
+        end = time.monotonic() + START_SECONDS + SECONDS_A_PARTY * len(self.parties)
+        for name, process in self.parties.items():
+            while AT_HAND not in self.log(name):
+                if process.poll() is not None or time.monotonic() > end:
+                    raise SessionFailed(f"party {name} did not start: {self._last_words(self._stems[name])}")
+                time.sleep(POLL_SECONDS)
+
+    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> "subprocess.Popen[str]":
+        """Start an aggregator or a party with this config file."""
+        role = AGGREGATOR if stem == AGGREGATOR else "party" if "data" in config else "keyholder"
+        file = self._folder / f"{stem}.toml"
+        file.write_text("".join(f"{key} = {to_toml(value)}\n" for key, value in config.items()), "utf-8")
+        if role != AGGREGATOR and stem not in self._spawned:
+            init_memory(read_party(file, holds_rows=None))
+            if self._approved is not None:
+                _approve(file, self._approved)
+        log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
+        self._spawned.add(stem)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if role == AGGREGATOR else log,
+            stderr=log,
+            text=True,
+            # The processes find the modules this one finds: a custom program beside the script that runs.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        self._open.callback(_end, process)
+        return process
+
+    def _last_words(self, stem: str) -> str:
+        lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+
+def write_consortium(folder: Path, parties: Mapping[str, str], days: int) -> None:
+    """Write bundles for an aggregator, an analyst and parties (name to stem); nobody keeps the root's key."""
+    now = datetime.now(UTC)
+    root_key, root = new_root("loopback", now, days + 1)
+    holders = [(AGGREGATOR, AGGREGATOR, AGGREGATOR), (ANALYST, ANALYST, ANALYST)]
+    holders += [(stem, name, "party") for name, stem in parties.items()]
+    for stem, name, role in holders:
+        key, certificate = issue(root_key, root, name, role, now, days)
+        write_bundle(folder / stem, key, certificate, to_pem(root))
+
+
+def _approve(file: Path, terms: Terms) -> Path:
+    """Approve terms for the analyst at the party with this config file."""
+    config = read_party(file, holds_rows=None)
+    return approve(config, terms, review(config, terms, (ANALYST,)), datetime.now(UTC))
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()

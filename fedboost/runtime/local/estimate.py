@@ -1,0 +1,156 @@
+"""What a training would take on machines like this one, by protection: a calibration of a few seconds, and
+arithmetic.
+
+Promises: seconds and bytes of a round are those of full trees, so a training rarely takes longer; what a
+party, the key holder and the aggregator do is timed with the very code that does it.
+Refuses: nothing itself; protections whose extra is not installed are left out.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Int64, cell_bits
+from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
+from fedboost.privacy.encrypted.scheme import scheme_of
+from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.pairwise import Group, Handshake
+from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.plain import PlainOpener, PlainSealer
+from fedboost.privacy.protection import Opener, Sealer, Tag
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.local.simulation import simulate
+
+PROTECTIONS = ("plain", "masked", "bfv", "paillier")
+CELLS = {"plain": 1 << 17, "masked": 1 << 17, "bfv": 1 << 14, "paillier": 1 << 12}
+"""So many cells are sealed and opened to see what one takes."""
+SAMPLE_ROWS, SAMPLE_FEATURES, SAMPLE_ROUNDS, SAMPLE_DEPTH = 20_000, 10, 3, 6
+SESSION = bytes(32)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds for a cell at a party, at the key holder, at the aggregator for each party; bytes of one."""
+
+    seal: float
+    help: float
+    open: float
+    size: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Of one protection: seconds of a round, and of the training; megabytes a party sends in a round."""
+
+    protection: str
+    seconds_a_round: float
+    seconds: float
+    megabytes: float
+
+
+def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
+    """Cells of a round's histograms in full trees, and the bits of one: of each pair of sums one cell, if
+    both fit 64 bits; of each level the smaller children."""
+    bins = len(terms.columns.numeric) * terms.max_bin + sum(terms.columns.levels)
+    nodes = len(terms.roots) * 2 ** (terms.max_depth - 1)
+    bits = 2 * cell_bits(1 << (terms.bits - 1), max(rows, 1)) - 1
+    return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))
+
+
+def speed_of(protection: str, parties: int, key_bits: int, bits: int) -> Speed:
+    """Seal and open a sum of so many parties here. ConfigError if the protection's extra is not installed."""
+    names = tuple(f"p{number}" for number in range(parties))
+    cells = CELLS[protection]
+    tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))
+    sealers, opener = _ends(protection, names, key_bits, tag)
+    values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
+    warm_up = dataclasses.replace(tag, turn=0)  # tables are made, the first time
+    _ = [*sealers[names[0]].seal(values, warm_up)]
+    first, sealing = _timed(lambda: [*sealers[names[0]].seal(values, tag)])
+    parts = {names[0]: first} | {name: [*sealers[name].seal(values, tag)] for name in names[1:]}
+    begin = time.perf_counter()
+    for name in names:
+        for number, part in enumerate(parts[name]):
+            opener.add(name, number, part)
+        opener.note(name, sealers[name].note())
+    helped = 0.0
+    while requests := opener.requests():
+        for name, request in requests.items():
+            answer, took = _timed(partial(sealers[name].assist, request))
+            helped += took
+            opener.assist(name, answer)
+    total = opener.open()
+    whole = time.perf_counter() - begin
+    if not np.array_equal(total, parties * values):
+        raise AssertionError("the sum that was opened is another one")
+    size = sum(map(len, parts[names[0]])) / cells
+    return Speed(sealing / cells, helped / cells, (whole - helped) / cells / parties, size)
+
+
+def _timed(work: Callable[[], T]) -> tuple[T, float]:
+    """What it makes, and how many seconds that took."""
+    begin = time.perf_counter()
+    made = work()
+    return made, time.perf_counter() - begin
+
+
+def _ends(
+    protection: str, names: tuple[str, ...], key_bits: int, tag: Tag
+) -> tuple[dict[str, Sealer], Opener]:
+    if protection == "plain":
+        return {name: PlainSealer() for name in names}, PlainOpener(tag)
+    group = Group.of(names, 0)
+    hands = {name: Handshake(os.urandom) for name in names}
+    publics = {name: hand.public for name, hand in hands.items()}
+    keys = {name: hand.pair_keys(name, publics, SESSION) for name, hand in hands.items()}
+    sealers: dict[str, Sealer]
+    if protection == "masked":
+        sealers = {name: MaskedSealer(name, group, SESSION, keys[name], os.urandom) for name in names}
+        return sealers, MaskedOpener(tag, group, SESSION)
+    secret, holder = scheme_of(protection).new_secret(key_bits), names[0]
+    public = secret.public
+    sealers = {
+        name: EncryptedSealer(
+            name, group, SESSION, keys[name], public, secret if name == holder else None, most_openings=1
+        )
+        for name in names
+    }
+    return sealers, EncryptedOpener(tag, public, holder, group, SESSION, os.urandom)
+
+
+def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
+    """Of a round without any protection, at a party with an equal share of the rows."""
+    draw = np.random.default_rng(0)
+    table = {f"f{i}": draw.standard_normal(SAMPLE_ROWS) for i in range(SAMPLE_FEATURES)}
+    table["y"] = (table["f0"] + table["f1"] > 0).astype(float)
+    columns = {"label": "y", "numeric": [name for name in table if name != "y"]}
+    kind = {"rounds": SAMPLE_ROUNDS, "max_depth": SAMPLE_DEPTH, "protection": "plain"}
+    sample, marks = Terms.read({"columns": columns, **kind}), [time.perf_counter()]
+    simulate(sample, [table], on_round=lambda row: marks.append(time.perf_counter()))
+    of_one = (marks[-1] - marks[1]) / (SAMPLE_ROUNDS - 1) / SAMPLE_ROWS / SAMPLE_FEATURES / SAMPLE_DEPTH
+    features = len(terms.columns.features)
+    return of_one * rows / parties * features * terms.max_depth * len(terms.roots)
+
+
+def estimate(terms: Terms, rows: int, parties: int) -> list[Estimate]:
+    """Of each protection whose extra is installed."""
+    cells, bits = cells_of(terms, rows)
+    trees = seconds_of_trees(terms, rows, parties)
+    found = []
+    for protection in PROTECTIONS:
+        try:
+            speed = speed_of(protection, max(parties, 2), terms.key_bits, bits)
+        except ConfigError:
+            continue
+        a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
+        found.append(Estimate(protection, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
+    return found

@@ -1,0 +1,161 @@
+"""All parties and the aggregator in one process: the same sessions, the same codec, no sockets.
+
+Promises: every message passes through the codec, so its bytes are those of the wire; parties' messages are
+delivered in an order drawn from the seed; the model does not depend on it.
+Refuses: what the sessions refuse, as the error they name (SessionFailed).
+"""
+
+import os
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedboost.errors import ConfigError
+from fedboost.horizontal.holder import Shard
+from fedboost.privacy.identity.issue import in_memory
+from fedboost.protocol.aggregator import AggregatorSession, Outbox
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.protocol.messages import FromParty
+from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.run import Callback, Program
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.aggregator.programs import program_of
+from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.table import as_table, give_back
+from fedboost.runtime.result import Result, finish
+from fedboost.runtime.telemetry import Meter, Row
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+
+Reader = Callable[[Terms], Shard]
+
+
+def simulate(
+    terms: Terms,
+    shards: Mapping[str, Any] | Sequence[Any],
+    program: Program | None = None,
+    seed: int = 0,
+    on_round: Callable[[Row], None] | None = None,
+    nthread: int = 1,
+    callbacks: Iterable[Callback] = (),
+) -> Result:
+    """Train in this process.
+
+    shards: party name to table (path, pandas, Arrow, or a mapping of columns to arrays), or a list of
+    tables, whose parties are then called party-1, party-2, ... The terms' own parties are replaced by these.
+    program: the algorithm, a generator over queries; boosting unless given.
+    seed: of the order in which messages are delivered; it does not change the model.
+    on_round: called with each row of the history as it comes.
+    nthread: threads of each party; parties take their turns one after the other.
+    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
+    digit; where one returns True the training ends, and the model has the rounds so far.
+    """
+    if nthread < 1:
+        raise ConfigError(f"nthread is {nthread}; a party needs at least one")
+    keep_freed_memory()
+    if isinstance(shards, str | Path):
+        raise ConfigError(
+            f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
+        )
+    if not isinstance(shards, Mapping):
+        shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
+    if not shards:
+        raise ConfigError("no parties: give at least one table")
+    terms = _of_these(terms, list(shards))
+    if program is None and terms.program != "boosting":
+        raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
+    readers = {name: _reader(data, terms, name) for name, data in shards.items()}
+    meter = Meter(terms.parties)
+    chosen = program or program_of(terms, ())
+    session = AggregatorSession("simulation", terms, chosen, draw=os.urandom, callbacks=callbacks)
+    sites = _sites(terms, readers, nthread)
+    nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
+    _deliver(session.start(), nodes, meter)
+    draw = random.Random(seed)
+    busy = list(nodes)
+    while busy:
+        name = busy[draw.randrange(len(busy))]
+        reply = nodes[name].next_reply()
+        if reply is None:
+            busy.remove(name)
+            continue
+        data = encode_from_party(reply)
+        meter.sent(name, len(data))
+        outbox = session.handle(name, decode_from_party(data))
+        for row in meter.rows(session.history):
+            if on_round:
+                on_round(row)
+        busy = _deliver(outbox, nodes, meter) or busy
+    return finish(session, meter)
+
+
+def _of_these(terms: Terms, shards: list[str]) -> Terms:
+    """The same terms for these parties; a key holder that is none of them takes part without rows."""
+    if terms.keyholder is None or terms.keyholder in shards:
+        return terms.with_parties(shards)
+    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
+
+
+@dataclass
+class _Node:
+    """One party: its session, what was sent to it, and the reply it is in the middle of."""
+
+    session: PartySession
+    inbox: deque[bytes] = field(default_factory=deque)
+    _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
+
+    def next_reply(self) -> FromParty | None:
+        """The next message of this party, or None if it waits for the aggregator."""
+        while True:
+            for reply in self._replies:
+                return reply
+            if not self.inbox:
+                return None
+            self._replies = self.session.handle(decode_to_party(self.inbox.popleft()))
+
+
+def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[str, Site]:
+    """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
+    holder without rows has one, too."""
+    credentials: dict[str, Credentials] = {}
+    if terms.hides:
+        now = datetime.now(UTC)
+        signers, roots = in_memory(terms.parties, now)
+        credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}
+    return {
+        name: Site(
+            name,
+            readers.get(name),
+            os.urandom,
+            credentials.get(name),
+            nthread=nthread,
+        )
+        for name in terms.parties
+    }
+
+
+def _reader(data: object, terms: Terms, name: str) -> Reader:
+    """What reads these rows: they are held to the terms now, and kept until they are asked for."""
+    held = [_read(data, terms, name)]
+    return lambda terms: held.pop() if held else _read(data, terms, name)
+
+
+def _read(data: object, terms: Terms, name: str) -> Shard:
+    shard = to_shard(as_table(data), terms, name)
+    give_back()  # the table is gone, if it was read from a file
+    return shard
+
+
+def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
+    """Put the messages into the inboxes; the parties that have something to do now."""
+    last_message, last_data = None, b""
+    for name, message in outbox:
+        if message is not last_message:
+            last_message, last_data = message, encode_to_party(message)
+        meter.received(name, len(last_data))
+        nodes[name].inbox.append(last_data)
+    return list(nodes) if outbox else []

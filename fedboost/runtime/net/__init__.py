@@ -1,0 +1,1 @@
+"""Connections: the gRPC channel, keys, TLS, health."""

@@ -1,0 +1,261 @@
+"""Key folders: the consortium's root, and the bundle that each party, aggregator and analyst holds.
+
+A bundle is a folder: certificate.pem (the holder's, then its intermediates), key.pem, consortium.pem (the
+roots it trusts) and, if anybody is to be kept out, denied.txt (a serial number in hex on each line, `#`
+before a remark). An existing public-key infrastructure may write it too.
+
+Promises: a private key is written for its owner's eyes alone, and read only where it is kept so; a bundle
+that `read_bundle` returns can dial, be dialled, and sign, today; nothing here prints a key.
+Refuses: to overwrite any file, and every bundle whose files do not fit each other (ConfigError: one line).
+"""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    KeySerializationEncryption,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy.identity.certificates import (
+    PrivateKey,
+    day,
+    identify,
+    read_roots,
+    serial_of,
+    to_pem,
+)
+from fedboost.privacy.identity.signatures import Signer
+from fedboost.runtime.net.tls import _expired, check_tls
+
+CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
+ROOT_KEY = "consortium-key.pem"
+
+_A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
+_PRIVATE, _PUBLIC = 0o600, 0o644
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What a process needs to be somebody: `roots` and `key` are PEM, `denied` serial numbers, `folder` where
+    all of it was read."""
+
+    folder: Path
+    signer: Signer
+    roots: bytes = field(repr=False)
+    key: bytes = field(repr=False)
+    denied: frozenset[str]
+
+    @property
+    def certificate(self) -> bytes:
+        """PEM: the leaf, then its intermediates if it has any."""
+        return self.signer.certificate
+
+    @property
+    def ends(self) -> datetime:
+        """Until when it can be used: the end of the first of its certificates that ends."""
+        chain = x509.load_pem_x509_certificates(self.certificate)
+        return min(certificate.not_valid_after_utc for certificate in chain)
+
+
+def read_bundle(folder: Path, role: str) -> Bundle:
+    """The bundle in a folder, for use in a role; ConfigError unless everything in it is in order today."""
+    if not folder.is_dir():
+        raise ConfigError(
+            f"{folder}: no such folder; it should be {_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), "
+            f"which `fedboost keys {role}` writes"
+        )
+    source, now = folder / CERTIFICATE, datetime.now(UTC)
+    chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
+    key, denied = _read_key(folder / KEY, None), _read_denied(folder / DENIED)
+    check_date(chain[0], source, now, role)
+    try:
+        holder = identify(to_pem(*chain), roots, now, denied)
+    except PeerError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    if holder.role != role:
+        raise ConfigError(f"{folder} is the bundle of {_A[holder.role]}, {_A[role]}'s is needed")
+    if key.public_key() != holder.public_key:
+        raise ConfigError(f"{folder / KEY}: this key does not belong to {source}; the two come in a pair")
+    check_tls(key, folder / KEY)
+    signer = Signer(holder.name, holder.role, to_pem(*chain), key)
+    return Bundle(folder, signer, roots, _to_pem(key, NoEncryption()), denied)
+
+
+def read_again(bundle: Bundle) -> Bundle:
+    """The bundle as it is in its folder now, so that renewed keys need no new process. What cannot be used is
+    as if it were not there yet, while the bundle itself can be; else ConfigError says what is wrong."""
+    try:
+        return read_bundle(bundle.folder, bundle.signer.role)
+    except ConfigError:
+        if datetime.now(UTC) > bundle.ends:
+            raise
+        return bundle
+
+
+def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
+    """The certificates of a file, at least one, as they stand: nobody has judged them."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    try:
+        return read_roots(data)
+    except ConfigError:
+        raise ConfigError(f"{path}: not an X.509 certificate in PEM") from None
+
+
+def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
+    """Write a new folder with a bundle, for its owner's eyes alone."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        raise ConfigError(
+            f"{folder}: exists already, and keys are never overwritten; move it away to issue anew"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    try:
+        _write_new(
+            {
+                folder / KEY: (_to_pem(key, NoEncryption()), _PRIVATE),
+                folder / CERTIFICATE: (to_pem(certificate), _PUBLIC),
+                folder / ROOTS: (roots, _PUBLIC),
+            }
+        )
+    except ConfigError:
+        folder.rmdir()
+        raise
+
+
+def write_root(
+    folder: Path, key: PrivateKey, root: x509.Certificate, passphrase: bytes | None = None
+) -> None:
+    """Write a consortium's root into a folder, made if it is not there; a passphrase encrypts the key."""
+    encryption = BestAvailableEncryption(passphrase) if passphrase else NoEncryption()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    _write_new(
+        {
+            folder / ROOT_KEY: (_to_pem(key, encryption), _PRIVATE),
+            folder / ROOTS: (to_pem(root), _PUBLIC),
+        }
+    )
+
+
+def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey, x509.Certificate]:
+    """The root that `write_root` wrote."""
+    if not (folder / ROOT_KEY).exists():
+        raise ConfigError(
+            f"{folder / ROOT_KEY}: no such file; `fedboost keys init-consortium --folder {folder}` writes it"
+        )
+    key, root = _read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
+    if key.public_key() != root.public_key():
+        raise ConfigError(f"{folder / ROOT_KEY}: this key does not belong to {folder / ROOTS}")
+    return key, root
+
+
+def read_passphrase(path: Path) -> bytes:
+    """A passphrase: the first line of a file."""
+    passphrase = _read_private(path).partition(b"\n")[0].rstrip(b"\r")
+    if not 1 <= len(passphrase) <= 1000:
+        raise ConfigError(f"{path}: the first line must be a passphrase of 1 to 1000 bytes")
+    return passphrase
+
+
+def check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> None:
+    if now > leaf.not_valid_after_utc:
+        raise ConfigError(f"{path}: {_expired(leaf.not_valid_after_utc, role)}")
+    if now < leaf.not_valid_before_utc:
+        raise ConfigError(
+            f"{path}: not valid before {day(leaf.not_valid_before_utc)}; check this machine's clock"
+        )
+
+
+def _read_denied(path: Path) -> frozenset[str]:
+    """The serial numbers on a deny list; none where there is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return frozenset()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: not text in UTF-8") from None
+    denied = set()
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        try:
+            denied |= {serial_of(text)} if text else set()
+        except ConfigError as error:
+            raise ConfigError(f"{path}, line {number}: {error}") from None
+    return frozenset(denied)
+
+
+def _read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
+    data = _read_private(path)
+    try:
+        key = load_pem_private_key(data, passphrase)
+    except TypeError:
+        if passphrase is not None:
+            raise ConfigError(f"{path}: is not encrypted; leave the passphrase out") from None
+        advice = "give --passphrase-file" if path.name == ROOT_KEY else "a bundle's key must not be"
+        raise ConfigError(f"{path}: is encrypted; {advice}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        wrong = " that the passphrase opens" if passphrase is not None else ""
+        raise ConfigError(f"{path}: not a private key in PEM{wrong}") from None
+    if not isinstance(key, PrivateKey):
+        raise ConfigError(f"{path}: a key that is neither EC nor RSA nor Ed25519")
+    return key
+
+
+def _read_private(path: Path) -> bytes:
+    """The content of a file that nobody but its owner can read."""
+    try:
+        with path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if os.name == "posix" and stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
+                raise ConfigError(
+                    f"{path}: others can read it (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+                )
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+
+
+def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Write all of these files (content, mode) or none; none may exist."""
+    written: list[Path] = []
+    for path, (data, mode) in files.items():
+        try:
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            written.append(path)
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            for done in written:
+                done.unlink(missing_ok=True)
+            if isinstance(error, FileExistsError):
+                raise ConfigError(
+                    f"{path}: exists already, and keys are never overwritten; move it away first"
+                ) from None
+            raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def _to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)

@@ -1,0 +1,1 @@
+"""A party's process: policy, approval, memory, audit log, connection."""

@@ -1,0 +1,281 @@
+"""What a site approved: terms by their digest, in files of its state folder that `fedboost approve` writes.
+
+Promises: an approval counts for terms of exactly its digest, from the next offer on, until its file is
+removed; it has the parties, analysts and columns that were shown, and the rules of the policy that the person
+was told these terms break, those between sessions as the site's memory stood then. Names that the policy has
+since struck are struck here, too. A file is written whole or not at all, for its owner's eyes alone.
+Refuses: terms that do not fit the budget of the rows' privacy (ConfigError); terms that were not approved,
+where the policy names nothing itself, and analysts whom the approval does not name; an approval that cannot
+be read, or that relaxes a rule which has changed since (Refused).
+"""
+
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from fedboost.errors import ConfigError, Refused, quoted
+from fedboost.people.summary import columns_by_role
+from fedboost.protocol.site_memory import Known, Limits, check_group
+from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.runtime.config import PartyConfig, read_toml, state_folder, to_toml
+from fedboost.runtime.files import write_atomically
+from fedboost.runtime.site.memory import known_sessions
+from fedboost.runtime.site.memory_file import costs, open_database
+from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.policy import COMMAND, PINNED, Breach, ColumnRules, Policy
+
+OWNER_ALONE = 0o600
+NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
+"""Keys of the policy that no approval of single terms changes as a rule that they break."""
+SHOWN_DIGESTS, SHOWN_DIGITS = 3, 8
+"""Digests in a refusal, and how much of each."""
+
+
+class Approval(Frozen):
+    """An approval as its file has it. relaxed: keys of the policy, with their values for these terms;
+    relaxed_from: the rules that were relaxed, names too, with the values that the policy had."""
+
+    digest: str
+    time: str
+    parties: tuple[Name, ...]
+    analysts: tuple[Name, ...]
+    columns: ColumnRules
+    relaxed: Mapping[str, Any] = {}
+    relaxed_from: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class Past:
+    """The part of a site's memory that decides on terms: the sessions of its rows, and what they cost."""
+
+    sessions: Sequence[Known] = ()
+    cost: float = 0.0
+
+    @property
+    def used(self) -> int:
+        """How many sessions count against max_sessions."""
+        return sum(known.attempt > 0 for known in self.sessions)
+
+
+def _read_past(config: PartyConfig) -> Past:
+    """What a site's memory has, also while its party runs; nothing where there is none yet. ConfigError."""
+    path = memory_path(config)
+    if not os.path.lexists(path):
+        return Past()
+    with closing(open_database(path)) as file:
+        try:
+            return Past(known_sessions(file, config.party), costs(file))
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
+@dataclass(frozen=True)
+class Review:
+    """All that a site's rules and memory have against terms and the analysts who may train under them.
+
+    used: sessions that count against max_sessions; breaches: rules that one more would break; fault: why no
+    approval can allow these terms, '' where one can.
+    """
+
+    analysts: tuple[str, ...]
+    used: int
+    breaches: Sequence[Breach]
+    fault: str
+
+
+def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Review:
+    """Hold terms against a site's policy and its memory. ConfigError if the memory cannot be read."""
+    past = _read_past(config)
+    breaches = _broken_rules(config, terms, analysts, past)
+    return Review(analysts, past.used, breaches, _fault(config, terms, breaches, past))
+
+
+def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: Past) -> str:
+    for breach in breaches:
+        if breach.allow is None:
+            return (
+                f"party {config.party} cannot approve these terms: its policy has {breach.key} = "
+                f"{breach.value}, and {breach.why}; {breach.instead}, or change the policy"
+            )
+    budget = config.policy.budget
+    if budget is not None and terms.noise is not None:
+        try:
+            budget.check_session(config.party, terms, past.cost, 0.0)
+        except Refused as error:
+            return f"not approved: {error}"
+    return ""
+
+
+def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> Path:
+    """Write the approval of these terms, relaxing the rules that their review has; its file. ConfigError
+    where none can allow them, or the file cannot be written."""
+    if reviewed.fault:
+        raise ConfigError(reviewed.fault)
+    breaches = reviewed.breaches
+    relaxed = {breach.key: breach.allow for breach in breaches if breach.rule not in PINNED}
+    values = config.policy.model_dump(mode="json")
+    relaxed_from = {breach.rule: values[breach.rule] for breach in breaches}
+    path = _file(config, terms.digest)
+    lines = [
+        f"digest = {to_toml(terms.digest)}",
+        f"time = {to_toml(now.isoformat(timespec='seconds'))}",
+        f"parties = {to_toml(terms.parties)}",
+        f"analysts = {to_toml(reviewed.analysts)}",
+        "[columns]",
+        *(f"{role} = {to_toml(names)}" for role, names in columns_by_role(terms).items()),
+        "[relaxed]",
+        *(f"{key} = {to_toml(value)}" for key, value in relaxed.items()),
+        "[relaxed_from]",
+        *(f"{key} = {to_toml(value)}" for key, value in relaxed_from.items() if value is not None),
+    ]
+    try:
+        for folder in reversed((path.parent, *path.parent.parents[:2])):
+            folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{path.parent}: cannot make this folder: {error.strerror}") from None
+    write_atomically(path, "\n".join([*lines, ""]).encode(), OWNER_ALONE)
+    return path
+
+
+def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], past: Past) -> list[Breach]:
+    """The rules that one more session under these terms, or these analysts, would break. Where the policy has
+    no names there is no rule about them: those of the approval are enough."""
+    policy = config.policy
+    broken = [*policy.breaches(terms)]
+    broken += [one for name in analysts for one in policy.breaches(terms, name) if one.rule == "analysts"]
+    named = [one for one in broken if one.rule not in PINNED or getattr(policy, one.rule) is not None]
+    return named + _between_sessions(config, terms, past)
+
+
+def _between_sessions(config: PartyConfig, terms: Terms, past: Past) -> list[Breach]:
+    """The rules between sessions that one more under these terms would break."""
+    policy, broken = config.policy, []
+    if past.used >= policy.max_sessions:
+        why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
+        broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
+    limits = Limits(similar_groups=policy.similar_groups)
+    try:
+        check_group(Known.begun("", terms), past.sessions, limits, config.party)
+    except Refused as error:
+        why, _, instead = error.public.removeprefix(f"party {config.party}: ").partition("; ")
+        broken.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
+    return broken
+
+
+def approved(config: PartyConfig, terms: Terms) -> Approval | None:
+    """The approval of these terms; None where there is none. ConfigError if it cannot be read."""
+    path = _file(config, terms.digest)
+    if not path.exists():
+        return None
+    approval = read_model(Approval, read_toml(path), str(path))
+    if approval.digest != terms.digest:
+        raise ConfigError(f"{path}: is of the terms with digest {approval.digest}")
+    for key in NEVER_RELAXED:
+        if key in approval.relaxed:
+            raise ConfigError(f"{path}: {key} is not for an approval to relax")
+    return approval
+
+
+def analysts_of(config: PartyConfig, approval: Approval) -> tuple[str, ...]:
+    """The analysts of an approval whom the policy has not struck."""
+    return tuple(_names(config.policy, approval)["analysts"])
+
+
+def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
+    """The policy that holds for these terms: that of the site's file, with what was approved of them. Refused
+    as the module says. analyst: who signed the request, '' where nothing is signed."""
+    if config.state is None:
+        return config.policy
+    try:
+        approval = approved(config, terms)
+        if approval is None:
+            _check_named(config, terms)
+            return config.policy
+        if analyst and analyst not in approval.analysts:
+            raise Refused(
+                f"site {config.party} refuses: its approval of these terms names other analysts, and the "
+                f"analyst is {quoted(analyst)}; run there `{COMMAND}`",
+                f"it names {', '.join(approval.analysts) or 'none'}",
+            )
+        _check_unchanged(config, approval)
+        values = {
+            **config.policy.model_dump(exclude_unset=True),
+            **approval.relaxed,
+            **_names(config.policy, approval),
+            "approval": "auto",
+        }
+        return read_model(Policy, values, str(_file(config, terms.digest)))
+    except ConfigError as error:
+        said = (
+            f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
+        )
+        raise Refused(said, str(error)) from None
+
+
+def _check_named(config: PartyConfig, terms: Terms) -> None:
+    """Refused where the policy names nothing itself, and other terms than these are approved."""
+    policy = config.policy
+    if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
+        return
+    others = sorted(f"{path.stem[:SHOWN_DIGITS]}..." for path in _folder(config).glob("*.toml"))
+    if others:
+        more = f" and {len(others) - SHOWN_DIGESTS} more" if len(others) > SHOWN_DIGESTS else ""
+        raise Refused(
+            f"site {config.party} refuses: it has not approved these terms (digest "
+            f"{terms.digest[:SHOWN_DIGITS]}..., it approved {', '.join(others[:SHOWN_DIGESTS])}{more}); run "
+            f"there `{COMMAND}`"
+        )
+
+
+def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
+    """Refused where a rule that the approval relaxes is not what it was then."""
+    values = config.policy.model_dump(mode="json")
+    for key in {**approval.relaxed, **approval.relaxed_from}:
+        if values.get(key) != approval.relaxed_from.get(key):
+            raise Refused(
+                f"site {config.party} refuses: {key} of its policy has changed since the approval of these "
+                f"terms; run there `{COMMAND}` again"
+            )
+
+
+def _names(policy: Policy, approval: Approval) -> dict[str, Any]:
+    """The names that count: those of the approval that the policy has, too, where it has any and was not
+    relaxed."""
+    names: dict[str, Any] = {key: getattr(approval, key) for key in PINNED}
+    for key in PINNED:
+        own = getattr(policy, key)
+        if own in (None, "any") or key in approval.relaxed_from:
+            continue
+        if isinstance(own, ColumnRules):
+            by_role = {role: _common(among, getattr(own, role)) for role, among in approval.columns}
+            names[key] = ColumnRules(**by_role)
+        else:
+            names[key] = _common(names[key], own)
+    return names
+
+
+def _common(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name in others)
+
+
+def nothing_approved(config: PartyConfig) -> str:
+    """What a site whose policy allows no terms yet, and that approved none, has to do; '' for any other."""
+    policy = config.policy
+    if policy.parties and policy.columns and (policy.analysts or config.keys is None):
+        return ""
+    if config.state is not None and any(_folder(config).glob("*.toml")):
+        return ""
+    return f"nothing is approved here, and every session will be refused; run `{COMMAND}`"
+
+
+def _folder(config: PartyConfig) -> Path:
+    return state_folder(config) / "approved"
+
+
+def _file(config: PartyConfig, digest: str) -> Path:
+    return _folder(config) / f"{digest}.toml"

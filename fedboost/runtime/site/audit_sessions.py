@@ -1,0 +1,201 @@
+"""The sessions of an audit log, as facts: what an auditor counts, compares and prints.
+
+Promises: every entry of the log belongs to one session; a session that goes on after a restart of the site is
+one, and a name that is used again, after its session ended or under other terms, is another.
+Refuses: nothing.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from fedboost.privacy.noise.accounting import epsilon_of
+from fedboost.runtime.site.audit import EXPIRED, HELP, STOPPED, Admitted, Ended, Entry, Released
+
+
+@dataclass
+class Part:
+    """A session from its admission by one process of the site to that process's last word on it."""
+
+    begin: str
+    end: str
+    admitted: Admitted | None = None
+    ended: Ended | None = None
+    releases: list[Released] = field(default_factory=list)
+
+    @property
+    def answers(self) -> list[Released]:
+        """The answers to questions: all releases but help to open a sum."""
+        return [release for release in self.releases if release.what != HELP]
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt it began with, or the first it answered in; None if neither is known."""
+        if self.admitted is not None and self.admitted.attempt is not None:
+            return self.admitted.attempt
+        return min((release.attempt for release in self.releases), default=None)
+
+    @property
+    def over(self) -> bool:
+        """True if the session ended, and did not pause."""
+        if self.ended is None or self.ended.paused:
+            return False
+        old = self.admitted is None or self.admitted.attempt is None  # such a log does not know of pauses
+        return not (old and self.ended.reason in (STOPPED, EXPIRED))
+
+
+@dataclass
+class Session:
+    """One session, by all that a log says of it."""
+
+    name: str
+    parts: list[Part] = field(default_factory=list)
+
+    @property
+    def begin(self) -> str:
+        """The time of its first entry."""
+        return self.parts[0].begin
+
+    @property
+    def end(self) -> str:
+        """The time of its last entry."""
+        return self.parts[-1].end
+
+    @property
+    def admitted(self) -> Admitted | None:
+        """Its first admission; None if it was refused."""
+        return next((part.admitted for part in self.parts if part.admitted), None)
+
+    @property
+    def digest(self) -> str | None:
+        """The digest of its terms; None if it was refused."""
+        return None if self.admitted is None else self.admitted.terms
+
+    @property
+    def ended(self) -> Ended | None:
+        """The last word on it; None if there is none."""
+        return self.parts[-1].ended
+
+    @property
+    def over(self) -> bool:
+        """True if it ended."""
+        return self.parts[-1].over
+
+    @property
+    def releases(self) -> list[Released]:
+        """All that left, in order."""
+        return [release for part in self.parts for release in part.releases]
+
+    @property
+    def answers(self) -> list[Released]:
+        """The answers to questions, in order."""
+        return [release for part in self.parts for release in part.answers]
+
+    @property
+    def by_kind(self) -> dict[str, list[Released]]:
+        """What left, by kind, in the order of the first of each."""
+        kinds: dict[str, list[Released]] = {}
+        for release in self.releases:
+            kinds.setdefault(release.what, []).append(release)
+        return kinds
+
+    @property
+    def again(self) -> list[tuple[Released, Released]]:
+        """The answers that left before, each with the first: the same question, asked at the same place of
+        the training. A log that does not record both has none."""
+        firsts: dict[object, Released] = {}
+        again = []
+        for answer in self.answers:
+            if answer.question and answer.position:
+                charge = None if self.admitted and self.admitted.placement == "central" else answer.charge
+                key = answer.turn, answer.what, answer.cells, answer.question, answer.position, charge
+                first = firsts.setdefault(key, answer)
+                if first is not answer:
+                    again.append((answer, first))
+        return again
+
+    @property
+    def by_turn(self) -> dict[int, list[Released]]:
+        """The answers of each turn, in the order of turns."""
+        turns: dict[int, list[Released]] = {}
+        for release in sorted(self.answers, key=lambda release: release.turn):
+            turns.setdefault(release.turn, []).append(release)
+        return turns
+
+    @property
+    def attempts(self) -> tuple[int, int] | None:
+        """The first and the last attempt that is known."""
+        known = [part.attempt for part in self.parts if part.attempt is not None]
+        known += [release.attempt for release in self.releases]
+        return (min(known), max(known)) if known else None
+
+    @property
+    def protections(self) -> list[str]:
+        """Under which protections something left; what was agreed to if nothing did."""
+        agreed = [self.admitted.protection] if self.admitted else []
+        return sorted({release.protection for release in self.releases}) or agreed
+
+    @property
+    def cost(self) -> float | None:
+        """Mu squared of all that left with noise, what left again counted once; None where nothing did."""
+        charges = {release.charge: release.cost for release in self.releases if release.cost is not None}
+        return math.fsum(charges.values()) if charges else None
+
+    @property
+    def epsilon(self) -> float | None:
+        """That cost as an epsilon, at the delta of the terms."""
+        if self.cost is None or self.admitted is None or self.admitted.delta is None:
+            return None
+        return epsilon_of(math.sqrt(self.cost), self.admitted.delta)
+
+    @property
+    def state(self) -> str:
+        """Its end in words."""
+        if self.ended is None:
+            return (
+                "no end recorded: it still runs, or this site was stopped; by itself this is no sign of abuse"
+            )
+        if not self.over:
+            return f"not yet: {self.ended.reason}, the session may go on"
+        if not self.ended.reason:
+            return "with a model, the aggregator says"
+        return f"without a model: {self.ended.reason}"
+
+
+def is_after_end(session: Session, sessions: list[Session]) -> bool:
+    """Return whether something was answered in a session although an earlier one of these has its name and
+    its terms: that one had ended."""
+    earlier = takewhile(lambda other: other is not session, sessions)
+    same = [other for other in earlier if (other.name, other.digest) == (session.name, session.digest)]
+    return bool(session.answers) and any(other.answers for other in same)
+
+
+def sessions_of(entries: Iterable[Entry]) -> list[Session]:
+    """The sessions of a log, in the order in which they began."""
+    sessions: list[Session] = []
+    running: dict[str, Session] = {}
+    for entry in entries:
+        event = entry.event
+        session = running.get(event.session)
+        if session is None or isinstance(event, Admitted) or session.ended is not None:
+            if session is None or session.over or _is_under_others(event, session):
+                session = running[event.session] = Session(event.session)
+                sessions.append(session)
+            session.parts.append(Part(entry.time, entry.time))
+        part = session.parts[-1]
+        part.end = entry.time
+        match event:
+            case Admitted():
+                part.admitted = event
+            case Released():
+                part.releases.append(event)
+            case Ended():
+                part.ended = event
+    return sessions
+
+
+def _is_under_others(event: Admitted | Released | Ended, session: Session) -> bool:
+    """Return whether an event admits a name under other terms than its session has."""
+    known = session.admitted
+    return isinstance(event, Admitted) and known is not None and known.terms != event.terms

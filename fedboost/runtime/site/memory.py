@@ -1,0 +1,362 @@
+"""A site's memory on disk: its sessions, where they stand and what was spent on them, in one file a dataset.
+
+A dataset is a name that the site gives: rows that were copied, moved or added to are the same dataset under
+the same name. Several parties may share a file, each in one process.
+
+Promises: what `SiteMemory` does (fedboost/protocol/site_memory.py), over restarts. A turn that was noted
+survives the end of the process; a session's start, end, signature and each charge also survive a power
+failure. No session is charged more than its terms plan, so what they state of privacy is true whatever the
+aggregator asks; a charge is there once however often a release is named; of several processes no two spend
+the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
+audit log was, by which a copy that is older than the log is found.
+Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
+of the same party (ConfigError); what cannot be written (CannotRecord: nothing leaves, and the process must
+end).
+
+What is planned is not set aside: of sessions that run at the same time each is admitted if its own plan fits,
+and the one that comes too late for the last of it is refused in the middle.
+"""
+
+import fcntl
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedboost.boosting.state import Position
+from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
+from fedboost.protocol.site_memory import (
+    KEY_BYTES,
+    Known,
+    Limits,
+    Offer,
+    Question,
+    Standing,
+    check_group,
+    colluding_of,
+    judge,
+)
+from fedboost.runtime.files import folder_name
+from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+from fedboost.runtime.site.budget import ROUNDING, Budget
+from fedboost.runtime.site.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
+
+LogEnd = tuple[int, str]
+"""The number and the hash of an audit log's last entry."""
+NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
+
+_POSITION = struct.Struct(">I?III32s32s")
+_KNOWN = (
+    "SELECT party, session, terms, attempt, holders, hides, request, ended, colluding "
+    "FROM sessions JOIN standings USING (party, session)"
+)
+_STANDING = "SELECT rows, attempt, base, reached, helped, signed FROM standings"
+_QUESTIONS = "SELECT turn, digest, of_tree, before, after FROM questions"
+_OF_ONE = "WHERE (party, session) = (?, ?)"
+
+
+class FileMemory:
+    """The memory of one dataset for one party: a `protocol.site_memory.SiteMemory`."""
+
+    def __init__(
+        self,
+        path: Path,
+        party: str,
+        dataset: str,
+        budget: Budget | None = None,
+        log_end: Callable[[], LogEnd] = lambda: NO_LOG,
+    ) -> None:
+        """Open a file that is there. ConfigError if it cannot be used.
+
+        budget: None to keep count without a limit; log_end: of the party's audit log, at any time.
+        """
+        self.party, self.budget, self._log_end = party, budget, log_end
+        self._lock = _locked(path, party)
+        try:
+            self.file = MemoryFile(path)
+            try:
+                self._key = self._check(dataset)
+            except BaseException:
+                self.file.close()
+                raise
+        except BaseException:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.file.close()
+        os.close(self._lock)
+
+    @property
+    def sessions(self) -> int:
+        """How many it knows, of all parties."""
+        with self.file.transaction(durable=False) as file:
+            (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
+        return int(count)
+
+    @property
+    def logged(self) -> LogEnd:
+        """Where the party's audit log ended when this memory was written last."""
+        with self.file.transaction(durable=False) as file:
+            return logged(file, self.party)
+
+    def begin(self, offer: Offer, limits: Limits) -> "FileSession":
+        """Take part in a session, or go on with it. Refused, CannotRecord."""
+        name, terms = (self.party, offer.session), offer.terms
+        with self.transaction() as file:
+            known, others = self._known(file, offer)
+            judge(offer, known, others, limits, self.party)
+            if terms.noise is not None and self.budget is not None:
+                self.budget.check_session(self.party, terms, costs(file), costs(file, *name))
+            if known is None:
+                delta, planned = 0.0, 0.0
+                if terms.noise is not None:
+                    # Where the aggregator draws the noise, what leaves has none and is not charged.
+                    central = terms.noise.placement == "central"
+                    delta, planned = terms.noise.delta, 0.0 if central else terms.plan.cost
+                group = json.dumps(terms.holders), int(terms.hides), colluding_of(terms)
+                about = terms.digest, offer.analyst, offer.request, *group
+                put(file, "sessions", *name, *about, delta, planned, now())
+                put(file, "secrets", *name, os.urandom(KEY_BYTES))
+                put(file, "standings", *name, *as_row(b"", Standing()), None)
+            return FileSession(self, offer, limits, file)
+
+    @contextmanager
+    def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """A transaction that also notes where the audit log ends."""
+        with self.file.transaction(durable) as file:
+            yield file
+            put(file, "logs", self.party, *self._log_end())
+
+    def hash_rows(self, rows: Callable[[bytes], bytes]) -> bytes:
+        """The hash of rows under this memory's secret."""
+        return rows(self._key)
+
+    def check_group(self, file: sqlite3.Connection, offer: Offer, limits: Limits) -> None:
+        """Raise Refused if the group of a session does not go with those of others that met."""
+        known, others = self._known(file, offer)
+        assert known is not None
+        check_group(known, others, limits, self.party)
+
+    def _known(self, file: sqlite3.Connection, offer: Offer) -> tuple[Known | None, list[Known]]:
+        """The session that is offered, and all others of the dataset. One session at several parties is one;
+        requests are each party's."""
+        own = known_session(file, self.party, offer.session)
+        offered = offer.session, offer.terms.digest
+        known = known_sessions(file, self.party)
+        return own, [other for other in known if (other.session, other.digest) != offered]
+
+    def _check(self, dataset: str) -> bytes:
+        with self.file.transaction(durable=False) as file:
+            check_dataset(self.file.path, file, dataset)
+            return dataset_of(file)[1]
+
+
+class FileSession:
+    """One session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
+
+    def __init__(self, memory: FileMemory, offer: Offer, limits: Limits, file: sqlite3.Connection) -> None:
+        self._memory = memory
+        self._offer, self._limits = offer, limits
+        self._session = offer.session
+        self._name = memory.party, offer.session
+        self._ended = False
+        ((self._secret,),) = file.execute(f"SELECT secret FROM secrets {_OF_ONE}", self._name)
+        ((self._rows, *row),) = file.execute(f"{_STANDING} {_OF_ONE}", self._name)
+        questions = file.execute(f"{_QUESTIONS} {_OF_ONE} ORDER BY turn", self._name)
+        self._standing = _from_row(row, questions)
+
+    @property
+    def standing(self) -> Standing:
+        """Where the session stands."""
+        return self._standing
+
+    @property
+    def secret(self) -> bytes:
+        """A secret of this session, 32 bytes, the same over restarts."""
+        self._check_lives()
+        return bytes(self._secret)
+
+    def bind(self, rows: Callable[[bytes], bytes]) -> None:
+        """Hold the session to its rows. Refused, without a word about the rows outside."""
+        digest = self._memory.hash_rows(rows)
+        if not self._rows:
+            self._write(self._standing, durable=True, rows=digest)
+            self._rows = digest
+        elif self._rows != digest:
+            raise Refused(
+                f"party {self._memory.party} does not go on with session {quoted(self._session)}; train anew",
+                "its rows are not those that the session began with; put them back, or train anew",
+            )
+
+    def meet(self, attempt: int) -> None:
+        """The parties met in this attempt. Refused where groups do not go together."""
+        standing = replace(self._standing, attempt=attempt)
+        with self._turn() as file:
+            if not self._standing.attempt:
+                self._memory.check_group(file, self._offer, self._limits)
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+        self._standing = standing
+
+    def ask(self, question: Question, base: Position, reached: Position) -> None:
+        """This question is about to be answered."""
+        standing = self._standing.after(question, base, reached)
+        with self._turn() as file:
+            if base != self._standing.base:
+                file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
+            shape = question.turn, question.digest, int(question.of_tree)
+            put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
+            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
+        self._standing = standing
+
+    def help(self, stage: int, roster: tuple[str, ...]) -> None:
+        """A sum of this stage over this roster is about to be opened."""
+        self._write(replace(self._standing, helped=(stage, roster)))
+
+    def sign(self) -> None:
+        """A model is about to be signed."""
+        self._write(replace(self._standing, signed=True), durable=True)
+
+    def charge(self, release: str, cost: float) -> None:
+        """Charge a release once, however often it is named. Refused if it does not fit what is left, or is
+        more than the terms plan."""
+        party, session = self._name
+        with self._turn(durable=True) as file:
+            query = f"SELECT 1 FROM charges {_OF_ONE} AND release = ?"
+            if file.execute(query, (*self._name, release)).fetchone() is not None:
+                return
+            ((planned,),) = file.execute(f"SELECT planned FROM sessions {_OF_ONE}", self._name)
+            if costs(file, *self._name) + cost > planned * (1.0 + ROUNDING):
+                raise Refused(
+                    f"party {party}: session {quoted(session)} asks for more releases than its terms plan, "
+                    f"by which it would be less private than they say"
+                )
+            if self._memory.budget is not None:
+                self._memory.budget.check_release(party, quoted(session), costs(file), cost)
+            put(file, "charges", *self._name, release, float(cost), now())
+
+    def end(self, reason: str) -> None:
+        """The session is over for this site: its name, terms and charges stay."""
+        if self._ended:
+            return
+        reason = reason.encode(errors="replace").decode()
+        with self._turn(durable=True) as file:
+            file.execute(f"DELETE FROM secrets {_OF_ONE}", self._name)
+            file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
+            put(file, "standings", *self._name, *as_row(self._rows, self._standing), reason)
+        self._ended, self._secret = True, b""
+        self._memory.file.overwrite()
+
+    def _write(self, standing: Standing, durable: bool = False, rows: bytes = b"") -> None:
+        with self._turn(durable) as file:
+            put(file, "standings", *self._name, *as_row(rows or self._rows, standing), None)
+        self._standing = standing
+
+    @contextmanager
+    def _turn(self, durable: bool = False) -> Iterator[sqlite3.Connection]:
+        self._check_lives()
+        with self._memory.transaction(durable) as file:
+            yield file
+
+    def _check_lives(self) -> None:
+        if self._ended:
+            raise LocalProtocolError(f"session {quoted(self._session)} has ended")
+
+
+def check_alone(path: Path, party: str, remedy: str = "") -> None:
+    """Raise ConfigError if another process of this party works with the memory, with what to do about it."""
+    os.close(_locked(path, party, remedy))
+
+
+def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
+    """Raise ConfigError if it is the memory of other rows."""
+    name, _ = dataset_of(file)
+    if name != dataset:
+        raise ConfigError(
+            f"{path}: is the memory of the rows {name!r}, not of {dataset!r}; put each in its own folder"
+        )
+
+
+def logged(file: sqlite3.Connection, party: str) -> LogEnd:
+    """Where a party's audit log ended when the memory was written last."""
+    row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (party,)).fetchone()
+    return NO_LOG if row is None else (row[0], row[1])
+
+
+def _locked(path: Path, party: str, remedy: str = "") -> int:
+    """A lock that one process of this party has. ConfigError."""
+    lock = path.parent / f"{folder_name(party)}.lock"
+    try:
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, OWNER_ALONE)
+    except OSError as error:
+        raise ConfigError(f"{lock}: cannot write this lock: {error.strerror}") from None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if isinstance(error, BlockingIOError):
+            raise ConfigError(
+                f"{path}: another process of party {party!r} works with this memory{remedy}"
+            ) from None
+        raise ConfigError(f"{lock}: cannot be locked: {error.strerror}") from None
+    return handle
+
+
+def known_session(file: sqlite3.Connection, party: str, session: str) -> Known | None:
+    """A session of a party, by name; None if it is not known."""
+    row = file.execute(f"{_KNOWN} {_OF_ONE}", (party, session)).fetchone()
+    return None if row is None else _known(row[1:])
+
+
+def known_sessions(file: sqlite3.Connection, party: str) -> list[Known]:
+    """All sessions of the dataset, as this party looks at them."""
+    sessions: dict[tuple[str, str], Known] = {}
+    for name, *row in file.execute(_KNOWN):
+        known, mine = _known(row), name == party
+        if mine or (known.session, known.digest) not in sessions:
+            sessions[known.session, known.digest] = known if mine else replace(known, request=b"")
+    return [*sessions.values()]
+
+
+def _known(row: Sequence[Any]) -> Known:
+    session, terms, attempt, holders, hides, request, ended, colluding = row
+    group = tuple(json.loads(holders)), bool(hides)
+    return Known(session, terms, attempt, *group, request, ended, colluding)
+
+
+def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
+    """The columns of a standing, from `rows` to `signed`."""
+    base, reached, helped = _packed(standing.base), _packed(standing.reached), json.dumps(standing.helped)
+    return rows, standing.attempt, base, reached, helped, int(standing.signed)
+
+
+def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standing:
+    attempt, base, reached, helped, signed = row
+    stage = json.loads(helped)
+    return Standing(
+        attempt,
+        _unpacked(base),
+        _unpacked(reached),
+        tuple(
+            Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after))
+            for turn, digest, of_tree, before, after in questions
+        ),
+        None if stage is None else (stage[0], tuple(stage[1])),
+        bool(signed),
+    )
+
+
+def _packed(position: Position) -> bytes:
+    """A position as 81 bytes."""
+    counts = position.grids, position.started, position.rounds, position.splits, position.levels
+    return _POSITION.pack(*counts, position.model, position.tree)
+
+
+def _unpacked(data: bytes) -> Position:
+    return Position(*_POSITION.unpack(data))

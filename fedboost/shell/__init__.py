@@ -1,1 +1,0 @@
-"""Sockets, files, clocks, randomness, logs: the only place with I/O."""

@@ -1,0 +1,200 @@
+"""Messages of a session to bytes and back.
+
+Promises: `decode(encode(m)) == m` for every message (floats bit for bit); decoding is total: any bytes give
+a message or a PeerError.
+Refuses: bytes that are no message of this version, values outside their ranges, oversized messages, and
+more of anything than there can be: an item of two bytes takes some hundred when it is read.
+"""
+
+from typing import Any, assert_never
+
+from fedboost.boosting.state import ModelSoFar, Round, Scales
+from fedboost.errors import ConfigError, PeerError
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    FromParty,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+    ToParty,
+)
+from fedboost.protocol.terms import (
+    MAX_PARTIES,
+    MAX_ROUNDS,
+)
+from fedboost.wire.bounds import (
+    MAX_FROM_AGGREGATOR,
+    MAX_GREETING,
+    MAX_TO_AGGREGATOR,
+    bounded,
+    parsed,
+    request_from_pb,
+    require,
+    serialised,
+    terms_of,
+    with_request,
+)
+from fedboost.wire.queries import (
+    query_from_pb,
+    query_to_pb,
+    residual_from_pb,
+    scale_from_pb,
+    scale_to_pb,
+    split_to_pb,
+    splits_from_pb,
+    start_from_pb,
+    values_from_pb,
+    values_to_pb,
+)
+from fedboost.wire.v1 import fedboost_pb2 as pb
+
+
+def encode_from_party(message: FromParty) -> bytes:
+    """Bytes of a party's message."""
+    match message:
+        case Join(session, digest, attempt, greeting):
+            join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
+            out = pb.FromParty(join=join)
+        case Report(turn, attempt, part, cells, note):
+            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note)
+            out = pb.FromParty(report=report)
+        case Assist(turn, attempt, answer):
+            out = pb.FromParty(assist=pb.Assist(turn=turn, attempt=attempt, answer=answer))
+        case Attest(attempt, turns, transcript, structure, certificate, signature):
+            attest = pb.Attest(
+                attempt=attempt,
+                turns=turns,
+                transcript=transcript,
+                structure=structure,
+                certificate=certificate,
+                signature=signature,
+            )
+            out = pb.FromParty(attest=attest)
+        case Leave(reason, session):
+            out = pb.FromParty(leave=pb.Leave(reason=reason, session=session))
+        case _:
+            assert_never(message)
+    return serialised(out)
+
+
+def decode_from_party(data: bytes) -> FromParty:
+    """The message in these bytes, or PeerError."""
+    message = parsed(pb.FromParty, data, MAX_TO_AGGREGATOR)
+    match message.WhichOneof("message"):
+        case "join":
+            join = message.join
+            size = len(join.greeting)
+            require(size <= MAX_GREETING, f"a greeting of {size} bytes; {MAX_GREETING} are allowed")
+            return Join(join.session, join.digest, join.attempt, join.greeting)
+        case "report":
+            report = message.report
+            return Report(report.turn, report.attempt, report.part, report.cells, report.note)
+        case "assist":
+            return Assist(message.assist.turn, message.assist.attempt, message.assist.answer)
+        case "attest":
+            attest = message.attest
+            told = attest.transcript, attest.structure
+            return Attest(attest.attempt, attest.turns, *told, attest.certificate, attest.signature)
+        case "leave":
+            return Leave(message.leave.reason, message.leave.session)
+    raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def encode_to_party(message: ToParty) -> bytes:
+    """Bytes of a message of the aggregator."""
+    match message:
+        case Admit(session, terms, attempt, request):
+            admit = pb.Admit(session=session, terms=terms.canonical(), attempt=attempt)
+            out = pb.ToParty(admit=with_request(admit, request))
+        case Meet(greetings, so_far):
+            out = pb.ToParty(meet=_meet_to_pb(greetings, so_far))
+        case Ask(turn, attempt, roster, query):
+            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(query))
+            out = pb.ToParty(ask=ask)
+        case Open(turn, attempt, request):
+            out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))
+        case Close(attempt, rounds):
+            out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds))
+        case Bye(reason):
+            out = pb.ToParty(bye=pb.Bye(reason=reason))
+        case _:
+            assert_never(message)
+    return serialised(out)
+
+
+def decode_to_party(data: bytes) -> ToParty:
+    """The message in these bytes, or PeerError."""
+    message = parsed(pb.ToParty, data, MAX_FROM_AGGREGATOR)
+    match message.WhichOneof("message"):
+        case "admit":
+            try:
+                require(len(message.admit.session) <= 256, "a session with so long a name")
+                admit = message.admit
+                return Admit(admit.session, terms_of(admit.terms), admit.attempt, request_from_pb(admit))
+            except ConfigError as error:
+                raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
+        case "meet":
+            return _meet_from_pb(message.meet)
+        case "ask":
+            ask = message.ask
+            roster = bounded(ask.roster, MAX_PARTIES, "parties")
+            return Ask(ask.turn, ask.attempt, roster, query_from_pb(ask))
+        case "open":
+            return Open(message.open.turn, message.open.attempt, message.open.request)
+        case "close":
+            return Close(message.close.attempt, message.close.rounds)
+        case "bye":
+            return Bye(message.bye.reason)
+    raise PeerError("an empty message, or one of a newer version of fedboost")
+
+
+def _meet_to_pb(greetings: tuple[bytes, ...], so_far: ModelSoFar) -> Any:
+    rounds = [
+        pb.Round(splits=map(split_to_pb, r.splits), values=values_to_pb(r.values)) for r in so_far.rounds
+    ]
+    return pb.Meet(
+        greetings=greetings,
+        grids=so_far.grids,
+        rounds=rounds,
+        splits=map(split_to_pb, so_far.splits),
+        levels=so_far.levels,
+        **({} if so_far.start is None else query_to_pb(so_far.start)),
+        **_scales_to_pb(so_far.scales),
+        **({} if so_far.residual is None else {"residual": query_to_pb(so_far.residual)["residuals"]}),
+    )
+
+
+def _scales_to_pb(scales: Scales | None) -> dict[str, Any]:
+    if scales is None:
+        return {}
+    pair = {"gradient": scale_to_pb(scales.gradient), "hessian": scale_to_pb(scales.hessian)}
+    return {**pair, "threshold": scales.threshold}
+
+
+def _scales_from_pb(meet: Any) -> Scales | None:
+    if not meet.HasField("gradient"):
+        return None
+    return Scales(scale_from_pb(meet.gradient), scale_from_pb(meet.hessian), meet.threshold)
+
+
+def _meet_from_pb(meet: Any) -> Meet:
+    so_far = ModelSoFar(
+        meet.grids,
+        start_from_pb(meet.start) if meet.HasField("start") else None,
+        tuple(
+            Round(splits_from_pb(done.splits), values_from_pb(done.values))
+            for done in bounded(meet.rounds, MAX_ROUNDS + 1, "rounds")
+        ),
+        splits_from_pb(meet.splits),
+        meet.levels,
+        _scales_from_pb(meet),
+        residual_from_pb(meet.residual) if meet.HasField("residual") else None,
+    )
+    return Meet(bounded(meet.greetings, MAX_PARTIES, "greetings"), so_far)
