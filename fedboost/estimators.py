@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.lambdarank import RANKINGS
 from fedboost.protocol.run import Callback
 from fedboost.protocol.terms import Terms

@@ -31,8 +31,8 @@ from fedboost.boosting.queries import (
     VoteQuery,
 )
 from fedboost.errors import Refused
-from fedboost.fixedpoint import Scale
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Float32
+from fedboost.fixedpoint import Float32, Scale
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields

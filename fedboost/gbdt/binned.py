@@ -10,8 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.kernels.bins import MAX_CODES, count_rare, list_rare, transpose
 
 Room = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]

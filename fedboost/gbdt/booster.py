@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import shap
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins

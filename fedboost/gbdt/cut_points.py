@@ -19,13 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
 from fedboost.gbdt.kernels import bins as bins_kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES, bin_column, float_keys
 from fedboost.gbdt.threads import ONE, Threads
 
-Float32 = npt.NDArray[np.float32]
 Keys = npt.NDArray[np.uint32]
 
 KEY_BITS = 32

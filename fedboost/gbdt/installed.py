@@ -14,8 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.lambdarank import RANKINGS
 from fedboost.gbdt.loss import LOSSES, Loss, Slopes, loss_of, number
 

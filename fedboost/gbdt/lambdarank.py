@@ -13,8 +13,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels.ranking import lambda_gradients
 from fedboost.gbdt.labels import below_zero, first
 

@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64, Int64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels.elementwise import logs, sigmoids
 from fedboost.gbdt.kernels.objectives import (
     logistic_gradients,

@@ -15,8 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
 from fedboost.gbdt.kernels.fixedpoint import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
 from fedboost.gbdt.kernels.objectives import log_losses, softmax_losses

@@ -10,8 +10,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.labels import beyond
 
 GRADIENT_BITS = 16

@@ -13,8 +13,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.elementwise import exps, logs
 from fedboost.gbdt.kernels.objectives import gamma_gradients, poisson_gradients, tweedie_gradients
 from fedboost.gbdt.labels import below_zero, not_above_zero

@@ -12,8 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.elementwise import exps, logs
 from fedboost.gbdt.kernels.survival import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses
 from fedboost.gbdt.labels import LARGEST_LABEL, first

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fedboost.gbdt.cut_points import CutPoints, Float32
+from fedboost.fixedpoint import Float32
+from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.split import BestSplit
 
 NO_CHILD = -1

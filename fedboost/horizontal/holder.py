@@ -31,10 +31,10 @@ from fedboost.boosting.queries import (
 )
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Scales, Values
 from fedboost.errors import PeerError, Refused
-from fedboost.fixedpoint import Float64, Int64, exponent_counts
+from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
 from fedboost.gbdt import histogram, installed, metrics, sampling
 from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Float32, Grid, count_cells, count_parts
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grid, count_cells, count_parts
 from fedboost.gbdt.groups import Block, Mask, blocks
 from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels import fixedpoint as fixedpoint_kernels

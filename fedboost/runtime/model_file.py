@@ -21,9 +21,8 @@ import numpy.typing as npt
 from fedboost import __version__
 from fedboost.boosting import state
 from fedboost.errors import ConfigError, PeerError
-from fedboost.fixedpoint import Float64
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import Float32
 from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.tree import Tree
 from fedboost.people import tree_drawing

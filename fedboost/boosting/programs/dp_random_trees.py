@@ -24,10 +24,10 @@ from fedboost.boosting.programs.dp_histograms import Sums
 from fedboost.boosting.programs.initialisation import model_of
 from fedboost.boosting.queries import CONSTANT_TREE, EndRoundQuery, Query, RangeQuery, StartQuery, SumsQuery
 from fedboost.boosting.state import Grown
-from fedboost.fixedpoint import UNIT, Int64
+from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.bounded import SCALE
-from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, Float32, range_edges
+from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES

@@ -11,8 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
 """Features, float32 [rows, features], and base margins, float32 [rows], where there are any."""

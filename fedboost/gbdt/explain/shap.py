@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.fixedpoint import Float64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels import shap
 
 

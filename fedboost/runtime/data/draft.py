@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.cut_points import MAX_LEVELS, Float32
+from fedboost.fixedpoint import Float32
+from fedboost.gbdt.cut_points import MAX_LEVELS
 from fedboost.gbdt.loss import LOSSES
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.runtime.data.sparse import QID, SparseTable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.sparse import SparseTable
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32
 
 if TYPE_CHECKING:
     import pyarrow as pa

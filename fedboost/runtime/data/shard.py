@@ -17,12 +17,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import in_memory
-from fedboost.gbdt.cut_points import Float32
 from fedboost.gbdt.labels import LARGEST_LABEL
 from fedboost.horizontal.holder import Shard
 from fedboost.protocol.terms import Schema, Terms
@@ -34,6 +33,7 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
 from fedboost.runtime.data.table import Table, dense_of, give_back, parts_of
 from fedboost.runtime.data.values import (
     UNKNOWN,
+    Rows,
     codes_of,
     column_of,
     declared_codes,
@@ -48,7 +48,6 @@ from fedboost.runtime.data.values import (
     texts,
 )
 
-Rows = npt.NDArray[np.bool_]
 Reader = Callable[["pa.Table"], Float32]
 _NAMED_LABELS = {
     "binary:logistic": "; set positive under [columns] to the label value that counts as 1",

@@ -15,8 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Int64
 
 if TYPE_CHECKING:
     import pyarrow as pa

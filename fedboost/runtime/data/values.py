@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.cut_points import Float32
+from fedboost.fixedpoint import Float32, Int64
 from fedboost.protocol.terms import nearest
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
-from fedboost.runtime.data.shard import Rows
 
+Rows = npt.NDArray[np.bool_]
 _MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 UNKNOWN = -1.0
 """The code of a value that is no declared level."""

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -37,13 +38,13 @@ from fedboost.privacy.identity.certificates import (
     to_pem,
 )
 from fedboost.privacy.identity.signatures import Signer
-from fedboost.runtime.net.tls import _expired, check_tls
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
 ROOT_KEY = "consortium-key.pem"
 
 _A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
 _PRIVATE, _PUBLIC = 0o600, 0o644
+_TLS_CURVES = ("secp256r1", "secp384r1")
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def read_bundle(folder: Path, role: str) -> Bundle:
         raise ConfigError(f"{folder} is the bundle of {_A[holder.role]}, {_A[role]}'s is needed")
     if key.public_key() != holder.public_key:
         raise ConfigError(f"{folder / KEY}: this key does not belong to {source}; the two come in a pair")
-    check_tls(key, folder / KEY)
+    _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
     return Bundle(folder, signer, roots, _to_pem(key, NoEncryption()), denied)
 
@@ -178,7 +179,7 @@ def read_passphrase(path: Path) -> bytes:
 
 def check_date(leaf: x509.Certificate, path: Path, now: datetime, role: str) -> None:
     if now > leaf.not_valid_after_utc:
-        raise ConfigError(f"{path}: {_expired(leaf.not_valid_after_utc, role)}")
+        raise ConfigError(f"{path}: {expired(leaf.not_valid_after_utc, role)}")
     if now < leaf.not_valid_before_utc:
         raise ConfigError(
             f"{path}: not valid before {day(leaf.not_valid_before_utc)}; check this machine's clock"
@@ -259,3 +260,21 @@ def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
 
 def _to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+
+
+def expired(end: datetime, role: str) -> str:
+    return (
+        f"expired on {day(end)}; have a new bundle issued with `fedboost keys {role}`, where the "
+        f"consortium's root key is, and put it in place of this one"
+    )
+
+
+def _check_tls(key: PrivateKey, path: Path) -> None:
+    """gRPC's TLS takes fewer kinds of keys than signatures do, and says so only in a failed handshake."""
+    if isinstance(key, rsa.RSAPrivateKey):
+        return
+    kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
+    if kind not in _TLS_CURVES:
+        raise ConfigError(
+            f"{path}: gRPC's TLS does not take {kind} keys; use P-256, P-384 or RSA for this certificate"
+        )

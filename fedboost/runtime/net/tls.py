@@ -5,14 +5,11 @@ import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
-
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.identity.certificates import SERVER_NAME, Identified, PrivateKey, day, identify
-from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle
+from fedboost.privacy.identity.certificates import SERVER_NAME, Identified, identify
+from fedboost.runtime.net.keys import CERTIFICATE, KEY, Bundle, expired
 
 CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
 """What a client adds to its channel's options: whatever the address, only the aggregator may answer."""
@@ -29,7 +26,6 @@ class TlsFault:
 
 _PATIENCE = 3.0
 """Seconds that `tls_fault` waits for each answer."""
-_TLS_CURVES = ("secp256r1", "secp384r1")
 
 
 def server_credentials(bundle: Bundle) -> Any:
@@ -68,7 +64,7 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
     try:
         now = datetime.now(UTC)
         if now > bundle.ends:
-            return TlsFault(f"{ours}: {_expired(bundle.ends, bundle.signer.role)}")
+            return TlsFault(f"{ours}: {expired(bundle.ends, bundle.signer.role)}")
         identify(bundle.certificate, bundle.roots, now, bundle.denied)
     except PeerError as error:
         return TlsFault(f"{ours}: {error}")
@@ -158,21 +154,3 @@ def _of_server(error: ssl.SSLCertVerificationError) -> str:
     if error.verify_code in _UNFIT:
         return f"is not an aggregator's, which has the DNS name {SERVER_NAME}"
     return f"cannot be believed: {error.verify_message}"
-
-
-def _expired(end: datetime, role: str) -> str:
-    return (
-        f"expired on {day(end)}; have a new bundle issued with `fedboost keys {role}`, where the "
-        f"consortium's root key is, and put it in place of this one"
-    )
-
-
-def check_tls(key: PrivateKey, path: Path) -> None:
-    """gRPC's TLS takes fewer kinds of keys than signatures do, and says so only in a failed handshake."""
-    if isinstance(key, rsa.RSAPrivateKey):
-        return
-    kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name
-    if kind not in _TLS_CURVES:
-        raise ConfigError(
-            f"{path}: gRPC's TLS does not take {kind} keys; use P-256, P-384 or RSA for this certificate"
-        )
