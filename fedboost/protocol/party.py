@@ -22,12 +22,10 @@ from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.horizontal.holder import NoRows, Party, Shard
 from fedboost.horizontal.sketch import sketch
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted.ends import EncryptedSealer
-from fedboost.privacy.encrypted.scheme import Secret, greeting_of, scheme_of
+from fedboost.privacy.encrypted.scheme import Secret
 from fedboost.privacy.masked.pairwise import Group, Handshake
-from fedboost.privacy.masked.sealer import MaskedSealer
-from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
+from fedboost.privacy.protections import PROTECTIONS, PartySetup, Protection
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt, Credentials
@@ -58,7 +56,7 @@ from fedboost.protocol.site_memory import (
 )
 from fedboost.protocol.terms import Terms
 
-MOST_OPENINGS = 2
+MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
 
 
@@ -123,7 +121,7 @@ class PartySession:
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
         self._openings = 0
-        """Sums it has opened, before the parties met last."""
+        """Sums it has opened."""
         self._spending: Spending | None = None
         """Where the terms say that answers get noise."""
         self._attempt = 0
@@ -179,6 +177,10 @@ class PartySession:
         return self._admitted.terms
 
     @property
+    def _protection(self) -> Protection:
+        return PROTECTIONS[self._terms.protection]
+
+    @property
     def _standing(self) -> Standing:
         """Where the session stands, by what this site remembers of it."""
         assert self._memory is not None
@@ -201,13 +203,9 @@ class PartySession:
             return self._join
         if admit.attempt <= max(self._attempt, self._standing.attempt):
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
-        if isinstance(self._sealer, EncryptedSealer):
-            self._openings += self._sealer.openings
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
-        public = self._handshake.public
-        if self._terms.encrypts:
-            public = greeting_of(public, None if self._secret is None else self._secret.public)
+        public = self._protection.key_greeting(self._handshake.public, self._secret)
         credentials, name = self._site.credentials, self._site.name
         greeting = key_exchange.greet(credentials, name, self._current, public, self._site.draw)
         self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
@@ -236,7 +234,7 @@ class PartySession:
         self._memory = self._site.memory.begin(offer, limits)
         self._site.taken(offer)
         if terms.keyholder == name:
-            self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
+            self._secret = self._protection.encryption().new_secret(terms.key_bits)
         if terms.noise is not None and has_rows:
             self._spending = Spending(terms, self._memory)
         if self._site.read_shard is None:
@@ -272,18 +270,22 @@ class PartySession:
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
         self._roster = tuple(sorted(met.publics))
-        if self._terms.protection == "plain":
-            self._sealer = PlainSealer(sparsely=self._terms.noise is None)
-            return
-        me, group = self._site.name, Group.of(self._terms.parties, self._terms.colluding)
-        keys = handshake.pair_keys(me, met.publics, met.session)
-        if not self._terms.encrypts:
-            self._sealer = MaskedSealer(me, group, met.session, keys, self._site.draw)
-            return
-        own = None if self._secret is None else self._secret.public
-        public = own or key_exchange.public_of(self._terms, greetings)
-        most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
-        self._sealer = EncryptedSealer(me, group, met.session, keys, public, self._secret, most)
+        me, terms, public = self._site.name, self._terms, None
+        if self._protection.uses_key_holder:
+            public = self._secret.public if self._secret else key_exchange.public_of(terms, greetings)
+        self._sealer = self._protection.sealer(
+            PartySetup(
+                me,
+                Group.of(terms.parties, terms.colluding),
+                met.session,
+                partial(handshake.pair_keys, me, met.publics, met.session),
+                self._site.draw,
+                public,
+                self._secret,
+                max_openings=max(MAX_OPENINGS_PER_TURN * terms.most_turns - self._openings, 0),
+                sparse=terms.noise is None,
+            )
+        )
 
     def _can_stand_at(self, so_far: ModelSoFar) -> bool:
         """Whether the session can have come to stand there, by what this site remembers."""
@@ -388,23 +390,23 @@ class PartySession:
         assert self._sealer is not None
         if isinstance(query, KllQuery):
             return sketch(self._party.columns[: query.features], query), tag.size, b"", None
-        plain = self._terms.protection == "plain"
-        if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
+        shown = not self._protection.hides
+        if shown and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         so_far = self._party.so_far
         values = self._party.answer(query)
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
-        if plain and not queries.fits(query, values):
+        if shown and not queries.fits(query, values):
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
             values, charge = self._spending.release(query, so_far, tag, values)
         parts = self._sealer.seal(queries.to_cells(query, values), tag)
-        if plain or self._terms.encrypts:  # not as long as its cells
-            sealed = list(parts)
-            return sealed, sum(map(len, sealed)), b"", charge
-        return parts, tag.size, self._sealer.note(), charge
+        if self._protection.fixed_size:
+            return parts, tag.size, self._sealer.note(), charge
+        sealed = list(parts)
+        return sealed, sum(map(len, sealed)), self._sealer.note(), charge
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked
@@ -417,6 +419,7 @@ class PartySession:
             if len(self._help) > len(asked.roster):
                 raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
             answer = self._sealer.assist(request)
+            self._openings += self._secret is not None
             self._note_help(asked)
             self._record(asked, "help to open the sum", 0, len(answer))
             self._help[request] = answer
@@ -475,8 +478,8 @@ def next_transcript(before: bytes, query: Query) -> bytes:
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a question is sealed."""
     query = ask.query
-    tree = queries.tree_of(query)
-    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, queries.runs(query))
+    epoch = queries.tree_of(query)
+    return Tag(ask.turn, ask.attempt, epoch, ask.roster, transcript, queries.runs(query))
 
 
 def _same(one: Ask, other: Ask) -> bool:
