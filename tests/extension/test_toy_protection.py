@@ -125,7 +125,8 @@ def test_what_travels_is_not_what_travels_under_plain():
 
 
 def test_people_and_sites_know_it_from_its_row():
-    terms = Terms.read({**SETTINGS, "parties": ["p0", "p1", "p2"], "protection": "offset"})
+    parties = {"parties": ["p0", "p1", "p2"], "protection": "offset", "min_child_weight": 10.0}
+    terms = Terms.read({**SETTINGS, **parties})
     assert "sees this site's own numbers and a constant" in re.sub(r"\s+", " ", summary(terms))
     named = {"parties": "any", "analysts": "any", "columns": "any"}
     with pytest.raises(Refused, match='the terms have protection = "offset"'):
