@@ -22,7 +22,7 @@ from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
 from fedboost.boosting import queries
 from fedboost.boosting.programs import boosting, dp_random_trees
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import earlier, journal
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
@@ -149,7 +149,8 @@ class World:
         self.begun = 0
         self.faults = collections.Counter()
         self.references = {
-            name: Party(partial(site.read_shard, self.terms), self.terms) for name, site in self.sites.items()
+            name: HorizontalHolder(partial(site.read_shard, self.terms), self.terms)
+            for name, site in self.sites.items()
         }
         self.rosters = {}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedboost.boosting.programs.boosting import train as boosting
 from fedboost.gbdt.sampling import mixed
-from fedboost.horizontal.holder import Shard
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import Run, parts_of, signed
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession

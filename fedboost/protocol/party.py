@@ -19,7 +19,8 @@ from fedboost.boosting import queries
 from fedboost.boosting.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
 from fedboost.boosting.state import ModelSoFar
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.horizontal.holder import NoRows, Party, Shard
+from fedboost.horizontal.holder import HorizontalHolder, NoRows
+from fedboost.horizontal.shard import Shard
 from fedboost.horizontal.sketch import sketch
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedSealer
@@ -119,7 +120,7 @@ class PartySession:
         self._admitted: Admit | None = None
         """The first offer that was taken."""
         self._memory: SessionMemory | None = None
-        self._party: Party | NoRows | None = None
+        self._party: HorizontalHolder | NoRows | None = None
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
         self._openings = 0
@@ -242,7 +243,9 @@ class PartySession:
         if self._site.read_shard is None:
             self._party = NoRows()
         else:
-            self._party = Party(partial(self._site.read_shard, terms), terms, self._site.nthread, name)
+            self._party = HorizontalHolder(
+                partial(self._site.read_shard, terms), terms, self._site.nthread, name
+            )
         self._memory.bind(self._party.rows_hashed)
 
     def _check_rows(self, terms: Terms, has_rows: bool) -> None:
@@ -441,7 +444,7 @@ class PartySession:
             self._attested = self._signed(attempt, rounds, party)
         return self._attested
 
-    def _signed(self, attempt: int, rounds: int, party: Party | NoRows) -> Attest:
+    def _signed(self, attempt: int, rounds: int, party: HorizontalHolder | NoRows) -> Attest:
         claims = self._answered, self._transcript, party.so_far.structure(rounds)
         if self._site.credentials is None:
             return Attest(attempt, *claims, b"", b"")

@@ -15,7 +15,7 @@ from captured import table, terms_of
 
 from fedboost.boosting.programs import boosting
 from fedboost.errors import PeerError
-from fedboost.horizontal.holder import Shard
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Gone
 from fedboost.protocol.key_exchange import Credentials

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError
-from fedboost.horizontal.holder import Shard
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Outbox
 from fedboost.protocol.key_exchange import Credentials
