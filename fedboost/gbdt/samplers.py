@@ -1,7 +1,8 @@
 """Samplers: which rows the trees of a round grow on, and which only go down them.
 
-Promises: what is drawn follows from the keys of the rows, the seed, the number of the tree and, where the sizes
-of gradients decide, the gradients; it is the same for all outputs, and different for parallel trees.
+Promises: what is drawn follows from the keys of the rows, the seed, the number of the tree and, where the
+sizes of gradients decide, the gradients; it is the same for all outputs, and different for parallel trees.
+Refuses nothing: shares are those of the terms.
 """
 
 from collections.abc import Sequence

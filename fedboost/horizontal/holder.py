@@ -330,5 +330,6 @@ def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
 
 def _draws_of(shard: Shard, terms: Terms) -> RowDraws:
     """The draws of a session's rows; without keys where nothing is drawn for trees."""
+    assert shard.keys is not None or not terms.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
     return RowDraws(keys, terms.seed, terms.first_tree, terms.num_parallel_tree)
