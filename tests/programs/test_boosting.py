@@ -15,7 +15,7 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.programs.initialisation import Scales
 from fedboost.boosting.queries import HistogramQuery, ResidualQuery, RowsQuery, StartQuery, runs
 from fedboost.fixedpoint import exponent_counts
-from fedboost.gbdt import sampling
+from fedboost.gbdt import metrics, sampling
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import grows
 from fedboost.horizontal.holder import HorizontalHolder
@@ -480,7 +480,7 @@ def test_validation_groups_are_whole_and_not_learned_from():
     X, y, _, settings = setting_of("ranked by ndcg")
     settings = {**settings, "validation_fraction": 0.3, "seed": 4}
     terms = terms_of(X, 1, **settings)
-    held_out = HorizontalHolder(lambda: shard_of(X, y, group=GROUP), terms)._validation
+    held_out = HorizontalHolder(lambda: shard_of(X, y, group=GROUP), terms)._sets[metrics.VALIDATION]
     assert 0 < held_out.sum() < ROWS
     assert all(len({*held_out[np.flatnonzero(group == GROUP)]}) == 1 for group in range(40))
     model = model_of(X, y, one_party(ROWS), **settings)
