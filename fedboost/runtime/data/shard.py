@@ -23,7 +23,7 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import in_memory
 from fedboost.gbdt.labels import LARGEST_LABEL
-from fedboost.horizontal.holder import Shard
+from fedboost.horizontal.shard import Shard
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable
 from fedboost.runtime.data.sparse import SparseTable
