@@ -182,7 +182,7 @@ class Aggregator:
             for other in {id(m): m for _, m in outbox if isinstance(m, Meet)}.values():
                 attempt = Attempt("s", self._session.attempt, self._session.terms)
                 digest = session_digest(attempt, other.greetings)
-                self._transcript = first_transcript(digest, other.state)
+                self._transcript = first_transcript(digest, other.so_far)
             self._transcript = next_transcript(self._transcript, message.query)
         session = self._session
         state = session.state
