@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.lambdarank import RANKINGS
+from fedboost.gbdt.objectives.ranking import RANKINGS
 from fedboost.protocol.run import Callback
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.continuation import text_of

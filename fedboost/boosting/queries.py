@@ -18,12 +18,13 @@ import numpy as np
 
 from fedboost.errors import Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Int64, Scale, cell_bits
-from fedboost.gbdt import histogram, metrics
-from fedboost.gbdt.bounded import NOISE_BITS, SCALE
+from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import KEY_BITS, RANGE_PARTS, SUBCELLS_PER_BIN, CutPoints, Grid
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.metrics import TRAIN
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.by_set import TRAIN
+from fedboost.gbdt.objectives.sensitivity import NOISE_BITS, SCALE
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.bit_packing import Run

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.shard import to_shard

@@ -23,7 +23,8 @@ from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import shap
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
-from fedboost.gbdt.loss import LOSSES, Loss, loss_of
+from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.objectives.registry import LOSSES, loss_of
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.gbdt.xgboost_json import tree_from_json, tree_to_json
 

@@ -32,7 +32,7 @@ from fedboost.boosting.queries import (
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Scales, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
-from fedboost.gbdt import histogram, installed, metrics, sampling
+from fedboost.gbdt import histogram, sampling
 from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grid, count_cells, count_parts
 from fedboost.gbdt.groups import Block, Mask, blocks
@@ -40,7 +40,10 @@ from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.kernels import fixedpoint as fixedpoint_kernels
 from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.loss import LOSSES, Slopes, in_groups
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives import plugins
+from fedboost.gbdt.objectives.objective import Slopes
+from fedboost.gbdt.objectives.registry import LOSSES, in_groups
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
@@ -248,7 +251,7 @@ class Party:
         of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
         name = self._terms.objective
         if name not in LOSSES:
-            return installed.gradients(loss, name, *of_rows)
+            return plugins.gradients(loss, name, *of_rows)
         return in_groups(loss, block.starts).gradients(*of_rows)
 
     def _exponents(self, loss: Slopes, block: Block) -> Int64:

@@ -15,8 +15,8 @@ from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, OfTree, Que
 from fedboost.boosting.state import NOTHING_YET, Grown, ModelSoFar
 from fedboost.errors import ConfigError, CutShort, Enough, FedboostError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Record
 from fedboost.protocol.terms import Terms

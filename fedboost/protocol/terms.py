@@ -31,13 +31,16 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import bounded, installed
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_LEVELS, MAX_REFINEMENTS
-from fedboost.gbdt.labels import LARGEST_LABEL
-from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
-from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import OF_PARTY, TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics.registry import is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics.regression import TIMES
+from fedboost.gbdt.objectives import plugins, sensitivity
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL
+from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.objectives.ranking import MOST_PAIRS, RANKINGS
+from fedboost.gbdt.objectives.registry import LOSSES, loss_of, parameters_of
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
@@ -345,11 +348,9 @@ class Terms(_Submitted):
     def _known_objective(cls, value: str) -> str:
         if value in _NOT_BUILT:
             raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
-        if value in LOSSES or value in (others := installed.names()):
+        if value in LOSSES or value in (others := plugins.names()):
             return value
-        offered = (
-            f"; of packages here (entry points of group {installed.GROUP}): {', '.join(others) or 'none'}"
-        )
+        offered = f"; of packages here (entry points of group {plugins.GROUP}): {', '.join(others) or 'none'}"
         raise ValueError(_unknown(value, [*LOSSES, *others], LOSSES, "objective") + offered)
 
     @field_validator("parties")
@@ -477,10 +478,10 @@ class Terms(_Submitted):
                 raise ValueError(
                     f"columns.{name} with noise: what a row can do has no bound then; leave it out"
                 )
-        if self.objective not in bounded.OBJECTIVES:
-            known = ", ".join(bounded.OBJECTIVES)
+        if self.objective not in sensitivity.OBJECTIVES:
+            known = ", ".join(sensitivity.OBJECTIVES)
             raise ValueError(f"{self.objective} has no bound for what a row can do; with noise use {known}")
-        if bounded.OBJECTIVES[self.objective] and self.columns.label_range is None:
+        if sensitivity.OBJECTIVES[self.objective] and self.columns.label_range is None:
             raise ValueError(
                 f"{self.objective} with noise needs the range of the labels, by what is known and not by the "
                 f"rows: columns.label_range = [0, 100]"
@@ -513,7 +514,7 @@ class Terms(_Submitted):
 
     def _check_label_range(self) -> None:
         """Gradients are clipped to it, and boosting starts from its middle."""
-        if not bounded.OBJECTIVES[self.objective]:
+        if not sensitivity.OBJECTIVES[self.objective]:
             return
         assert self.columns.label_range is not None
         low, high = self.columns.label_range
@@ -529,9 +530,9 @@ class Terms(_Submitted):
         return len(self.holders) - max(1, Group.of(self.parties, self.colluding).colluding)
 
     @property
-    def bound(self) -> bounded.Bound:
+    def bound(self) -> sensitivity.Bound:
         """What of a row enters sums that get noise."""
-        return bounded.bound_of(self.objective, self.columns.label_range)
+        return sensitivity.bound_of(self.objective, self.columns.label_range)
 
     @cached_property
     def plan(self) -> Plan:
@@ -561,13 +562,13 @@ class Terms(_Submitted):
                 )
             return
         try:
-            here = installed.package_of(self.objective)
+            here = plugins.package_of(self.objective)
             if self.objective_package not in (None, here):
                 raise ConfigError(
                     f"objective {self.objective} is that of {self.objective_package[:_LONGEST]!r} in these "
                     f"terms, and of {here} here: install the same"
                 )
-            told = installed.parameters(self.objective, self.objective_params)
+            told = plugins.parameters(self.objective, self.objective_params)
             self.__dict__ |= {"objective_package": here, "objective_params": told}
             _ = self.loss
         except ConfigError as error:
@@ -771,7 +772,7 @@ class Terms(_Submitted):
     def loss(self) -> Loss:
         """The objective."""
         if self.objective not in LOSSES:
-            return installed.objective(self.objective, self.objective_params)
+            return plugins.objective(self.objective, self.objective_params)
         return loss_of(self.objective, vars(self))
 
     @property
@@ -840,7 +841,7 @@ class Terms(_Submitted):
     def bits(self) -> int:
         """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
         if self.noise is not None:
-            return bounded.NOISE_BITS
+            return sensitivity.NOISE_BITS
         return self.gradient_bits or self.loss.gradient_bits
 
     @property

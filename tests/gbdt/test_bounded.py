@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.bounded import UNITS, bound_of
-from fedboost.gbdt.loss import loss_of
+from fedboost.gbdt.objectives.registry import loss_of
+from fedboost.gbdt.objectives.sensitivity import UNITS, bound_of
 
 margins = st.floats(-1e6, 1e6)
 labels = st.floats(-1e9, 1e9, width=32)

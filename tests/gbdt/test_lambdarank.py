@@ -10,11 +10,12 @@ import xgboost
 from sklearn.metrics import ndcg_score
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import metrics
 from fedboost.gbdt.groups import blocks
 from fedboost.gbdt.kernels.ranking import lambda_gradients, ndcgs
-from fedboost.gbdt.loss import LOSSES, in_groups, loss_of
-from fedboost.gbdt.metrics import metric_of
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.ranking import Ndcg
+from fedboost.gbdt.metrics.registry import grows, is_metric, metric_of
+from fedboost.gbdt.objectives.registry import LOSSES, in_groups, loss_of
 
 SIZES = (40, 1, 9, 100, 2)
 STARTS = np.cumsum([0, *SIZES]).astype(np.int64)
@@ -183,12 +184,12 @@ def test_sums_of_groups_add_and_stay_within_the_limit():
 
 
 def test_names_of_the_metric():
-    assert metric_of("ndcg@5-") == metrics.Ndcg(5, 0.0)
-    assert metric_of("ndcg") == metrics.Ndcg(None, 1.0)
+    assert metric_of("ndcg@5-") == Ndcg(5, 0.0)
+    assert metric_of("ndcg") == Ndcg(None, 1.0)
     for name in ("ndcg@0", "ndcg@", "ndcg@05", "ndcg@x", "ndcg@1.5", "ndcg--", "ndcg@-5", "ndcg@1234567890"):
-        assert not metrics.is_metric(name)
-    assert all(metrics.grows(name) for name in ("ndcg", "ndcg-", "ndcg@5", "ndcg@5-", "auc"))
-    assert not any(metrics.grows(name) for name in ("logloss", "error@0.5", "mae"))
+        assert not is_metric(name)
+    assert all(grows(name) for name in ("ndcg", "ndcg-", "ndcg@5", "ndcg@5-", "auc"))
+    assert not any(grows(name) for name in ("logloss", "error@0.5", "mae"))
 
 
 @pytest.mark.parametrize("objective", RANKINGS)

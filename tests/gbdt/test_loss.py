@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.loss import LOSSES, loss_of
+from fedboost.gbdt.objectives.registry import LOSSES, loss_of
 
 LOGISTIC, SQUARED = LOSSES["binary:logistic"](), LOSSES["reg:squarederror"]()
 POISSON, GAMMA, TWEEDIE = LOSSES["count:poisson"](), LOSSES["reg:gamma"](), LOSSES["reg:tweedie"](1.3)

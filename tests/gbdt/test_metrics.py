@@ -9,9 +9,9 @@ from inprocess import randomly
 from sklearn import metrics as sklearn
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import metrics
-from fedboost.gbdt.loss import LOSSES
-from fedboost.gbdt.metrics import METRICS, metric_of
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import METRICS, grows, is_metric, metric_of, metrics_for
+from fedboost.gbdt.objectives.registry import LOSSES
 
 BINARY = ("logloss", "error", "auc", "aucpr", "ks", "ece", "error@0.3")
 NUMBERS = ("rmse", "mae", "mphe")
@@ -142,9 +142,9 @@ def test_every_metric_is_tested():
     assert {name for _, name in EVERY if "@" not in name} == set(METRICS) - ranking
     for objective, kind in LOSSES.items():
         if objective.startswith("rank:"):
-            assert metrics.metrics_for(objective) == [*sorted(ranking), "ndcg@k", "ndcg@k-"]
+            assert metrics_for(objective) == [*sorted(ranking), "ndcg@k", "ndcg@k-"]
             continue
-        shown = metrics.metrics_for(objective)
+        shown = metrics_for(objective)
         assert all(name in shown or name.partition("@")[0] + "@t" in shown for name in NAMES[objective])
         own = loss(objective).metric
         assert objective in metric_of(own).objectives, kind
@@ -154,7 +154,7 @@ def test_every_metric_is_tested():
     "name", ["aucc", "auc@0.5", "error@", "error@0", "error@nan", "tweedie-nloglik@2", "@"]
 )
 def test_what_is_no_metric(name):
-    assert not metrics.is_metric(name)
+    assert not is_metric(name)
     with pytest.raises(KeyError):
         metric_of(name)
 
@@ -203,7 +203,7 @@ def test_calibration_of_certain_and_of_honest_predictions():
     assert value("ece", np.array([-1e9, 1e9, -1e9, 1e9]), label, ones, PLAIN) == 1.0
     assert value("ece", np.zeros(4), label, ones, PLAIN) == 0.0  # half of them are 1
     assert value("ece", np.zeros(4), ones, ones, PLAIN) == 0.5
-    assert not metrics.grows("ece")
+    assert not grows("ece")
 
 
 def test_error_counts_margin_zero_as_the_label_0():

@@ -17,7 +17,7 @@ from fedboost.boosting.queries import HistogramQuery, ResidualQuery, RowsQuery, 
 from fedboost.fixedpoint import exponent_counts
 from fedboost.gbdt import sampling
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import grows
+from fedboost.gbdt.metrics.registry import grows
 from fedboost.horizontal.holder import Party
 from fedboost.protocol.messages import Report
 

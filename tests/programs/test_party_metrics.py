@@ -9,7 +9,7 @@ from fedboost.boosting import queries
 from fedboost.boosting.queries import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.horizontal.holder import Party
 
 PARTS = PARTITIONS["3 at random"]

@@ -14,8 +14,8 @@ from fedboost.boosting.programs import dp_random_trees
 from fedboost.boosting.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.horizontal.holder import Party
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag

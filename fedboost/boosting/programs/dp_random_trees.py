@@ -26,8 +26,8 @@ from fedboost.boosting.queries import CONSTANT_TREE, EndRoundQuery, Query, Range
 from fedboost.boosting.state import Grown
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES

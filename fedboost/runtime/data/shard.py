@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import in_memory
-from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL
 from fedboost.horizontal.holder import Shard
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable

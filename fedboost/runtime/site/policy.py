@@ -26,7 +26,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.gbdt.metrics import is_at_threshold
+from fedboost.gbdt.metrics.registry import is_at_threshold
 from fedboost.people.summary import columns_by_role, shown, summary
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA, Placement

@@ -1,7 +1,7 @@
 """Objectives of times until an event, of which some are only known to lie between two bounds.
 
-Promises: as `loss`; gradients and hessians are XGBoost's, within its bounds, but keep their digits where a
-time is far from its prediction.
+Promises: as `objective`; gradients and hessians are XGBoost's, within its bounds, but keep their digits where
+a time is far from its prediction.
 Refuses: bounds that are no interval.
 """
 
@@ -15,8 +15,8 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.elementwise import exps, logs
 from fedboost.gbdt.kernels.survival import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses
-from fedboost.gbdt.labels import LARGEST_LABEL, first
-from fedboost.gbdt.rates import margin_of, written
+from fedboost.gbdt.objectives.counts import margin_of, written
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL, first
 
 DISTRIBUTIONS = {"normal": NORMAL, "logistic": LOGISTIC, "extreme": EXTREME}
 GRADIENT_BITS = 16

@@ -1,6 +1,6 @@
 """Objectives whose prediction is e**margin: counts and amounts, which are never below 0.
 
-Promises: as `loss`. A base margin of log(exposure) makes the prediction that of so much exposure; the
+Promises: as `objective`. A base margin of log(exposure) makes the prediction that of so much exposure; the
 constant to start from is the best one whatever the base margins.
 Refuses: labels that are 0 in every row (ConfigError).
 """
@@ -16,7 +16,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.elementwise import exps, logs
 from fedboost.gbdt.kernels.objectives import gamma_gradients, poisson_gradients, tweedie_gradients
-from fedboost.gbdt.labels import below_zero, not_above_zero
+from fedboost.gbdt.objectives.labels import below_zero, not_above_zero
 
 GRADIENT_BITS = 24
 """A few amounts may be ten thousand times the usual ones, and the gradients of those must not round to 0."""

@@ -1,6 +1,6 @@
 """Objectives whose best constant is a quantile: of the labels, and in each leaf of the residuals there.
 
-Promises: as `loss`; gradients say on which side of its label a margin lies, and nothing of how far.
+Promises: as `objective`; gradients say on which side of its label a margin lies, and nothing of how far.
 Refuses: labels that are no finite number.
 """
 
@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.labels import beyond
+from fedboost.gbdt.objectives.labels import beyond
 
 GRADIENT_BITS = 16
 

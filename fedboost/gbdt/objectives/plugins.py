@@ -3,8 +3,8 @@
 Promises: nothing is looked up unless its name is no built-in's, and nothing is loaded but what is installed
 here under GROUP, whoever names it: code never travels.
 Refuses, with one line (ConfigError): names that no package offers here, or several; parameters a class does
-not take; classes without what `loss.Loss` asks for, and those that predict otherwise than the objective they
-name for XGBoost. And, at a party, gradients of which no sum can be made (Refused).
+not take; classes without what `objective.Loss` asks for, and those that predict otherwise than the objective
+they name for XGBoost. And, at a party, gradients of which no sum can be made (Refused).
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,9 @@ import numpy as np
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.lambdarank import RANKINGS
-from fedboost.gbdt.loss import LOSSES, Loss, Slopes, loss_of, number
+from fedboost.gbdt.objectives.objective import Loss, Slopes
+from fedboost.gbdt.objectives.ranking import RANKINGS
+from fedboost.gbdt.objectives.registry import LOSSES, loss_of, number
 
 GROUP = "fedboost.objectives"
 _NEEDED = (

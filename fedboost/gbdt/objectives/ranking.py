@@ -1,6 +1,6 @@
 """Objectives that rank: rows of a group are compared with each other, and with no others (LambdaMART).
 
-Promises: as `loss`. The gradients of a group depend on its own rows alone, and on their order only where
+Promises: as `objective`. The gradients of a group depend on its own rows alone, and on their order only where
 margins are equal: then a row comes before those behind it in the table. The formulas are XGBoost's (Burges,
 MSR-TR-2010-82; pairs of the top by margin with all below them), but that weights of groups count as they are,
 and are not divided by their mean, which no party knows.
@@ -15,7 +15,7 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels.ranking import lambda_gradients
-from fedboost.gbdt.labels import below_zero, first
+from fedboost.gbdt.objectives.labels import below_zero, first
 
 GRADIENT_BITS = 24
 """Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
@@ -42,7 +42,7 @@ class RankNdcg:
     """Whether the gain of a label y is 2**y - 1, else y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
     """Where each group begins among the rows that are given, and the last one ends: int64 [groups + 1]; None
-    if all are one group. No parameter (`loss.in_groups`)."""
+    if all are one group. No parameter (`registry.in_groups`)."""
 
     name: ClassVar = "rank:ndcg"
     outputs: ClassVar = 1
