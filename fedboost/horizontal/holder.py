@@ -42,8 +42,9 @@ from fedboost.gbdt.kernels.bins import weigh_residuals
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.objectives import plugins
-from fedboost.gbdt.objectives.objective import Slopes
-from fedboost.gbdt.objectives.registry import LOSSES, in_groups
+from fedboost.gbdt.objectives.objective import HasGradients
+from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
@@ -244,23 +245,23 @@ class Party:
         )
 
     def _gradients(
-        self, loss: Slopes, block: Block, weight: Float32, start: float = 0.0
+        self, loss: HasGradients, block: Block, weight: Float32, start: float = 0.0
     ) -> tuple[Float64, Float64]:
         """Of some rows with these weights, at their margins and so much more."""
         margins = self._margins(block)
         of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
         name = self._terms.objective
-        if name not in LOSSES:
+        if name not in OBJECTIVES:
             return plugins.gradients(loss, name, *of_rows)
         return in_groups(loss, block.starts).gradients(*of_rows)
 
-    def _exponents(self, loss: Slopes, block: Block) -> Int64:
+    def _exponents(self, loss: HasGradients, block: Block) -> Int64:
         weight = self._shard.weight[block.rows]
         gradient, hessian = self._gradients(loss, block, np.ones_like(weight))
         return np.concatenate([exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))])
 
     def _quantise(
-        self, loss: Slopes, query: StartQuery | TreeQuery | SumsQuery, drawn: Sequence[Mask] = ()
+        self, loss: HasGradients, query: StartQuery | TreeQuery | SumsQuery, drawn: Sequence[Mask] = ()
     ) -> None:
         """Put (gradient << 32) + hessian of each row, as fixed-point numbers, into `_pairs`.
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt.metrics.metric import total_of
+from fedboost.gbdt.metrics.metric import encoded_sum
 from fedboost.gbdt.metrics.registry import metric_of
-from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.objectives.objective import Objective
 
 TRAIN, VALIDATION = "train", "validation"
 """The sets of rows that metrics are of: those trees grow on, and the others."""
@@ -38,11 +38,11 @@ def cells(names: Iterable[str]) -> int:
 
 
 def sums(
-    names: Iterable[str], loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    names: Iterable[str], loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
 ) -> Int64:
     """This party's integers: the sum of weights, then the metrics in the order of the names."""
-    of_names = (metric_of(name).sums(loss, margin, label, weights, weight) for name in names)
-    return np.concatenate([total_of(weight, weights), *of_names])
+    own = (metric_of(name).sums(loss, margin, label, weights, weight) for name in names)
+    return np.concatenate([encoded_sum(weight, weights), *own])
 
 
 def by_set(
@@ -53,9 +53,9 @@ def by_set(
     weights is less than so many rows of the largest weight have (without weights, the number of rows).
     PeerError as `values`."""
     out: dict[str, float] = {}
-    for number, of in enumerate(sets):
+    for number, set_name in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]
-        party, colon, rows = of.rpartition(OF_PARTY)
+        party, colon, rows = set_name.rpartition(OF_PARTY)
         if (not part[0] and colon) or 0 <= part[0] < min_rows * weight.limit:
             continue
         if not part[0] and number:
@@ -68,20 +68,20 @@ def by_set(
 def published(names: tuple[str, ...], sets: tuple[str, ...], total: Int64, weight: Scale) -> dict[str, float]:
     """The same for the analyst: of no set that may have fewer than MIN_ROWS rows, to DIGITS significant
     digits."""
-    found = by_set(names, sets, total, weight, MIN_ROWS)
-    return {name: float(f"{value:.{DIGITS}g}") for name, value in found.items()}
+    exact = by_set(names, sets, total, weight, MIN_ROWS)
+    return {name: float(f"{value:.{DIGITS}g}") for name, value in exact.items()}
 
 
-def of_all(found: Mapping[str, float]) -> dict[str, float]:
-    """Of the metrics of a round those over the rows of all parties."""
-    return {name: value for name, value in found.items() if OF_PARTY not in name}
+def of_all(row: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of a round that are over the rows of all parties."""
+    return {name: value for name, value in row.items() if OF_PARTY not in name}
 
 
-def by_party(found: Mapping[str, float]) -> dict[str, dict[str, float]]:
-    """Of the metrics of a round those of single parties: party to metric by name."""
+def by_party(row: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """The metrics of a round that are of single parties: party to metric by name."""
     out: dict[str, dict[str, float]] = {}
-    for of, value in found.items():
-        party, colon, name = of.rpartition(OF_PARTY)
+    for full_name, value in row.items():
+        party, colon, name = full_name.rpartition(OF_PARTY)
         if colon:
             out.setdefault(party, {})[name] = value
     return out

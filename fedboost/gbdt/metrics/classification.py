@@ -10,8 +10,8 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.elementwise import sigmoids
-from fedboost.gbdt.metrics.metric import METRIC_BITS, total_of
-from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.metrics.metric import METRIC_BITS, encoded_sum
+from fedboost.gbdt.objectives.objective import Objective
 
 SCORE_CELLS = 512
 SCORE_CELLS_PER_LOGIT = 32
@@ -24,16 +24,18 @@ class Error:
 
     threshold: float = 0.5
 
-    objectives = ("binary:logistic",)
+    grows = False
     cells = 1
     signed = False
 
     def limit(self, weight: Scale) -> int:
         return weight.limit
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
         positive = margin > 0.0 if self.threshold == 0.5 else sigmoids(margin) > self.threshold
-        return total_of(weight, weights[positive != (label > 0.5)])
+        return encoded_sum(weight, weights[positive != (label > 0.5)])
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return weight.decode(int(total[0])) / weights
@@ -41,25 +43,27 @@ class Error:
 
 @dataclass(frozen=True)
 class Curve:
-    """What is read off two histograms of the margin: negatives, then positives."""
+    """A number that is read off two histograms of the margin: negatives, then positives."""
 
     read: Callable[[Float64, Float64], float]
     """From the negatives and the positives in each cell, both float64 [SCORE_CELLS], scores increasing."""
 
-    objectives = ("binary:logistic",)
+    grows = True
     cells = 2 * SCORE_CELLS
     signed = False
 
     def limit(self, weight: Scale) -> int:
         return weight.limit
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
         middle = SCORE_CELLS // 2
         near = np.clip(margin, -SCORE_CELLS, SCORE_CELLS)  # far beyond the last cell, without overflow
         cell = np.clip(np.floor(near * SCORE_CELLS_PER_LOGIT) + middle, 0, SCORE_CELLS - 1)
-        place = cell.astype(np.int64) + SCORE_CELLS * (label > 0.5)
+        index = cell.astype(np.int64) + SCORE_CELLS * (label > 0.5)
         out = np.zeros(self.cells, np.int64)
-        np.add.at(out, place, weight.encode(weights.astype(np.float64)))
+        np.add.at(out, index, weight.encode(weights.astype(np.float64)))
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
@@ -69,14 +73,14 @@ class Curve:
         return self.read(negatives, positives)
 
 
-def roc(negatives: Float64, positives: Float64) -> float:
+def roc_area(negatives: Float64, positives: Float64) -> float:
     """Area under the ROC curve: the pairs in order."""
     below = np.cumsum(negatives) - negatives
     pairs = float(negatives.sum() * positives.sum())
     return float((positives * (below + negatives / 2)).sum()) / pairs
 
 
-def precision_recall(negatives: Float64, positives: Float64) -> float:
+def precision_recall_area(negatives: Float64, positives: Float64) -> float:
     """Area under the curve of precision over recall, between two points as XGBoost has it: true and false
     positives grow in proportion (Davis and Goadrich, ICML 2006)."""
     area, false, true, every = 0.0, 0.0, 0.0, float(positives.sum())
@@ -93,7 +97,7 @@ def precision_recall(negatives: Float64, positives: Float64) -> float:
     return area
 
 
-def furthest_apart(negatives: Float64, positives: Float64) -> float:
+def kolmogorov_smirnov(negatives: Float64, positives: Float64) -> float:
     """The Kolmogorov-Smirnov distance of the scores of the two classes."""
     apart = np.cumsum(negatives) / negatives.sum() - np.cumsum(positives) / positives.sum()
     return float(np.abs(apart).max())
@@ -104,7 +108,7 @@ class Calibration:
     of positives in each of 15 equal bins of the probability, weighed by the rows in it. So of each bin the
     sum of probabilities less labels is enough; resolution 2**-32 a row."""
 
-    objectives = ("binary:logistic",)
+    grows = False
     cells = CALIBRATION_BINS
     signed = True
 
@@ -114,11 +118,13 @@ class Calibration:
     def _scale(self, weight: Scale) -> Scale:
         return Scale(weight.exponent, METRIC_BITS)
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
         probability = sigmoids(margin)
-        of = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
+        bins = np.minimum((probability * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1)
         out = np.zeros(CALIBRATION_BINS, np.int64)
-        np.add.at(out, of, self._scale(weight).encode(weights * (probability - label)))
+        np.add.at(out, bins, self._scale(weight).encode(weights * (probability - label)))
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
@@ -128,15 +134,17 @@ class Calibration:
 class MultiError:
     """Share of rows whose most probable class, the lowest of several, is another than theirs."""
 
-    objectives = ("multi:softprob",)
+    grows = False
     cells = 1
     signed = False
 
     def limit(self, weight: Scale) -> int:
         return weight.limit
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
-        return total_of(weight, weights[np.argmax(margin, axis=0) != label])
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        return encoded_sum(weight, weights[np.argmax(margin, axis=0) != label])
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return weight.decode(int(total[0])) / weights

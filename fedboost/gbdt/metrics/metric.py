@@ -9,7 +9,7 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.fixedpoint import LIMB_BITS, LIMBS, LIMBS_FROM, add_limbs, sum_units
-from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.objectives.objective import Objective
 
 METRIC_BITS = 32
 
@@ -19,8 +19,8 @@ class Metric(Protocol):
     public scale of row weights."""
 
     @property
-    def objectives(self) -> tuple[str, ...]:
-        """Objectives whose margins and labels it is for."""
+    def grows(self) -> bool:
+        """Whether more of it is better."""
         ...
 
     @property
@@ -37,7 +37,9 @@ class Metric(Protocol):
         """Largest magnitude of an integer that a row contributes."""
         ...
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
         """This party's integers: int64 [cells]."""
         ...
 
@@ -50,10 +52,10 @@ class Metric(Protocol):
 class BoundedLoss:
     """Mean of a loss that is below 2**10, or taken for that; resolution 2**-21 a row."""
 
-    objectives: tuple[str, ...]
     losses: Callable[[Float64, Float32, Float32], Float64]
     """Of margins, labels and weights."""
 
+    grows = False
     cells = 1
     signed = False
 
@@ -63,8 +65,10 @@ class BoundedLoss:
     def _scale(self, weight: Scale) -> Scale:
         return Scale(weight.exponent + 10, METRIC_BITS)
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
-        return total_of(self._scale(weight), self.losses(margin, label, weights))
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        return encoded_sum(self._scale(weight), self.losses(margin, label, weights))
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return self._scale(weight).decode(int(total[0])) / weights
@@ -74,28 +78,31 @@ class BoundedLoss:
 class Mean:
     """Mean of a number of each row, of any size."""
 
-    of: Callable[[Loss, Float64, Float32], Float64]
+    losses: Callable[[Objective, Float64, Float32], Float64]
     """From margins and labels: float64 [rows]."""
-    objectives: tuple[str, ...]
     signed: bool = False
-    then: Callable[[float], float] = float
-    """What is made of the mean."""
+    grows: bool = False
+    transform: Callable[[float], float] = float
+    """From the mean to the metric."""
 
     cells = LIMBS
 
     def limit(self, weight: Scale) -> int:
         return 1 << LIMB_BITS
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
         out = np.zeros(self.cells, np.int64)
         with np.errstate(over="ignore"):  # what is infinite counts as the largest that limbs take
-            add_limbs(self.of(loss, margin, label), weights, out)
+            add_limbs(self.losses(loss, margin, label), weights, out)
         return out
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
-        units = sum(int(limb) << LIMB_BITS * place for place, limb in enumerate(total))
-        return self.then(math.ldexp(float(units), LIMBS_FROM) / weights)
+        units = sum(int(limb) << LIMB_BITS * number for number, limb in enumerate(total))
+        return self.transform(math.ldexp(float(units), LIMBS_FROM) / weights)
 
 
-def total_of(scale: Scale, values: Float64 | Float32) -> Int64:
+def encoded_sum(scale: Scale, values: Float64 | Float32) -> Int64:
+    """The sum of the values in units of the scale, as the one integer of a vector."""
     return np.array([sum_units(values, scale.factor, float(scale.limit))], np.int64)

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt.kernels.ranking import ndcgs
-from fedboost.gbdt.metrics.metric import METRIC_BITS, total_of
-from fedboost.gbdt.objectives.objective import Loss
-from fedboost.gbdt.objectives.ranking import RANKINGS, RankNdcg, RankPairwise, gains, starts_of
+from fedboost.gbdt.metrics.metric import METRIC_BITS, encoded_sum
+from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.ranking import Ranking
 
 NDCG_NAME = re.compile(r"ndcg(?:@([1-9][0-9]{0,8}))?(-?)")
 
@@ -25,7 +25,7 @@ class Ndcg:
     without: float = 1.0
     """The NDCG of a group whose labels all are 0."""
 
-    objectives = RANKINGS
+    grows = True
     cells = 2
     signed = False
 
@@ -35,12 +35,14 @@ class Ndcg:
     def _scale(self, weight: Scale) -> Scale:
         return Scale(weight.exponent, METRIC_BITS)
 
-    def sums(self, loss: Loss, margin: Float64, label: Float32, weights: Float32, weight: Scale) -> Int64:
-        assert isinstance(loss, RankNdcg | RankPairwise)
-        starts, scale = starts_of(loss, label.size), self._scale(weight)
-        found = ndcgs(margin, gains(loss, label), starts, self.most or label.size, self.without)
-        of_groups = weights[starts[:-1]]
-        return np.concatenate([total_of(scale, of_groups * found), total_of(scale, of_groups)])
+    def sums(
+        self, loss: Objective, margin: Float64, label: Float32, weights: Float32, weight: Scale
+    ) -> Int64:
+        assert isinstance(loss, Ranking)
+        starts, scale = loss.group_starts(label.size), self._scale(weight)
+        values = ndcgs(margin, loss.gains(label), starts, self.most or label.size, self.without)
+        group_weights = weights[starts[:-1]]
+        return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 
     def value(self, total: Int64, weights: float, weight: Scale) -> float:
         return int(total[0]) / int(total[1]) if total[1] else math.nan

@@ -9,16 +9,13 @@ from fedboost.gbdt.metrics.classification import (
     Curve,
     Error,
     MultiError,
-    furthest_apart,
-    precision_recall,
-    roc,
+    kolmogorov_smirnov,
+    precision_recall_area,
+    roc_area,
 )
 from fedboost.gbdt.metrics.metric import BoundedLoss, Mean, Metric
 from fedboost.gbdt.metrics.ranking import NDCG_NAME, Ndcg
 from fedboost.gbdt.metrics.regression import (
-    NUMBERS,
-    RATES,
-    TIMES,
     absolute_losses,
     aft_losses,
     gamma_deviance_losses,
@@ -30,34 +27,25 @@ from fedboost.gbdt.metrics.regression import (
     tweedie_losses,
     within_losses,
 )
-from fedboost.gbdt.objectives.ranking import RANKINGS
+from fedboost.gbdt.objectives.objective import Objective
 
-_GROWS = ("auc", "aucpr", "ks", "interval-regression-accuracy", "ndcg", "ndcg-")
-
-
-def grows(name: str) -> bool:
-    """Whether more of this metric is better."""
-    return name.partition("@")[0] in _GROWS
-
-
-_UNBOUNDED = NUMBERS + RATES
 METRICS: dict[str, Metric] = {
-    "logloss": BoundedLoss(("binary:logistic",), log_losses),
+    "logloss": BoundedLoss(log_losses),
     "error": Error(),
-    "auc": Curve(roc),
-    "aucpr": Curve(precision_recall),
-    "ks": Curve(furthest_apart),
+    "auc": Curve(roc_area),
+    "aucpr": Curve(precision_recall_area),
+    "ks": Curve(kolmogorov_smirnov),
     "ece": Calibration(),
-    "rmse": Mean(squared_losses, _UNBOUNDED, then=math.sqrt),
-    "mae": Mean(absolute_losses, _UNBOUNDED),
-    "mphe": Mean(pseudo_huber_losses, NUMBERS),
-    "quantile": Mean(pinball_losses, ("reg:quantileerror",)),
-    "poisson-nloglik": Mean(poisson_losses, RATES, signed=True),
-    "gamma-nloglik": Mean(gamma_losses, RATES, signed=True),
-    "gamma-deviance": Mean(gamma_deviance_losses, ("reg:gamma",), signed=True),
-    "aft-nloglik": Mean(aft_losses, TIMES, signed=True),
-    "interval-regression-accuracy": Mean(within_losses, TIMES),
-    "mlogloss": BoundedLoss(("multi:softprob",), softmax_losses),
+    "rmse": Mean(squared_losses, transform=math.sqrt),
+    "mae": Mean(absolute_losses),
+    "mphe": Mean(pseudo_huber_losses),
+    "quantile": Mean(pinball_losses),
+    "poisson-nloglik": Mean(poisson_losses, signed=True),
+    "gamma-nloglik": Mean(gamma_losses, signed=True),
+    "gamma-deviance": Mean(gamma_deviance_losses, signed=True),
+    "aft-nloglik": Mean(aft_losses, signed=True),
+    "interval-regression-accuracy": Mean(within_losses, grows=True),
+    "mlogloss": BoundedLoss(softmax_losses),
     "merror": MultiError(),
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
@@ -65,9 +53,9 @@ METRICS: dict[str, Metric] = {
 """Those without a parameter."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
-    "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power), RATES), 1.0, 2.0),
+    "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
 }
-"""Those with a parameter behind an @, and what it lies between."""
+"""Those with a parameter behind an @, and the numbers between which it lies."""
 
 
 def metric_of(name: str) -> Metric:
@@ -75,8 +63,8 @@ def metric_of(name: str) -> Metric:
     kind, at, parameter = name.partition("@")
     if not at:
         return METRICS[name]
-    if of_top := NDCG_NAME.fullmatch(name):
-        return Ndcg(int(of_top[1]), 0.0 if of_top[2] else 1.0)
+    if top := NDCG_NAME.fullmatch(name):
+        return Ndcg(int(top[1]), 0.0 if top[2] else 1.0)
     make, above, below = SHAPES[kind]
     try:
         value = float(parameter)
@@ -97,14 +85,22 @@ def is_metric(name: str) -> bool:
 
 
 def is_at_threshold(name: str) -> bool:
-    """Whether whoever names this metric chooses a number behind its @ (0.5 is what error has without one):
-    the differences of two of them are sums over the few rows between the numbers."""
+    """Whether the terms choose a number behind the metric's @ (0.5 is that of error without one): the
+    differences of two such metrics are sums over the few rows between the numbers."""
     return "@" in name and metric_of(name) != Error()
 
 
-def metrics_for(objective: str) -> list[str]:
+def grows(name: str) -> bool:
+    """Whether more of this metric is better."""
+    return metric_of(name).grows
+
+
+def fits(name: str, objective: Objective | type[Objective]) -> bool:
+    """Whether the metric of that name, with or without a parameter, is one of the objective's."""
+    return name.partition("@")[0].removesuffix("-") in objective.metrics
+
+
+def metrics_for(objective: Objective | type[Objective]) -> list[str]:
     """The names of the metrics that fit an objective, a parameter as @t, a number of rows as @k."""
-    with_parameter = {name: make((low + high) / 2) for name, (make, low, high) in SHAPES.items()}
-    names = [name for name, one in METRICS.items() if objective in one.objectives]
-    names += [f"{name}@t" for name, one in with_parameter.items() if objective in one.objectives]
-    return names + (["ndcg@k", "ndcg@k-"] if objective in RANKINGS else [])
+    names = [*METRICS, *(f"{name}@t" for name in SHAPES), "ndcg@k", "ndcg@k-"]
+    return [name for name in names if fits(name, objective)]

@@ -3,43 +3,41 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.kernels.elementwise import logs, sigmoids
-from fedboost.gbdt.kernels.objectives import (
-    logistic_gradients,
-    softmax_gradients,
-    softmaxes,
-)
-from fedboost.gbdt.objectives.counts import written as _written
-from fedboost.gbdt.objectives.labels import first
-from fedboost.gbdt.objectives.objective import Loss
+from fedboost.gbdt.kernels.objectives import logistic_gradients, softmax_gradients
+from fedboost.gbdt.objectives.labels import LabelKind, first
+from fedboost.gbdt.objectives.links import LOGIT, SOFTMAX
+from fedboost.gbdt.objectives.objective import Objective, xgboost_number
+from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
 
-GRADIENT_BITS = 16
-MOST_NEWTON_STEP = 4.0
-"""From base margins in one step: beyond, where the loss bends, such steps go too far."""
+MAX_NEWTON_STEP = 4.0
+"""From base margins in one step: a longer one goes too far, because the hessian changes."""
 
 
 @dataclass(frozen=True)
-class Logistic:
+class Logistic(Objective):
     """binary:logistic: label 0 or 1, prediction the probability of 1."""
 
     scale_pos_weight: float = 1.0
-    """What a row of label 1 weighs, times its weight."""
+    """The factor of the weight of a row of label 1."""
 
-    name: ClassVar = "binary:logistic"
-    outputs: ClassVar = 1
-    metric: ClassVar = "logloss"
-    gradient_bits: ClassVar = GRADIENT_BITS
-    quantile: ClassVar = None
+    name = "binary:logistic"
+    label_kind = LabelKind.CLASS
+    metrics = "logloss", "auc", "error", "aucpr", "ks", "ece"
+    link = LOGIT
+    classes_key = "positive"
+    rows_per_hessian = 4
+    sensitivity = Sensitivity(Bound(3.33, 1.0, 0.5))
+    """With gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most the maximum over p of
+    p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302."""
 
     @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        return {"reg_loss_param": {"scale_pos_weight": _written(self.scale_pos_weight)}}
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"reg_loss_param": {"scale_pos_weight": xgboost_number(self.scale_pos_weight)}}
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -47,10 +45,6 @@ class Logistic:
         w / 2 and a hessian w / 4 round to the same integer and a label that never varies shows exactly."""
         heaviest = math.ceil(math.log2(max(self.scale_pos_weight, 1.0)))
         return heaviest, heaviest - 1
-
-    @property
-    def start(self) -> "Loss":
-        return self
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         if self.scale_pos_weight != 1.0:
@@ -69,48 +63,40 @@ class Logistic:
             raise PeerError(f"sums of gradients that make the mean label {mean:g}")
         return mean
 
-    def shift(self, gradient: float, hessian: float) -> float:
-        return max(-MOST_NEWTON_STEP, min(MOST_NEWTON_STEP, -gradient / hessian))
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
+        return max(-MAX_NEWTON_STEP, min(MAX_NEWTON_STEP, -gradient / hessian))
 
-    def margin(self, score: float) -> float:
-        if not 0.0 < score < 1.0:
-            raise ConfigError(f"base_score {score} must lie strictly between 0 and 1 for binary:logistic")
-        # XGBoost's own steps and bounds, each rounded to 32 bits: near 1 the exact logit is another number.
-        near = np.clip(np.float32(score), np.float32(1e-6), np.float32(1.0) - np.float32(1e-6))
-        odds = np.float32(1.0) / near - np.float32(1.0)
-        return -float(np.float32(logs(np.array([odds], np.float64))[0]))
-
-    def predict(self, margin: Float64) -> Float64:
-        out: Float64 = sigmoids(margin)
-        return out
-
-    def bad_label(self, label: Float32) -> tuple[int, str] | None:
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         return first((label != 0.0) & (label != 1.0), "0 or 1")
+
+    def typical_row(self, bound: Bound) -> tuple[float, float]:
+        return 0.5, 0.25
 
 
 @dataclass(frozen=True)
-class Softmax:
+class Softmax(Objective):
     """multi:softprob: labels 0, 1, ... num_class - 1, prediction the probability of each."""
 
     num_class: int
 
-    name: ClassVar = "multi:softprob"
-    metric: ClassVar = "mlogloss"
-    bounds: ClassVar = (0, -1)
+    name = "multi:softprob"
+    label_kind = LabelKind.CLASS
+    metrics = "mlogloss", "merror"
+    link = SOFTMAX
+    classes_key = "classes"
+    rows_per_hessian = 2
+    bounds = 0, -1
     """|p - y| <= 1; the hessian is XGBoost's, 2 p (1 - p) <= 1/2."""
-    gradient_bits: ClassVar = GRADIENT_BITS
-    quantile: ClassVar = None
-
-    @property
-    def start(self) -> "Loss":
-        return self
+    sensitivity = Sensitivity(Bound(1.0, 2.0**0.5, 0.5))
+    """The gradients (p - y) have at most the norm sqrt 2, only where some p is 1 and all hessians are 0; with
+    the hessians 2 p (1 - p) the norm is at most sqrt 2 everywhere."""
 
     @property
     def outputs(self) -> int:
         return self.num_class
 
     @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
         return {"softmax_multiclass_param": {"num_class": str(self.num_class)}}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
@@ -120,16 +106,16 @@ class Softmax:
     def base_score(self, gradient: float, hessian: float) -> float:
         return 0.5  # as XGBoost has it; probabilities depend on the differences of margins alone
 
-    def shift(self, gradient: float, hessian: float) -> float:
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
         return 0.0
 
-    def margin(self, score: float) -> float:
-        return score
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        valid = (label >= 0) & (label < self.num_class) & (label == np.floor(label))
+        return first(~valid, f"whole numbers from 0 to {self.num_class - 1}")
 
-    def predict(self, margin: Float64) -> Float64:
-        out: Float64 = softmaxes(margin)
-        return out
+    def typical_row(self, bound: Bound) -> tuple[float, float]:
+        share = 1.0 / self.num_class
+        return math.sqrt(share * (1.0 - share)), 2.0 * share * (1.0 - share)
 
-    def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        known = (label >= 0) & (label < self.num_class) & (label == np.floor(label))
-        return first(~known, f"whole numbers from 0 to {self.num_class - 1}")
+
+BUILT_IN = Logistic, Softmax

@@ -1,29 +1,25 @@
-"""Objectives of a site's own: classes that packages installed here offer as entry points.
+"""Objectives of packages: classes that packages installed here offer as entry points.
 
-Promises: nothing is looked up unless its name is no built-in's, and nothing is loaded but what is installed
-here under GROUP, whoever names it: code never travels.
+Promises: nothing is looked up unless its name is no registered one, and nothing is loaded but what is
+installed here under GROUP, whatever terms name it: code never travels.
 Refuses, with one line (ConfigError): names that no package offers here, or several; parameters a class does
-not take; classes without what `objective.Loss` asks for, and those that predict otherwise than the objective
-they name for XGBoost. And, at a party, gradients of which no sum can be made (Refused).
+not take; classes that are no `objective.Objective`, and those that predict otherwise than their
+xgboost_equivalent. And, at a party, gradients of which no sum can be made (Refused).
 """
 
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.objectives.objective import Loss, Slopes
-from fedboost.gbdt.objectives.ranking import RANKINGS
-from fedboost.gbdt.objectives.registry import LOSSES, loss_of, number
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import HasGradients, Objective
+from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, to_number
 
 GROUP = "fedboost.objectives"
-_NEEDED = (
-    *("name", "outputs", "in_xgboost", "metric", "bounds", "gradient_bits", "quantile", "start", "gradients"),
-    *("base_score", "shift", "margin", "predict", "bad_label"),
-)
 _KINDS: dict[object, type] = {"int": int, "float": float, "str": str}
 """Annotations that a module keeps as text."""
 
@@ -40,37 +36,40 @@ class _Offered(Protocol):
 
 def names() -> list[str]:
     """The objectives that packages offer here."""
-    return sorted({one.name for one in _offered()})
+    return sorted({entry_point.name for entry_point in _offered()})
 
 
 def package_of(name: str) -> str:
     """The package that offers an objective here, as distribution==version."""
-    package = _one(name).dist
+    package = _entry_point(name).dist
     return f"{package.name}=={package.version}"
 
 
-def parameters(name: str, given: Mapping[str, object]) -> dict[str, Any]:
-    """The parameters as the class takes them: what it has for a float is one."""
+def parameters(name: str, values: Mapping[str, object]) -> dict[str, Any]:
+    """The parameters as the class takes them: a float where the class has one."""
     kind = _class(name)
-    own = {one.name: _KINDS.get(one.type, one.type) for one in fields(kind)}
-    for key in given:
+    own = {field.name: _KINDS.get(field.type, field.type) for field in fields(kind)}  # type: ignore[arg-type]
+    for key in values:
         if key not in own:
             raise ConfigError(f"{name} has no parameter {key!r}; it takes {', '.join(own) or 'none'}")
     out = {}
-    for key, value in given.items():
+    for key, value in values.items():
         try:
-            out[key] = number(own[key], value)
+            out[key] = to_number(own[key], value)
         except ValueError:
             what = "a whole number" if own[key] is int else "a number"
             raise ConfigError(f"{name}: parameter {key} takes {what}, not {value!r}") from None
     return out
 
 
-def objective(name: str, given: Mapping[str, object]) -> Loss:
+def objective(name: str, values: Mapping[str, object]) -> Objective:
     """The objective that a package offers here, with these parameters."""
-    kind, told = _class(name), parameters(name, given)
+    kind, own = _class(name), parameters(name, values)
+    if kind.__abstractmethods__:
+        lacking = ", ".join(sorted(kind.__abstractmethods__))
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: it has no {lacking}")
     try:
-        made = kind(**told)
+        made = kind(**own)
     except Exception as error:  # noqa: BLE001 - it is the package's own code
         raise ConfigError(f"{name} of {package_of(name)}: {_line(error)}") from None
     try:
@@ -79,13 +78,13 @@ def objective(name: str, given: Mapping[str, object]) -> Loss:
         fault = _line(error)
     if fault:
         raise ConfigError(f"{name} of {package_of(name)} is no objective: {fault}")
-    return cast(Loss, made)
+    return made
 
 
 def gradients(
-    loss: Slopes, name: str, margin: Float64, label: Float32, weight: Float32
+    loss: HasGradients, name: str, margin: Float64, label: Float32, weight: Float32
 ) -> tuple[Float64, Float64]:
-    """As a package's objective has them. Refused where its code fails, or no sum can be made of them."""
+    """The gradients of a package's objective. Refused where its code fails, or no sum can be made of them."""
     try:
         gradient, hessian = (
             np.ascontiguousarray(v, np.float64) for v in loss.gradients(margin, label, weight)
@@ -98,30 +97,32 @@ def gradients(
     return gradient, hessian
 
 
-def check_objective(loss: Loss, label: Float32) -> None:
-    """For the tests of whoever writes one: ConfigError unless its gradients at these labels, float32 [N] or
-    [2, N], are those of single rows, finite, within its bounds, with hessians of 0 or more, and in proportion
-    to the weights."""
+def check_objective(loss: Objective, label: Float32) -> None:
+    """Check an objective, in the tests of its package.
+
+    ConfigError unless its gradients at these labels, float32 [N] or [2, N], are those of single rows, finite,
+    within its bounds, with hessians of 0 or more, and in proportion to the weights.
+    """
     rows = label.shape[-1]
     margin = np.linspace(-4.0, 4.0, rows)
     ones, halves = np.ones(rows, np.float32), np.full(rows, 0.5, np.float32)
-    found = loss.gradients(margin, label, ones)
-    again = loss.gradients(margin[::-1].copy(), label[..., ::-1].copy(), ones)
+    whole = loss.gradients(margin, label, ones)
+    reversed_rows = loss.gradients(margin[::-1].copy(), label[..., ::-1].copy(), ones)
     half = loss.gradients(margin, label, halves)
-    for what, one, turned, light in zip(("gradient", "hessian"), found, again, half, strict=True):
-        if one.dtype != np.float64 or one.shape != margin.shape:
-            raise ConfigError(f"the {what} is {one.dtype} {list(one.shape)}, not float64 {[rows]}")
-        if not np.isfinite(one).all():
-            raise ConfigError(f"the {what} of row {int(np.argmin(np.isfinite(one)))} is not finite")
-        if (one != turned[::-1]).any():
+    for what, values, turned, light in zip(("gradient", "hessian"), whole, reversed_rows, half, strict=True):
+        if values.dtype != np.float64 or values.shape != margin.shape:
+            raise ConfigError(f"the {what} is {values.dtype} {list(values.shape)}, not float64 {[rows]}")
+        if not np.isfinite(values).all():
+            raise ConfigError(f"the {what} of row {int(np.argmin(np.isfinite(values)))} is not finite")
+        if (values != turned[::-1]).any():
             raise ConfigError(f"the {what} of a row depends on the other rows, or on their order")
-        if (light != 0.5 * one).any():
+        if (light != 0.5 * values).any():
             raise ConfigError(f"the {what} is not in proportion to the weight")
-    if (found[1] < 0.0).any():
-        raise ConfigError(f"the hessian of row {int(np.argmin(found[1]))} is below 0")
-    for what, one, bound in zip(("gradient", "hessian"), found, loss.bounds or (), strict=False):
-        if np.abs(one).max() > 2.0**bound:
-            raise ConfigError(f"a {what} is {np.abs(one).max():g}, and its bound 2**{bound}")
+    if (whole[1] < 0.0).any():
+        raise ConfigError(f"the hessian of row {int(np.argmin(whole[1]))} is below 0")
+    for what, values, bound in zip(("gradient", "hessian"), whole, loss.bounds or (), strict=False):
+        if np.abs(values).max() > 2.0**bound:
+            raise ConfigError(f"a {what} is {np.abs(values).max():g}, and its bound 2**{bound}")
 
 
 def _offered() -> list[_Offered]:
@@ -130,49 +131,48 @@ def _offered() -> list[_Offered]:
     return list(entry_points(group=GROUP))
 
 
-def _one(name: str) -> _Offered:
-    found = [one for one in _offered() if one.name == name]
-    if len(found) != 1:
-        packages = ", ".join(sorted(f"{one.dist.name}" for one in found))
+def _entry_point(name: str) -> _Offered:
+    matching = [entry_point for entry_point in _offered() if entry_point.name == name]
+    if len(matching) != 1:
+        packages = ", ".join(sorted(f"{entry_point.dist.name}" for entry_point in matching))
         raise ConfigError(
             f"objective {name!r} is offered by several packages here: {packages}; keep one"
-            if found
+            if matching
             else f"objective {name!r} is offered by no package here (entry points of group {GROUP})"
         )
-    return found[0]
+    return matching[0]
 
 
-def _class(name: str) -> Any:
-    offered = _one(name)
+def _class(name: str) -> type[Objective]:
+    entry_point = _entry_point(name)
     try:
-        kind = offered.load()
+        kind = entry_point.load()
     except Exception as error:  # noqa: BLE001 - importing runs the package's own code
         raise ConfigError(f"{name} of {package_of(name)} cannot be loaded: {_line(error)}") from None
     if not isinstance(kind, type) or not is_dataclass(kind):
         raise ConfigError(f"{name} of {package_of(name)} is no objective: it is no dataclass")
+    if not issubclass(kind, Objective):
+        raise ConfigError(f"{name} of {package_of(name)} is no objective: it is not derived from Objective")
     return kind
 
 
-def _fault(made: Any, name: str) -> str:
+def _fault(made: Objective, name: str) -> str:
     """Why this is no objective of that name; nothing if it is one."""
-    lacking = [one for one in _NEEDED if not hasattr(made, one)]
-    if lacking:
-        return f"it has no {', '.join(lacking)}"
     if made.name != name:
         return f"it calls itself {made.name!r}"
     if made.outputs != 1:
         return "it has several outputs"
-    told = dict(made.in_xgboost)
-    like = told.pop("name", None)
-    single = [one for one in LOSSES if one not in RANKINGS]
-    if like not in single:
-        return f"in_xgboost names {like!r}, which is none of {', '.join(single)}"
-    other = loss_of(like, {key: value for of in told.values() for key, value in of.items()})
+    equivalent = made.xgboost_equivalent
+    rankings = names_of(LabelKind.RELEVANCE)
+    single = [known for known in OBJECTIVES if known not in rankings]
+    if equivalent.name not in single or equivalent.xgboost_equivalent is not equivalent:
+        return f"its xgboost_equivalent is {equivalent.name!r}, which is not one of {', '.join(single)}"
     margin: Float64 = np.linspace(-5.0, 5.0, 21)
     predicted = made.predict(margin)
-    same = other.in_xgboost == told and other.outputs == 1 and (predicted == other.predict(margin)).all()
-    if not same or any(made.margin(score) != other.margin(score) for score in predicted.tolist()):
-        return f"margin, predict and in_xgboost are not those of {like}, which stands for it in XGBoost"
+    same = equivalent.outputs == 1 and (predicted == equivalent.predict(margin)).all()
+    if not same or any(made.margin(score) != equivalent.margin(score) for score in predicted.tolist()):
+        return f"margin and predict are not those of {equivalent.name}, which stands for it in XGBoost"
+    _ = made.default_metric, made.label_kind, made.bounds, made.gradient_bits, made.quantile
     return ""
 
 

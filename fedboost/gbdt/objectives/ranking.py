@@ -8,32 +8,34 @@ Refuses: labels that are no relevance.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.gbdt.kernels.ranking import lambda_gradients
-from fedboost.gbdt.objectives.labels import below_zero, first
+from fedboost.gbdt.objectives.labels import LabelKind, first, first_below_zero
+from fedboost.gbdt.objectives.objective import AMOUNT_BITS, HasGradients, Objective
 
-GRADIENT_BITS = 24
-"""Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
-thousands the gradients of most rows are a thousandth of those of a few."""
-HIGHEST_RELEVANCE = 31
+MAX_RELEVANCE = 31
 """Of labels y whose gain is 2**y - 1."""
-MOST_PAIRS = 1 << 20
+MAX_PAIRS = 1 << 20
 """Rows at the top of a group that make pairs."""
+_Loss = TypeVar("_Loss", bound=HasGradients)
 
 
 @dataclass(frozen=True)
-class RankNdcg:
-    """rank:ndcg: label the relevance of a row, prediction a score to sort the rows of a group by; a pair
-    counts by how much the NDCG of its group would change if the two changed places."""
+class Ranking(Objective):
+    """Base: label the relevance of a row, prediction a score to sort the rows of a group by.
+
+    Rows at the top of a group are in pairs with all others, those in turn with the top alone: in groups of
+    thousands the gradients of most rows are a thousandth of those of a few.
+    """
 
     lambdarank_pair_method: str = "topk"
     lambdarank_num_pair_per_sample: int = 32
-    """So many rows of a group, those of the highest margins, make pairs with all below them."""
+    """The rows of a group, those of the highest margins, that make pairs with all below them."""
     lambdarank_normalization: bool = True
     """Whether the gradients of a group are scaled down the more the larger their sum is."""
     lambdarank_score_normalization: bool = True
@@ -41,145 +43,92 @@ class RankNdcg:
     ndcg_exp_gain: bool = True
     """Whether the gain of a label y is 2**y - 1, else y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
-    """Where each group begins among the rows that are given, and the last one ends: int64 [groups + 1]; None
-    if all are one group. No parameter (`registry.in_groups`)."""
+    """The first row of each group, and the end of the last one: int64 [groups + 1]; None if all rows are one
+    group. No parameter (`in_groups`)."""
 
-    name: ClassVar = "rank:ndcg"
-    outputs: ClassVar = 1
-    bounds: ClassVar = None
-    gradient_bits: ClassVar = GRADIENT_BITS
-    quantile: ClassVar = None
-
-    @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        return _written(self)
+    label_kind = LabelKind.RELEVANCE
+    metrics = ("ndcg",)
+    gradient_bits = AMOUNT_BITS
+    by_ndcg: ClassVar[bool]
+    """Whether a pair counts by the change of its group's NDCG if the two changed places; else all alike."""
 
     @property
-    def metric(self) -> str:
+    def default_metric(self) -> str:
         return f"ndcg@{self.lambdarank_num_pair_per_sample}"
 
     @property
-    def start(self) -> Self:
-        return self
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        params = {
+            "lambdarank_bias_norm": "1",
+            "lambdarank_normalization": f"{self.lambdarank_normalization:d}",
+            "lambdarank_num_pair_per_sample": f"{self.lambdarank_num_pair_per_sample}",
+            "lambdarank_pair_method": self.lambdarank_pair_method,
+            "lambdarank_score_normalization": f"{self.lambdarank_score_normalization:d}",
+            "lambdarank_unbiased": "0",
+            "ndcg_exp_gain": f"{self.ndcg_exp_gain:d}",
+        }
+        return {"lambdarank_param": params}
 
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        return _gradients(self, True, margin, label, weight)
+        gradient, hessian = lambda_gradients(
+            margin,
+            label,
+            self.gains(label),
+            weight,
+            self.group_starts(label.size),
+            self.lambdarank_num_pair_per_sample,
+            self.by_ndcg,
+            self.lambdarank_score_normalization,
+            self.lambdarank_normalization,
+        )
+        return gradient, hessian
+
+    def group_starts(self, rows: int) -> Int64:
+        """The first row of each group among N rows, and N."""
+        return np.array([0, rows], np.int64) if self.starts is None else self.starts
+
+    def gains(self, label: Float32) -> Float64:
+        """The part of each row in the DCG of its group at the very top: float64 [N]."""
+        if not self.ndcg_exp_gain:
+            return label.astype(np.float64)
+        out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
+        return out
 
     def base_score(self, gradient: float, hessian: float) -> float:
         return 0.0  # the gradients of a group sum to 0 whatever the constant
 
-    def shift(self, gradient: float, hessian: float) -> float:
+    def base_margin_shift(self, gradient: float, hessian: float) -> float:
         return 0.0
 
-    def margin(self, score: float) -> float:
-        return score
-
-    def predict(self, margin: Float64) -> Float64:
-        return margin
-
-    def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        return _bad_label(self, label)
+    def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
+        if not self.ndcg_exp_gain:
+            return first_below_zero(label)
+        valid = (label >= 0) & (label <= MAX_RELEVANCE) & (label == np.floor(label))
+        return first(
+            ~valid,
+            f"whole numbers from 0 to {MAX_RELEVANCE}; with ndcg_exp_gain = false any numbers from 0 on",
+        )
 
 
 @dataclass(frozen=True)
-class RankPairwise:
-    """rank:pairwise: as rank:ndcg, but all pairs count alike."""
+class RankNdcg(Ranking):
+    """rank:ndcg: pairs count by the change of the NDCG."""
 
-    lambdarank_pair_method: str = "topk"
-    lambdarank_num_pair_per_sample: int = 32
-    lambdarank_normalization: bool = True
-    lambdarank_score_normalization: bool = True
-    ndcg_exp_gain: bool = True
-    """Of the metric."""
-    starts: Int64 | None = field(default=None, compare=False, repr=False)
-
-    name: ClassVar = "rank:pairwise"
-    outputs: ClassVar = 1
-    bounds: ClassVar = None
-    gradient_bits: ClassVar = GRADIENT_BITS
-    quantile: ClassVar = None
-
-    @property
-    def in_xgboost(self) -> Mapping[str, Mapping[str, str]]:
-        return _written(self)
-
-    @property
-    def metric(self) -> str:
-        return f"ndcg@{self.lambdarank_num_pair_per_sample}"
-
-    @property
-    def start(self) -> Self:
-        return self
-
-    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        return _gradients(self, False, margin, label, weight)
-
-    def base_score(self, gradient: float, hessian: float) -> float:
-        return 0.0
-
-    def shift(self, gradient: float, hessian: float) -> float:
-        return 0.0
-
-    def margin(self, score: float) -> float:
-        return score
-
-    def predict(self, margin: Float64) -> Float64:
-        return margin
-
-    def bad_label(self, label: Float32) -> tuple[int, str] | None:
-        return _bad_label(self, label)
+    name = "rank:ndcg"
+    by_ndcg = True
 
 
-Ranking = RankNdcg | RankPairwise
-RANKINGS = (RankNdcg.name, RankPairwise.name)
+@dataclass(frozen=True)
+class RankPairwise(Ranking):
+    """rank:pairwise: all pairs count alike; ndcg_exp_gain is of the metric."""
+
+    name = "rank:pairwise"
+    by_ndcg = False
 
 
-def starts_of(loss: Ranking, rows: int) -> Int64:
-    """Where each group begins among so many rows, and the last one ends."""
-    return np.array([0, rows], np.int64) if loss.starts is None else loss.starts
+BUILT_IN = RankNdcg, RankPairwise
 
 
-def gains(loss: Ranking, label: Float32) -> Float64:
-    """What each row adds to the DCG of its group at the very top: float64 [N]."""
-    if not loss.ndcg_exp_gain:
-        return label.astype(np.float64)
-    out: Float64 = np.ldexp(1.0, label.astype(np.int64)) - 1.0
-    return out
-
-
-def _gradients(
-    loss: Ranking, by_ndcg: bool, margin: Float64, label: Float32, weight: Float32
-) -> tuple[Float64, Float64]:
-    gradient, hessian = lambda_gradients(
-        margin,
-        label,
-        gains(loss, label),
-        weight,
-        starts_of(loss, label.size),
-        loss.lambdarank_num_pair_per_sample,
-        by_ndcg,
-        loss.lambdarank_score_normalization,
-        loss.lambdarank_normalization,
-    )
-    return gradient, hessian
-
-
-def _written(loss: Ranking) -> Mapping[str, Mapping[str, str]]:
-    of_pairs = {
-        "lambdarank_bias_norm": "1",
-        "lambdarank_normalization": f"{loss.lambdarank_normalization:d}",
-        "lambdarank_num_pair_per_sample": f"{loss.lambdarank_num_pair_per_sample}",
-        "lambdarank_pair_method": loss.lambdarank_pair_method,
-        "lambdarank_score_normalization": f"{loss.lambdarank_score_normalization:d}",
-        "lambdarank_unbiased": "0",
-        "ndcg_exp_gain": f"{loss.ndcg_exp_gain:d}",
-    }
-    return {"lambdarank_param": of_pairs}
-
-
-def _bad_label(loss: Ranking, label: Float32) -> tuple[int, str] | None:
-    if not loss.ndcg_exp_gain:
-        return below_zero(label)
-    known = (label >= 0) & (label <= HIGHEST_RELEVANCE) & (label == np.floor(label))
-    takes = f"whole numbers from 0 to {HIGHEST_RELEVANCE}; with ndcg_exp_gain = false any numbers from 0 on"
-    return first(~known, takes)
+def in_groups(loss: _Loss, starts: Int64 | None) -> _Loss:
+    """The objective for rows of these groups, if it ranks rows; any other as it is."""
+    return replace(loss, starts=starts) if isinstance(loss, Ranking) else loss

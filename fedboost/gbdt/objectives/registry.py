@@ -1,77 +1,62 @@
-"""The built-in objectives by name, and objectives from the parameters of the terms."""
+"""The objectives by name, and objectives from the parameters of the terms.
+
+Promises: each objective is registered once, by `register`; the built-in ones are those of BUILT_IN in each
+module here.
+Refuses: classes that are no objectives, and names that are taken (TypeError, ValueError).
+"""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from fedboost.fixedpoint import Int64
-from fedboost.gbdt.objectives.classification import Logistic, Softmax
-from fedboost.gbdt.objectives.counts import Gamma, Poisson, Tweedie
-from fedboost.gbdt.objectives.objective import Loss, Slopes
-from fedboost.gbdt.objectives.quantile import AbsoluteError, QuantileError
-from fedboost.gbdt.objectives.ranking import RankNdcg, RankPairwise
-from fedboost.gbdt.objectives.regression import PseudoHuber, SquaredError
-from fedboost.gbdt.objectives.survival import AcceleratedFailureTime
+from fedboost.gbdt.objectives import classification, counts, quantile, ranking, regression, survival
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import Objective
 
-_Any = TypeVar("_Any", bound=Slopes)
+OBJECTIVES: dict[str, type[Objective]] = {}
+_Kind = TypeVar("_Kind", bound=type[Objective])
 
 
-Kind = (
-    type[Logistic]
-    | type[SquaredError]
-    | type[PseudoHuber]
-    | type[AbsoluteError]
-    | type[QuantileError]
-    | type[Poisson]
-    | type[Gamma]
-    | type[Tweedie]
-    | type[AcceleratedFailureTime]
-    | type[Softmax]
-    | type[RankNdcg]
-    | type[RankPairwise]
-)
-_KINDS: tuple[Kind, ...] = (
-    Logistic,
-    SquaredError,
-    PseudoHuber,
-    AbsoluteError,
-    QuantileError,
-    Poisson,
-    Gamma,
-    Tweedie,
-    AcceleratedFailureTime,
-    Softmax,
-    RankNdcg,
-    RankPairwise,
-)
-LOSSES: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
+def register(kind: _Kind) -> _Kind:
+    """Add an objective to those that terms can name; a decorator. Every party and the aggregator register it
+    before they read terms. Its parameters are fields of the terms."""
+    if not (isinstance(kind, type) and issubclass(kind, Objective) and is_dataclass(kind)):
+        raise TypeError(f"{kind!r} is not a dataclass derived from Objective")
+    if OBJECTIVES.setdefault(kind.name, kind) is not kind:
+        raise ValueError(f"objective {kind.name} is registered already")
+    return kind
 
 
-def in_groups(loss: _Any, starts: Int64 | None) -> _Any:
-    """The objective for rows of these groups, if it ranks rows; any other as it is."""
-    return replace(loss, starts=starts) if isinstance(loss, RankNdcg | RankPairwise) else loss
+for _module in (classification, regression, quantile, counts, survival, ranking):
+    for _kind in _module.BUILT_IN:
+        register(_kind)
+
+
+def names_of(kind: LabelKind) -> tuple[str, ...]:
+    """The names of the objectives of one kind of labels."""
+    return tuple(name for name, objective in OBJECTIVES.items() if objective.label_kind is kind)
 
 
 def _parameters(name: str) -> list[Field[Any]]:
-    """What an objective is compared by: a field that is not is no parameter."""
-    return [one for one in fields(LOSSES[name]) if one.compare]
+    """The fields that an objective is compared by: a field that is not compared is no parameter."""
+    return [parameter for parameter in fields(OBJECTIVES[name]) if parameter.compare]  # type: ignore[arg-type]
 
 
 def parameters_of(name: str) -> dict[str, bool]:
     """The parameters of the objective of that name, and whether they must be given."""
-    return {one.name: one.default is MISSING for one in _parameters(name)}
+    return {parameter.name: parameter.default is MISSING for parameter in _parameters(name)}
 
 
-def loss_of(name: str, parameters: Mapping[str, object]) -> Loss:
+def make_objective(name: str, parameters: Mapping[str, object]) -> Objective:
     """The objective of that name, with those of the parameters that are its own and not None. LookupError,
-    TypeError or ValueError if it lacks one, or for what is none."""
-    own = {one.name: (one.type, parameters.get(one.name)) for one in _parameters(name)}
-    kinds = {key: (kind, value) for key, (kind, value) in own.items() if value is not None}
-    return LOSSES[name](**{key: number(kind, value) for key, (kind, value) in kinds.items()})
+    TypeError or ValueError if it lacks one, or for a value that it cannot have."""
+    types = {parameter.name: parameter.type for parameter in _parameters(name)}
+    own = {key: parameters[key] for key in types if parameters.get(key) is not None}
+    return OBJECTIVES[name](**{key: to_number(types[key], value) for key, value in own.items()})
 
 
-def number(kind: object, value: object) -> Any:
-    """A parameter of this kind (int, float, bool, str) from how it was written. ValueError if it is none."""
+def to_number(kind: object, value: object) -> Any:
+    """A parameter of this kind (int, float, bool, str) from its text. ValueError if it is none."""
     if kind is str:
         return str(value)
     if kind is bool:

@@ -1,13 +1,14 @@
-"""What of a row enters a sum that gets noise: a gradient and a hessian whose joint size is bounded.
+"""The part of a row in sums that get noise: a gradient and a hessian whose joint size is bounded.
 
-Promises: whatever a row says, its integers (gradient, hessian, of all outputs together) have a Euclidean norm
+Promises: whatever a row holds, its integers (gradient and hessian of all outputs) have a Euclidean norm
 of at most `UNITS * sensitivity`; rounding is toward zero, so it never adds to that. The bounds are proved at
 each objective and held by a property test.
 Refuses: objectives without such a bound (ConfigError).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64, Int64, Scale
@@ -40,41 +41,40 @@ class Bound:
         )
 
     def gradient(self, units: float) -> float:
-        """What a sum of gradients stands for."""
+        """The sum of gradients that these units stand for."""
         return units / UNITS * self.clip
 
     def hessian(self, units: float) -> float:
-        """What a sum of hessians stands for."""
+        """The sum of hessians that these units stand for."""
         return units / UNITS * self.hessian_clip / self.weight
 
 
-def bound_of(objective: str, label_range: tuple[float, float] | None) -> Bound:
-    """The bound of an objective; of some it follows from the declared range of the labels.
+@dataclass(frozen=True)
+class Sensitivity:
+    """The bound of an objective, or the function that gives it for the lowest and the highest label."""
 
-    binary:logistic: with gradient p - y and hessian h = p (1 - p) the norm of (p - y, S h) is at most
-    max over p of p**2 (1 + S**2 (1 - p)**2), which is 1 as long as S <= phi**(5/2) = 3.3302.
-    multi:softprob: the gradients (p - y) have at most the norm sqrt 2, only where some p is 1 and all
-    hessians are 0; with S = 2 the norm is at most sqrt 2 everywhere. Its hessian here is 2 p (1 - p).
-    Clipped ones: (g / C, S h / C) with both quotients clipped to 1 has at most the norm sqrt(1 + S**2).
-    """
-    if objective == "binary:logistic":
-        return Bound(3.33, 1.0, 0.5)
-    if objective == "multi:softprob":
-        return Bound(1.0, 2.0**0.5, 0.5)
+    bound: Bound | Callable[[float, float], Bound]
+
+    @property
+    def needs_label_range(self) -> bool:
+        """Whether the bound follows from the declared range of the labels."""
+        return not isinstance(self.bound, Bound)
+
+
+class _Named(Protocol):
+    """An objective, as `bound_of` takes it."""
+
+    name: ClassVar[str]
+    sensitivity: ClassVar[Sensitivity | None]
+
+
+def bound_of(objective: _Named, label_range: tuple[float, float] | None) -> Bound:
+    """The bound of an objective for labels of this range. ConfigError if it has none."""
+    if objective.sensitivity is None:
+        raise ConfigError(f"{objective.name} has no bound")
+    bound = objective.sensitivity.bound
+    if isinstance(bound, Bound):
+        return bound
     if label_range is None:
-        raise ConfigError(f"{objective} has no bound without columns.label_range")
-    low, high = label_range
-    if objective == "reg:squarederror":
-        return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
-    if objective == "count:poisson":
-        return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
-    raise ConfigError(f"{objective} has no bound")
-
-
-OBJECTIVES: Mapping[str, bool] = {
-    "binary:logistic": False,
-    "multi:softprob": False,
-    "reg:squarederror": True,
-    "count:poisson": True,
-}
-"""Those with a bound, and whether it follows from the range of labels."""
+        raise ConfigError(f"{objective.name} has no bound without columns.label_range")
+    return bound(*label_range)
