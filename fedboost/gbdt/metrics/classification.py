@@ -46,7 +46,7 @@ class Curve:
     """A number that is read off two histograms of the margin: negatives, then positives."""
 
     read: Callable[[Float64, Float64], float]
-    """From the negatives and the positives in each cell, both float64 [SCORE_CELLS], scores increasing."""
+    """The function of the negatives and the positives in each cell, both float64 [SCORE_CELLS], by score."""
 
     grows = True
     cells = 2 * SCORE_CELLS

@@ -20,7 +20,7 @@ class Metric(Protocol):
 
     @property
     def grows(self) -> bool:
-        """Whether more of it is better."""
+        """True if more of it is better."""
         ...
 
     @property
@@ -30,7 +30,7 @@ class Metric(Protocol):
 
     @property
     def signed(self) -> bool:
-        """Whether they can be below 0."""
+        """True if they can be below 0."""
         ...
 
     def limit(self, weight: Scale) -> int:
@@ -53,7 +53,7 @@ class BoundedLoss:
     """Mean of a loss that is below 2**10, or taken for that; resolution 2**-21 a row."""
 
     losses: Callable[[Float64, Float32, Float32], Float64]
-    """Of margins, labels and weights."""
+    """The loss times the weight of each row, from margins, labels and weights."""
 
     grows = False
     cells = 1
@@ -79,11 +79,11 @@ class Mean:
     """Mean of a number of each row, of any size."""
 
     losses: Callable[[Objective, Float64, Float32], Float64]
-    """From margins and labels: float64 [rows]."""
+    """The number of each row, from margins and labels: float64 [rows]."""
     signed: bool = False
     grows: bool = False
     transform: Callable[[float], float] = float
-    """From the mean to the metric."""
+    """The metric, from the mean."""
 
     cells = LIMBS
 

@@ -50,12 +50,12 @@ METRICS: dict[str, Metric] = {
     "ndcg": Ndcg(),
     "ndcg-": Ndcg(without=0.0),
 }
-"""Those without a parameter."""
+"""Metrics without a parameter."""
 SHAPES: dict[str, tuple[Callable[[float], Metric], float, float]] = {
     "error": (Error, 0.0, 1.0),
     "tweedie-nloglik": (lambda power: Mean(tweedie_losses(power)), 1.0, 2.0),
 }
-"""Those with a parameter behind an @, and the numbers between which it lies."""
+"""Metrics with a parameter behind an @, and the numbers between which it lies."""
 
 
 def metric_of(name: str) -> Metric:
@@ -76,7 +76,7 @@ def metric_of(name: str) -> Metric:
 
 
 def is_metric(name: str) -> bool:
-    """Whether there is a metric of that name."""
+    """True if there is a metric of that name."""
     try:
         metric_of(name)
     except KeyError:
@@ -85,18 +85,18 @@ def is_metric(name: str) -> bool:
 
 
 def is_at_threshold(name: str) -> bool:
-    """Whether the terms choose a number behind the metric's @ (0.5 is that of error without one): the
+    """True if the terms choose a number behind the metric's @ (0.5 is that of error without one): the
     differences of two such metrics are sums over the few rows between the numbers."""
     return "@" in name and metric_of(name) != Error()
 
 
 def grows(name: str) -> bool:
-    """Whether more of this metric is better."""
+    """True if more of this metric is better."""
     return metric_of(name).grows
 
 
 def fits(name: str, objective: Objective | type[Objective]) -> bool:
-    """Whether the metric of that name, with or without a parameter, is one of the objective's."""
+    """True if the metric of that name, with or without a parameter, fits the objective."""
     return name.partition("@")[0].removesuffix("-") in objective.metrics
 
 

@@ -15,7 +15,7 @@ from fedboost.gbdt.objectives.objective import Objective, xgboost_number
 from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
 
 MAX_NEWTON_STEP = 4.0
-"""From base margins in one step: a longer one goes too far, because the hessian changes."""
+"""Longest step from base margins: a longer one goes too far, because the hessian changes."""
 
 
 @dataclass(frozen=True)

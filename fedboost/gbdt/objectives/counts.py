@@ -34,7 +34,7 @@ class _Amounts(Objective):
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Of gradient and hessian, both divided by the width of the range and clipped to 1: the norm of
+    """Bound of gradient and hessian, both divided by the width of the range and clipped to 1: the norm of
     (g / C, S h / C) is at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 8.0, high - low, high - low)
 

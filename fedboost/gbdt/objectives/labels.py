@@ -19,7 +19,7 @@ class LabelKind(Enum):
     """The kind of number that a label is."""
 
     NUMBER = "number"
-    """Of any size."""
+    """Any size and sign."""
     COUNT = "count"
     """0 or more: counts, and amounts that may be 0."""
     POSITIVE = "positive"

@@ -41,7 +41,7 @@ class Objective(ABC):
     """One objective: a frozen dataclass. Its fields are parameters of the terms, its facts attributes."""
 
     name: ClassVar[str]
-    """As the terms and XGBoost name it."""
+    """Its name in the terms and in XGBoost."""
     label_kind: ClassVar[LabelKind]
     metrics: ClassVar[tuple[str, ...]]
     """The metrics that fit it, the default first; a name stands for those with a parameter, too."""
@@ -96,7 +96,7 @@ class Objective(ABC):
 
     @abstractmethod
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
-        """As of `HasGradients`."""
+        """First and second derivative of the loss: see `HasGradients`."""
 
     def base_score(self, gradient: float, hessian: float) -> float:
         """The constant prediction, from the sums of gradients and hessians of `start` at margin 0."""

@@ -19,7 +19,7 @@ from fedboost.gbdt.objectives.labels import LabelKind, first, first_below_zero
 from fedboost.gbdt.objectives.objective import AMOUNT_BITS, HasGradients, Objective
 
 MAX_RELEVANCE = 31
-"""Of labels y whose gain is 2**y - 1."""
+"""Largest label y whose gain is 2**y - 1."""
 MAX_PAIRS = 1 << 20
 """Rows at the top of a group that make pairs."""
 _Loss = TypeVar("_Loss", bound=HasGradients)
@@ -37,11 +37,11 @@ class Ranking(Objective):
     lambdarank_num_pair_per_sample: int = 32
     """The rows of a group, those of the highest margins, that make pairs with all below them."""
     lambdarank_normalization: bool = True
-    """Whether the gradients of a group are scaled down the more the larger their sum is."""
+    """Scale the gradients of a group down, the more the larger their sum is."""
     lambdarank_score_normalization: bool = True
-    """Whether pairs count less the further apart their margins are."""
+    """Let pairs count less the further apart their margins are."""
     ndcg_exp_gain: bool = True
-    """Whether the gain of a label y is 2**y - 1, else y."""
+    """Make 2**y - 1 the gain of a label y, else y."""
     starts: Int64 | None = field(default=None, compare=False, repr=False)
     """The first row of each group, and the end of the last one: int64 [groups + 1]; None if all rows are one
     group. No parameter (`in_groups`)."""
@@ -50,7 +50,7 @@ class Ranking(Objective):
     metrics = ("ndcg",)
     gradient_bits = AMOUNT_BITS
     by_ndcg: ClassVar[bool]
-    """Whether a pair counts by the change of its group's NDCG if the two changed places; else all alike."""
+    """Let a pair count by the change of its group's NDCG if the two changed places; else all count alike."""
 
     @property
     def default_metric(self) -> str:

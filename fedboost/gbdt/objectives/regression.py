@@ -14,8 +14,8 @@ from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
 
 
 def _clipped_to_range(low: float, high: float) -> Bound:
-    """Of gradient and hessian, each divided by its clip and clipped to 1: the norm of (g / C, S h) is at most
-    sqrt(1 + S**2)."""
+    """Bound of a gradient, divided by half the width of the range, and of a hessian, both clipped to 1:
+    the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
     return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
 
 

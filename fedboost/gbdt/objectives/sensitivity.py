@@ -57,7 +57,7 @@ class Sensitivity:
 
     @property
     def needs_label_range(self) -> bool:
-        """Whether the bound follows from the declared range of the labels."""
+        """True if the bound follows from the declared range of the labels."""
         return not isinstance(self.bound, Bound)
 
 

@@ -41,7 +41,7 @@ class AcceleratedFailureTime(Objective):
     infinite where there is none. 15 bounds all gradients and hessians, but most are far smaller."""
 
     aft_loss_distribution: str = "normal"
-    """Of the noise: one of DISTRIBUTIONS."""
+    """The distribution of the noise: one of DISTRIBUTIONS."""
     aft_loss_distribution_scale: float = 1.0
     """The factor of the noise."""
 
