@@ -75,13 +75,14 @@ def value(name, margin, label, weight, of, objective=None):
 
 def of_xgboost(objective, name, margin, label, weight):
     """What XGBoost says of these margins: a booster of no trees evaluates base margins."""
-    groups = loss(objective).xgboost_params.values()
+    equivalent = loss(objective).xgboost_equivalent
+    groups = equivalent.xgboost_params.values()
     own = {key: value.strip("[]") for group in groups for key, value in group.items()}
     labels = {"label": label}
     if label.ndim == 2:
         labels = {"label_lower_bound": label[0], "label_upper_bound": label[1]}
     data = xgboost.DMatrix(np.zeros((ROWS, 1)), weight=weight, base_margin=margin.T, **labels)
-    told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **own}
+    told = {"objective": equivalent.name, "eval_metric": name, "disable_default_eval_metric": 1, **own}
     booster = xgboost.Booster(told, [data])
     return float(booster.eval(data).split(":")[-1])
 
