@@ -42,7 +42,10 @@ class Usual(BeforeTrees, BaseQuery):
         return state
 
 
-@pytest.mark.parametrize("rule", ["cells", "cell_bits", "max_count", "check_terms", "check_order", "applied_to"])
+RULES = ["cells", "cell_bits", "max_count", "check_terms", "check_order", "applied_to"]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_query_without_a_rule_cannot_be_asked(rule):
     kind = type("Lacking", (Usual,), {rule: getattr(BaseQuery, rule)})
     with pytest.raises(TypeError, match=rule):

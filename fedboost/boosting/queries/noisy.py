@@ -7,8 +7,8 @@ from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rules import check_nodes, check_started
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale, cell_bits
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.noise import TREES, Noise, Release
 from fedboost.protocol.terms import Terms

@@ -8,8 +8,8 @@ from fedboost.boosting.queries.rules import check_started, check_tree
 from fedboost.boosting.queries.start import EXPONENT_VECTORS
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
-from fedboost.gbdt import metrics
-from fedboost.gbdt.metrics import TRAIN
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.by_set import TRAIN
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.noise import Noise

@@ -7,10 +7,10 @@ from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, dig
 from fedboost.boosting.queries.rules import check_bits
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
-from fedboost.gbdt.bounded import NOISE_BITS
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
 from fedboost.protocol.noise import START, Noise, Release
 from fedboost.protocol.terms import Terms
 
