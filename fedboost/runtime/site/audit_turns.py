@@ -21,27 +21,13 @@ from fedboost.boosting.queries import (
     VoteQuery,
 )
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
-from fedboost.people.summary import shown
+from fedboost.people.text import shown
+from fedboost.people.words import QUERIES
 from fedboost.protocol.terms import MOST_REFRESHING, Terms
-from fedboost.runtime.site.audit import HELP, Released
+from fedboost.runtime.site.audit import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 
-IN_WORDS = {
-    RowsQuery.__name__: "row count; magnitudes of labels, weights",
-    QuantileQuery.__name__: "how many rows lie in each column interval",
-    RangeQuery.__name__: "how many rows lie in each part of a range",
-    KllQuery.__name__: "samples of columns: values of single rows",
-    StartQuery.__name__: "sum over all rows (for the mean label)",
-    HistogramQuery.__name__: "sums over groups of rows, by interval",
-    VoteQuery.__name__: "votes: which columns part groups best",
-    SumsQuery.__name__: "sums over the rows in each leaf of a tree",
-    ResidualQuery.__name__: "how far off labels are, by groups of rows",
-    EndRoundQuery.__name__: "error of the model, summed over all rows",
-    BY_PARTY: "error of the model: all rows, this site's",
-    HELP: "help to open a sum: keys, no data",
-}
-"""What a release says, by its `what`."""
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in (HistogramQuery, VoteQuery, ResidualQuery, SumsQuery))
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
@@ -225,7 +211,7 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 def _more_than_allowed(times: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
     """The kinds of questions that were asked too often, in words."""
     return [
-        f"{times[kind]} times {IN_WORDS[kind]}, where the terms allow {most}"
+        f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
         for kind, most in allowed.items()
         if times[kind] > most and kind not in END_OF_ROUND
     ]

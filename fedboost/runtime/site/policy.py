@@ -27,7 +27,8 @@ from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import is_at_threshold
-from fedboost.people.summary import columns_by_role, shown, summary
+from fedboost.people.summary import columns_by_role, summary
+from fedboost.people.text import shown
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
 from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits

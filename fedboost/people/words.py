@@ -1,0 +1,68 @@
+"""One sentence per query, protection and release, looked up by name.
+
+Promises: every question that a party can answer, every protection and every release of noise has its words.
+Refuses: nothing; a name that is not here comes from another version.
+"""
+
+from fedboost.boosting.queries import (
+    BY_PARTY,
+    EndRoundQuery,
+    HistogramQuery,
+    KllQuery,
+    QuantileQuery,
+    RangeQuery,
+    ResidualQuery,
+    RowsQuery,
+    StartQuery,
+    SumsQuery,
+    VoteQuery,
+)
+from fedboost.protocol.noise import CUT_POINTS, START, TREES
+
+HELP = "help to open the sum"
+"""The name of a release that answers no question."""
+
+QUERIES = {
+    RowsQuery.__name__: "row count; magnitudes of labels, weights",
+    QuantileQuery.__name__: "how many rows lie in each column interval",
+    RangeQuery.__name__: "how many rows lie in each part of a range",
+    KllQuery.__name__: "samples of columns: values of single rows",
+    StartQuery.__name__: "sum over all rows (for the mean label)",
+    HistogramQuery.__name__: "sums over groups of rows, by interval",
+    VoteQuery.__name__: "votes: which columns part groups best",
+    SumsQuery.__name__: "sums over the rows in each leaf of a tree",
+    ResidualQuery.__name__: "how far off labels are, by groups of rows",
+    EndRoundQuery.__name__: "error of the model, summed over all rows",
+    BY_PARTY: "error of the model: all rows, this site's",
+    HELP: "help to open a sum: keys, no data",
+}
+"""The content of an answer, by the name of its query."""
+
+NO_METRICS = "end of a round: no metrics, no numbers"
+"""The end of a round where the terms want no metrics, as those with noise do."""
+
+PROTECTIONS = {
+    "masked": "sums over the parties, never this site's own numbers",
+    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
+    "plain": "this site's own numbers, before they are added to the others'",
+}
+"""What the aggregator sees, by protection."""
+
+PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
+
+RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
+"""The unit that the noise of a release is stated in, by release."""
+
+PLACEMENTS = {
+    "distributed": "; each site added a share of it",
+    "local": "; this site added it",
+    "central": " for the model alone: the aggregator added the noise itself",
+}
+"""The end of a sentence about noise, by the placement of noise."""
+
+RELAXED = {
+    ("protections", "plain"): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them.",
+    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
+}
+"""A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""
