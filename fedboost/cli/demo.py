@@ -41,7 +41,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
     protection: Annotated[
         str | None,
-        typer.Option(help="masked, plain, paillier or bfv (masked, from 3 sites on).", show_default=False),
+        typer.Option(help="What hides sites' numbers (masked, from 3 sites on).", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
@@ -78,10 +78,8 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
-    from fedboost.cli.output import notice
-    from fedboost.cli.progress import progress
+    from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.people.text import one_line
-    from fedboost.people.words import PLAIN_NOTICE
     from fedboost.runtime.local.cluster import Loopback
     from fedboost.runtime.local.demo_sites import empty_state, warm_up
 
@@ -92,8 +90,7 @@ def _train(
     warm_up()
     say("each site approves the terms, as a person there does by `fedboost approve`")
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
-    if terms.protection == "plain":
-        notice(PLAIN_NOTICE)
+    notice_not_hidden(terms)
     with Loopback(folder, files, approved=terms, state=empty_state(folder)) as consortium:
         session = consortium.analyst.train(terms)
         with progress(terms, json) as draw:

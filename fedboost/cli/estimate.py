@@ -24,6 +24,7 @@ def estimate(
     """Estimate the time and the bytes of a training under each protection, by a try on this machine."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
+    from fedboost.privacy.protections import PROTECTIONS
     from fedboost.protocol.terms import Terms
     from fedboost.runtime.config import read_terms
     from fedboost.runtime.local import estimate as calibration
@@ -37,7 +38,7 @@ def estimate(
     number = parties or len(agreed.parties) or 3
     estimates = calibration.estimate(agreed, rows, number)
     known = [facts.protection for facts in estimates]
-    missing = [name for name in calibration.PROTECTIONS if name not in known]
+    missing = [name for name in PROTECTIONS if name not in known]
     show(
         json,
         as_json.estimates(estimates, rows, number),

@@ -12,10 +12,18 @@ from fedboost.cli.output import notice, print_json
 from fedboost.people import as_json
 from fedboost.people.text import one_line, shorten, size
 from fedboost.people.training import figures
+from fedboost.people.words import NOT_HIDDEN
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 
 Draw = Callable[[Mapping[str, float]], None]
 """A function to call with each row of the history."""
+
+
+def notice_not_hidden(terms: Terms) -> None:
+    """Print that the aggregator sees single parties' numbers, where it does."""
+    if not PROTECTIONS[terms.protection].hides:
+        notice(f"protection {terms.protection}: {NOT_HIDDEN}")
 
 
 @contextmanager

@@ -25,10 +25,9 @@ def train(
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
     from fedboost.cli.output import notice, show
-    from fedboost.cli.progress import progress
+    from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
-    from fedboost.people.words import PLAIN_NOTICE
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address, read_terms
     from fedboost.runtime.files import check_writable
@@ -40,8 +39,8 @@ def train(
     try:
         with progress(agreed, json) as draw:
             for row in session:
-                if row["round"] == 0 and agreed.protection == "plain":
-                    notice(PLAIN_NOTICE)
+                if row["round"] == 0:
+                    notice_not_hidden(agreed)
                 draw(row)
     except KeyboardInterrupt:
         session.stop()

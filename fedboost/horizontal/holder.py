@@ -13,22 +13,14 @@ from typing import assert_never
 
 import numpy as np
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import (
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    TreeQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_CELLS
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import RESIDUAL_BITS, RESIDUAL_TURNS, ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Scales, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Float32, Float64, Int64, exponent_counts
@@ -79,36 +71,13 @@ class Shard:
         return int(self.weight.size)
 
 
-class NoRows:
-    """A party that holds no rows: there to hold the key that sums are encrypted under."""
-
-    rows = 0
-    columns: tuple[Column, ...] = ()
-
-    def __init__(self) -> None:
-        self.so_far = NOTHING_YET
-
-    def answer(self, query: Query) -> Int64:
-        """Nothing: int64 [query.cells], all 0."""
-        self.so_far = self.so_far.after(query)
-        return np.zeros(query.cells, np.int64)
-
-    def go_to(self, so_far: ModelSoFar) -> None:
-        """Stand where the session stands."""
-        self.so_far = so_far
-
-    def rows_hashed(self, key: bytes) -> bytes:
-        """An HMAC of no rows."""
-        return hmac.digest(key, b"", "sha256")
-
-
 class Party:
-    """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
+    """The state of one session at one party: its rows, and where the session stands (`state`)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
         """read: gives the rows; called again if their values are wanted after they were binned; name: of this
         party in the terms."""
-        self.so_far = NOTHING_YET
+        self.state = NOTHING_YET
         self._name = name
         self._threads = Threads(nthread)
         self._read = read
@@ -146,28 +115,29 @@ class Party:
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
         values = self._answer(query)
-        self.so_far = self.so_far.after(query)
+        self.state = self.state.after(query)
         return values
 
-    def go_to(self, so_far: ModelSoFar) -> None:
+    def go_to(self, state: ModelSoFar) -> None:
         """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
-        if so_far.position == self.so_far.position:
+        if state.position == self.state.position:
             return
-        finished = len(self.so_far.rounds)
-        if not queries.same(so_far.start, self.so_far.start):
+        finished = len(self.state.rounds)
+        starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
+        if starts[0] != starts[1]:
             self._binned, finished = None, 0
-            if so_far.start is not None:
-                self._bin(so_far.start)
-        if not finished or self.so_far.rounds != so_far.rounds[:finished]:
+            if state.start is not None:
+                self._bin(state.start)
+        if not finished or self.state.rounds != state.rounds[:finished]:
             finished = 0
             self._begin_margins()
         self._begin_tree(finished - 1)
-        for number, done in enumerate(so_far.rounds[finished:], finished - 1):
+        for number, done in enumerate(state.rounds[finished:], finished - 1):
             self._end_tree(number, done.splits, done.values)
-        if so_far.splits:
-            self._split(so_far.splits)
+        if state.splits:
+            self._split(state.splits)
         self._quantised, self._own = False, None
-        self.so_far = so_far
+        self.state = state
 
     def _begin_margins(self) -> None:
         """Where training begins: at 0, the base margins, or what the model that is continued gives."""
@@ -196,8 +166,6 @@ class Party:
                 return self._ranges()
             case SumsQuery():
                 return self._sums(query)
-            case KllQuery():
-                raise PeerError("a sketch is not a vector of integers")
             case StartQuery():
                 return self._start(query)
             case HistogramQuery():
@@ -213,15 +181,15 @@ class Party:
 
     def _check_grids(self, grids: tuple[Grid, ...]) -> None:
         """Counts over ever finer grids find any single value: no more of them than cut points need."""
-        if self._binned is not None or self.so_far.grids == MAX_REFINEMENTS:
+        if self._binned is not None or self.state.grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
         coarse = Grid.first(len(grids)).shape
-        if self.so_far.grids == 0 and any(grid.shape != coarse for grid in grids):
+        if self.state.grids == 0 and any(grid.shape != coarse for grid in grids):
             raise PeerError("the first grid is not the coarse one over all numbers")
 
     def _ranges(self) -> Int64:
         """Rows in each part of the declared ranges."""
-        if self._binned is not None or self.so_far.grids:
+        if self._binned is not None or self.state.grids:
             raise PeerError("counts over ranges are given once, before the cut points")
         names = self._terms.columns.numeric
         ranges = [self._terms.columns.ranges[name] for name in names]
@@ -365,8 +333,8 @@ class Party:
     def _sums(self, query: SumsQuery) -> Int64:
         """Sums over the rows of each leaf."""
         self._started()
-        tree = self.so_far.tree
-        if query.tree != tree or self.so_far.levels:
+        tree = self.state.tree
+        if query.tree != tree or self.state.levels:
             raise PeerError(f"sums in the leaves of tree {query.tree} while tree {tree} grows, or again")
         self._quantise(self._loss, query)
         self._split(query.splits)
@@ -375,12 +343,12 @@ class Party:
 
     def _grow(self, query: TreeQuery) -> None:
         """Apply the splits of a question about the tree that grows."""
-        tree, levels = self.so_far.tree, self.so_far.levels
+        tree, levels = self.state.tree, self.state.levels
         if query.tree != tree:
             raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
-        if self.so_far.residual is not None:
+        if self.state.residual is not None:
             raise PeerError(f"tree {tree}: a question about nodes after one about residuals")
-        if self.so_far.scales not in (None, Scales.of(query)):
+        if self.state.scales not in (None, Scales.of(query)):
             raise PeerError(
                 f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
                 f"root's"
@@ -397,7 +365,7 @@ class Party:
             self._quantise(self._loss, query, drawn)
             if drawn:
                 self._begin_on([self._grown_on() & of_tree for of_tree in drawn])
-                self._split(self.so_far.splits)
+                self._split(self.state.splits)
             self._quantised = True
         self._split(query.splits)
 
@@ -454,7 +422,7 @@ class Party:
     def _votes(self, query: VoteQuery) -> Int64:
         self._grow(query)
         own, (_, _, layout) = self._own_of(query), self._started()
-        own.descend(query.splits, query.nodes, queries.MAX_CELLS)
+        own.descend(query.splits, query.nodes, MAX_CELLS)
         share = min(self.rows / query.rows, 1.0)
         rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
         most = self._terms.vote_top_k
@@ -479,12 +447,12 @@ class Party:
     def _residuals(self, query: ResidualQuery) -> Int64:
         """Weights of the residuals of each node, by cell."""
         self._started()
-        tree, levels = self.so_far.tree, self.so_far.levels
-        before = tree == queries.CONSTANT_TREE
-        most = queries.RESIDUAL_TURNS if before else self._terms.levels
+        tree, levels = self.state.tree, self.state.levels
+        before = tree == CONSTANT_TREE
+        most = RESIDUAL_TURNS if before else self._terms.levels
         if query.tree != tree or levels >= most or (levels == 0 and not before):
             raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
-        if self.so_far.residual is not None and not query.narrows(self.so_far.residual):
+        if self.state.residual is not None and not query.narrows(self.state.residual):
             raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
         self._split(query.splits)
         nodes = (
@@ -492,13 +460,13 @@ class Party:
             if before
             else [self._nodes.of(node) for node in query.nodes]
         )
-        out = np.zeros((len(nodes), 1 << queries.RESIDUAL_BITS), np.int64)
+        out = np.zeros((len(nodes), 1 << RESIDUAL_BITS), np.int64)
         scale = query.weight.factor, float(query.weight.limit)
 
         def weigh(piece: tuple[Rows, int, Int64]) -> None:
             rows, start, cells = piece
             of_rows = self._shard.label, self._margin[0], self._shard.weight, rows
-            weigh_residuals(*of_rows, start, query.width, queries.RESIDUAL_BITS, *scale, cells)
+            weigh_residuals(*of_rows, start, query.width, RESIDUAL_BITS, *scale, cells)
 
         self._threads.each(weigh, list(zip(nodes, query.starts, out, strict=True)))
         return out.reshape(-1)
@@ -514,8 +482,8 @@ class Party:
 
     def _end_round(self, query: EndRoundQuery) -> Int64:
         self._started()
-        if query.tree != self.so_far.tree:
-            raise PeerError(f"the end of tree {query.tree} while tree {self.so_far.tree} grows")
+        if query.tree != self.state.tree:
+            raise PeerError(f"the end of tree {query.tree} while tree {self.state.tree} grows")
         self._end_tree(query.tree, query.splits, query.values)
 
         def sums(block: Block, chosen: Mask | None) -> Int64:
@@ -561,3 +529,8 @@ def _validation_of(shard: Shard, terms: Terms) -> Mask | None:
     keys = shard.keys if shard.group is None else shard.group  # of a group all rows or none
     assert keys is not None
     return sampling.drawn(keys, terms.validation_fraction, terms.seed, "validation")
+
+
+def holder_of(read: Callable[[Terms], Shard], name: str, nthread: int = 1) -> Callable[[Terms], Party]:
+    """A `Site.holder`: reads the rows of party `name` and holds them. `read` raises Refused."""
+    return lambda terms: Party(partial(read, terms), terms, nthread, name)

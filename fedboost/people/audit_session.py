@@ -7,11 +7,12 @@ Refuses: nothing.
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from fedboost.boosting.queries import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
 from fedboost.people.text import INDENT, WIDTH, all_shown, counted, moment, shown, size
-from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, PROTECTIONS, QUERIES
+from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES
+from fedboost.privacy.protections import PROTECTIONS
 
 ANSWER_WIDTH = 43
 """Columns of the words for an answer."""
@@ -88,14 +89,16 @@ def _again(session: SessionFacts) -> str:
 def _protections(session: SessionFacts) -> Iterator[str]:
     """Yield what the aggregator could see of what left."""
     central = session.agreement is not None and session.agreement.placement == "central"
-    for protection in session.protections:
-        seen = PROTECTIONS.get(protection, "what this version of fedboost cannot say")
+    for name in session.protections:
+        protection = PROTECTIONS.get(name)
+        hides = protection is None or protection.hides
+        seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
         if central:
-            seen = "this site's own numbers" if protection == "plain" else "sums over the parties"
+            seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, as it added the noise itself"
-        elif protection != "plain" and BY_PARTY in session.by_query:
+        elif hides and BY_PARTY in session.by_query:
             seen += ", but for its metrics"
-        yield _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
+        yield _line("protection", f"{shown(name)}: the aggregator could see {seen}")
 
 
 def _answers(session: SessionFacts) -> Iterator[str]:

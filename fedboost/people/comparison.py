@@ -49,7 +49,7 @@ def comparison(facts: ComparisonFacts) -> Iterator[str]:
     yield from textwrap.wrap(_all_sites(facts.sites), WIDTH)
     yield f"federated == pooled{' in every split' * (facts.splits > 1)}: {'yes' if facts.equal else 'no'}"
     if not facts.equal:
-        yield "(they need not be with vote_top_k, KLL cut points, or rows drawn without a row_id)"
+        yield "(they need not be with vote_top_k, or rows drawn without a row_id)"
 
 
 def _site(site: SiteComparison, metrics: tuple[str, ...], splits: int) -> Iterator[str]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fedboost.errors import printable
 from fedboost.people.text import delimited, entry, listed
-from fedboost.people.words import PROTECTIONS
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 
 IN_LINES = {
@@ -91,7 +91,8 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
         ("protection", terms.protection + (f", keys of {terms.key_bits} bits" if terms.encrypts else "")),
         (
             "aggregator",
-            f"sees {PROTECTIONS[terms.protection]}" + (", but for its metrics" if hidden else ""),
+            f"sees {PROTECTIONS[terms.protection].aggregator_observes}"
+            + (", but for its metrics" if hidden else ""),
         ),
         ("other sites", "see the model as it grows: every split, every leaf value"),
         ("colluders", _colluders(terms) + (", two parties allowed" if terms.allow_two_parties else "")),
@@ -123,7 +124,7 @@ def _what(terms: Terms) -> list[tuple[str, str]]:
     settings = [
         f"min_child_weight {terms.min_child_weight:g}",
         f"max_bin {terms.max_bin}",
-        f"cut_points {terms.cut_points}" + (", raw values of rows leave" * (terms.cut_points == "kll")),
+        f"cut_points {terms.cut_points}",
     ]
     if terms.draws_for_trees:
         settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows")

@@ -1,22 +1,17 @@
-"""One sentence per query, protection and release, looked up by name.
+"""One sentence per query and release, looked up by name; the sentence of a protection stands in its row of
+the table of protections.
 
-Promises: every question that a party can answer, every protection and every release of noise has its words.
+Promises: every question that a party can answer, and every release of noise, has its words.
 Refuses: nothing; a name that is not here comes from another version.
 """
 
-from fedboost.boosting.queries import (
-    BY_PARTY,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.noise import CUT_POINTS, START, TREES
 
 HELP = "help to open the sum"
@@ -26,7 +21,6 @@ QUERIES = {
     RowsQuery.__name__: "row count; magnitudes of labels, weights",
     QuantileQuery.__name__: "how many rows lie in each column interval",
     RangeQuery.__name__: "how many rows lie in each part of a range",
-    KllQuery.__name__: "samples of columns: values of single rows",
     StartQuery.__name__: "sum over all rows (for the mean label)",
     HistogramQuery.__name__: "sums over groups of rows, by interval",
     VoteQuery.__name__: "votes: which columns part groups best",
@@ -41,15 +35,8 @@ QUERIES = {
 NO_METRICS = "end of a round: no metrics, no numbers"
 """The end of a round where the terms want no metrics, as those with noise do."""
 
-PROTECTIONS = {
-    "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
-    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
-    "plain": "this site's own numbers, before they are added to the others'",
-}
-"""What the aggregator sees, by protection."""
-
-PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
+NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
+"""A warning about protections that hide nothing."""
 
 RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
 """The unit that the noise of a release is stated in, by release."""
@@ -62,7 +49,11 @@ PLACEMENTS = {
 """The end of a sentence about noise, by the placement of noise."""
 
 RELAXED = {
-    ("protections", "plain"): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them.",
+    **{
+        ("protections", protection.name): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them."
+        for protection in PROTECTIONS.values()
+        if not protection.hides
+    },
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }
 """A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""

@@ -31,8 +31,6 @@ from typing import Literal
 
 import numpy as np
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import KllQuery
 from fedboost.errors import (
     FedboostError,
     PeerError,
@@ -42,15 +40,13 @@ from fedboost.errors import (
     quoted,
 )
 from fedboost.gbdt.booster import Booster
-from fedboost.horizontal.sketch import SketchOpener
-from fedboost.privacy.encrypted.ends import EncryptedOpener
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
+from fedboost.protocol.contracts import Program, TrainingState
 from fedboost.protocol.journal import Record
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.ledger import with_central_noise
@@ -71,7 +67,7 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party import first_transcript, next_transcript, tag_of
-from fedboost.protocol.run import Callback, Course, Program, Round
+from fedboost.protocol.run import Callback, Course, Round
 from fedboost.protocol.terms import Terms
 
 MOST_LOSSES = 5
@@ -79,8 +75,6 @@ MOST_LOSSES = 5
 wait: else one that always comes back, and never answers, would keep the others from their model."""
 LONGEST_GREETING = 64 * 1024
 """Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
-MOST_ENCRYPTED = 200_000
-"""Cells of a sum that a key holder opens: its answer is one message."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -101,16 +95,18 @@ class Gone:
 
 
 class AggregatorSession:
-    """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
-    what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here;
-    `callbacks` may end the training; `request`: who asked for the session, where that is signed."""
+    """From the first Admit to the last Bye. `state`: where every training begins; `record` is called with
+    what must outlive the process; `past` is what an earlier process recorded of this session (ConfigError if
+    it cannot be); by `trust` greetings and signatures are checked, where parties sign; `draw`: cryptographic
+    randomness, for noise drawn here; `callbacks` may end the training; `request`: who asked for the session,
+    where that is signed."""
 
     def __init__(
         self,
         name: str,
         terms: Terms,
         program: Program,
+        state: TrainingState,
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
@@ -126,8 +122,9 @@ class AggregatorSession:
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the signatures are bound to, once there are any."""
-        self.course = Course(terms, program, record, past, callbacks)
+        self.course = Course(terms, program, state, record, past, callbacks)
         """What of the session outlives the process."""
+        self._protection = PROTECTIONS[terms.protection]
         self._trust = trust
         self._draw = draw
         self._helped = bool(self.course.attempt)
@@ -163,7 +160,7 @@ class AggregatorSession:
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
-        if self.terms.encrypts and self._draw is None:
+        if self._protection.uses_key_holder and self._draw is None:
             return self._fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
         if draws and self._draw is None:
             return self._fail(
@@ -326,7 +323,7 @@ class AggregatorSession:
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
         self._met_as, self._met = session_digest(self._current, greetings), set(self.roster)
-        if self.terms.encrypts:
+        if self._protection.uses_key_holder:
             self._public = key_exchange.public_of(self.terms, greetings)
         self._transcript = first_transcript(self._met_as, self.course.so_far)
         return self._to_roster(Meet(greetings, self.course.so_far)) + self._ask()
@@ -408,26 +405,15 @@ class AggregatorSession:
         return self._to_roster(ask)
 
     def _opener_of(self, ask: Ask) -> Opener:
-        if isinstance(ask.query, KllQuery):
-            if self.terms.hides:
-                raise Refused("KLL sketches show raw values: only protection plain allows them")
-            return SketchOpener(ask.query)
-        tag = tag_of(ask, self._transcript)
-        if self.terms.protection == "plain":
-            return PlainOpener(tag)
-        group = Group.of(self.terms.parties, self.terms.colluding)
-        if self.terms.encrypts:
-            if tag.cells > MOST_ENCRYPTED:
-                raise Refused(
-                    f"a sum of {tag.cells:,} cells; encrypted ones have at most {MOST_ENCRYPTED:,}: lower "
-                    f"max_bin or max_depth"
-                )
-            assert self._public is not None
-            assert self.terms.keyholder is not None
-            assert self._draw is not None
-            keyholder = self.terms.keyholder
-            return EncryptedOpener(tag, self._public, keyholder, group, self._met_as, self._draw)
-        return MaskedOpener(tag, group, self._met_as)
+        tag, terms, max_cells = tag_of(ask, self._transcript), self.terms, self._protection.max_cells
+        if max_cells is not None and tag.cells > max_cells:
+            raise Refused(
+                f"a sum of {tag.cells:,} cells; those under protection {terms.protection} have at most "
+                f"{max_cells:,}: lower max_bin or max_depth"
+            )
+        group = Group.of(terms.parties, terms.colluding)
+        setup = AggregatorSetup(group, self._met_as, self._draw, self._public, terms.keyholder)
+        return self._protection.opener(tag, setup)
 
     def _report(self, party: str, report: Report) -> Outbox:
         known = self._parts.get(party, 0)
@@ -472,7 +458,7 @@ class AggregatorSession:
 
     def _open(self) -> Outbox:
         assert self._opener is not None
-        total, self._opener = queries.from_cells(self.course.pending, self._opener.open()), None
+        total, self._opener = self.course.pending.from_cells(self._opener.open()), None
         if self._draw is not None:
             total = with_central_noise(self.course.pending, self.terms, total, self._draw)
         if self.course.last is not None:
@@ -491,7 +477,7 @@ class AggregatorSession:
         if self.booster is not None:
             return self._close()
         back = self._here - set(self.roster) - self._barred
-        if back and self.course.at_a_root and self.course.may_change:
+        if back and self.course.may_change and not self.course.pending.ends_tree:
             self.course.change_roster(tuple(p for p in self.terms.parties if p in back or p in self.roster))
             return self._gather()
         return self._ask() if set(self.roster) == self._met else self._gather()

@@ -14,8 +14,9 @@ from functools import cache
 from captured import table, terms_of
 
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
-from fedboost.horizontal.holder import Shard
+from fedboost.horizontal.holder import Shard, holder_of
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Gone
 from fedboost.protocol.key_exchange import Credentials
@@ -60,7 +61,7 @@ def sites(name: str) -> dict[str, Site]:
             party: Credentials(signer, roots, (), lambda: now) for party, signer in signers.items()
         }
     return {
-        party: Site(party, reader(i, party), os.urandom, credentials.get(party))
+        party: Site(party, holder_of(reader(i, party), party), os.urandom, credentials.get(party))
         for i, party in enumerate(terms.parties)
     }
 
@@ -78,7 +79,7 @@ def undamaged(way: str, number: int, data: bytes) -> bytes:
 def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None = None) -> Training:
     """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
-    aggregator = AggregatorSession("fuzz", terms, boosting.train)
+    aggregator = AggregatorSession("fuzz", terms, boosting.train, NOTHING_YET)
     places = {party: replace(site, memory=None) for party, site in (at or sites(name)).items()}  # each anew
     parties = {party: PartySession(site) for party, site in places.items()}
     training = Training(aggregator, parties)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
@@ -23,7 +24,6 @@ from fedboost.runtime.local.simulation import simulate
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
-ENCRYPTED = ("paillier", "bfv")
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
@@ -53,14 +53,16 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
             "learning_rate": 0.2,
             "parties": list(sites.tables),
             "protection": protection or ("masked" if len(sites.tables) >= SMALLEST_GROUP else "plain"),
-            **(_encrypted(list(sites.tables)) if protection in ENCRYPTED else {}),
+            **_key_settings(protection, list(sites.tables)),
         }
     )
 
 
-def _encrypted(parties: list[str]) -> dict[str, object]:
-    """Return settings for sums that are encrypted: a key holder beside the sites, and few bins, as each
-    costs."""
+def _key_settings(protection: str | None, parties: list[str]) -> dict[str, object]:
+    """Return settings where sums are encrypted: a key holder beside the sites, and few bins."""
+    row = PROTECTIONS.get(protection or "")
+    if row is None or not row.uses_key_holder:
+        return {}
     return {
         "parties": [*parties, KEYHOLDER],
         "keyholder": KEYHOLDER,
