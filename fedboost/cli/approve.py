@@ -10,12 +10,10 @@ from fedboost.cli.options import SiteFile, TermsFile
 from fedboost.errors import ConfigError, Misfit, Refused
 
 if TYPE_CHECKING:
-    from fedboost.people.facts import RuleFacts
     from fedboost.people.summary import Counts
     from fedboost.protocol.terms import Terms
     from fedboost.runtime.config import PartyConfig
     from fedboost.runtime.site.approval import Approval
-    from fedboost.runtime.site.policy import Breach
 
 EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
 REFUSED = 1
@@ -56,7 +54,7 @@ def approve(
     rows, counts = read or (0, None)
     file = None if read is None or site.data is None else site.data.name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
-    rules = [_rule(breach) for breach in review.breaches]
+    rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, kept)
     print_text(text.site(facts))
     print(f"{summary(agreed, review.analysts, counts)}\n")
@@ -146,25 +144,6 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     levels = {**level_counts(table, columns), columns.label: label_counts(label, agreed)}
     others = {name: rows for name, _, rows in undeclared(table, columns)}
     return table.num_rows, Counts(levels, others, site.policy.min_rows_per_leaf)
-
-
-def _rule(breach: "Breach") -> "RuleFacts":
-    """Return the facts of a rule that terms break."""
-    from fedboost.people.facts import RuleFacts
-    from fedboost.people.words import RELAXED
-    from fedboost.runtime.site.policy import PROTECTS
-
-    allowed = breach.allow if isinstance(breach.allow, tuple) else ()
-    return RuleFacts(
-        key=breach.key,
-        value=breach.value,
-        reason="; ".join(filter(None, (breach.why, breach.detail))),
-        purpose=PROTECTS[breach.rule],
-        instead=breach.instead if breach.allow is not None else "",
-        loud=" ".join(
-            text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed
-        ),
-    )
 
 
 def _agreed() -> bool:

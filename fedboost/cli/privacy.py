@@ -35,40 +35,20 @@ def budget(
     """Say what all sessions so far have spent of the privacy of this site's rows, and what is left."""
     from fedboost.cli.output import show
     from fedboost.people import as_json
-    from fedboost.people.facts import PrivacyFacts, SiteFacts
+    from fedboost.people.facts import SiteFacts
     from fedboost.people.privacy_report import spent
     from fedboost.runtime.config import read_party
-    from fedboost.runtime.site.budget import Spent
+    from fedboost.runtime.site.budget import Spent, facts_of
     from fedboost.runtime.site.memory_start import spent_of
 
     site = read_party(config)
     limit, datasets = site.policy.budget, spent_of(site)
     if site.rows_name not in [known.dataset for known in datasets]:
         datasets = [Spent(site.rows_name), *datasets]
-    facts, own_sessions = [], 0
-    for known in datasets:
-        own = known.dataset == site.rows_name
-        budget = limit if own else None
-        delta = budget.delta if budget else known.delta
-        own_sessions += own * known.took_part
-        facts.append(
-            PrivacyFacts(
-                dataset=known.dataset,
-                own=own,
-                sessions=known.sessions,
-                took_part=known.took_part,
-                never_began=known.never_began,
-                with_noise=known.with_noise,
-                releases=known.releases,
-                cost=known.cost,
-                delta=delta,
-                spent=known.epsilon(delta),
-                budget=None if budget is None else budget.epsilon,
-                left=None if budget is None else budget.left(known.cost),
-            )
-        )
+    facts = [facts_of(known, limit, known.dataset == site.rows_name) for known in datasets]
+    (took_part,) = (known.took_part for known in facts if known.own)
     allowed = (None, None) if limit is None else (limit.epsilon, limit.delta)
-    owner = SiteFacts(site.rows_name, site.policy.max_sessions, own_sessions, *allowed)
+    owner = SiteFacts(site.rows_name, site.policy.max_sessions, took_part, *allowed)
     show(json, as_json.spent(facts), spent(owner, facts))
 
 
