@@ -24,7 +24,8 @@ from scipy import stats
 
 import fedboost as fb
 from fedboost.boosting.programs import dp_random_trees
-from fedboost.horizontal.holder import Party, Shard
+from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Spending
@@ -88,7 +89,7 @@ def of_rows(values: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) ->
 
 def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], bytes]) -> float:
     """A session; the attacker's statistic: the larger, the likelier was the row in it."""
-    without, with_row = (Party(lambda shard=shard: shard, terms) for shard in shards())
+    without, with_row = (HorizontalHolder(lambda shard=shard: shard, terms) for shard in shards())
     offer = Offer(session, terms)
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
     secret = [Spending(terms, memory) for memory in memories]

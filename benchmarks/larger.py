@@ -29,7 +29,7 @@ from pyarrow import parquet
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
@@ -63,7 +63,7 @@ def train_here(path: Path, scratch: Path | None, rounds: int) -> None:
     terms = fb.Terms.read({"columns": columns, "rounds": rounds, "protection": "plain", "parties": ["north"]})
     began = time.monotonic()
     table = read_table(path, scratch)
-    party, program = Party(lambda: to_shard(table, terms, "north"), terms), train(terms, [])
+    party, program = HorizontalHolder(lambda: to_shard(table, terms, "north"), terms), train(terms, [])
     query, ends, most = next(program), [], 0
     while True:
         answer = party.answer(query)

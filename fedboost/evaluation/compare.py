@@ -16,7 +16,8 @@ import numpy as np
 
 from fedboost.evaluation.held_out import HeldOut, Trained
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
 from fedboost.people.facts import ALONE, FEDERATED, Figure, SiteComparison
 
 SAMPLES = 1000
@@ -87,7 +88,7 @@ class Trial:
             value, sample = pick(values), pick(samples)
             return {name: figure(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
 
-        sign = np.array([1.0 if metrics.grows(name) else -1.0 for name in names])
+        sign = np.array([1.0 if grows(name) else -1.0 for name in names])
         models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
         gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
         return SiteComparison(self.site, self.rows, self.held_out, different, models, gain, self._cannot)

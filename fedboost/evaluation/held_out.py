@@ -11,12 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
-from fedboost.horizontal.holder import Shard
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.horizontal.shard import Shard
 from fedboost.protocol.terms import Terms
 
-_SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
+_MAX_SHOWN_OF_CLASSES = 3
 _WEIGHT_BITS = 24
 
 
@@ -34,7 +35,9 @@ class Trained(Protocol):
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """Return the metrics that models under these terms are compared by, the one that decides first."""
-    return terms.eval_metric or _SHOWN.get(terms.like, terms.metrics)
+    equivalent = terms.loss.xgboost_equivalent
+    of_classes = equivalent.label_kind is LabelKind.CLASS
+    return terms.eval_metric or (equivalent.metrics[:_MAX_SHOWN_OF_CLASSES] if of_classes else terms.metrics)
 
 
 def unprotected(terms: Terms) -> Terms:

@@ -18,6 +18,8 @@ from fedboost.gbdt.threads import BLOCK
 from fedboost.gbdt.threads import blocks as _blocks
 
 Mask = npt.NDArray[np.bool_]
+RowIndex = slice | npt.NDArray[Any]
+"""What picks rows from an array of all rows."""
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,16 @@ class Block:
     """Rows that are looked at together. starts: where each group begins among them, and the last one ends,
     int64 [groups + 1]; None where rows are of no groups."""
 
-    rows: slice | npt.NDArray[Any]
+    rows: RowIndex
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
         """Those of these rows that are chosen, of a group all or none; bool [all rows]."""
+        kept = chosen[self.rows]
+        if kept.all():
+            return self
         of = self.rows
         rows = np.arange(of.start, of.stop) if isinstance(of, slice) else of
-        kept = chosen[rows]
         if self.starts is None:
             return Block(rows[kept])
         sizes = np.diff(self.starts)[kept[self.starts[:-1]]]

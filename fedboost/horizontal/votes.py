@@ -1,68 +1,77 @@
-"""What a party needs to vote on features: its own histograms of the nodes that may split.
+"""A party's votes on features, and its own histograms of the nodes that may split.
 
-Promises: each is built once, and of two siblings only the one with fewer rows here; they leave this party as
-votes, and as the bins of elected features.
-Refuses: more of them than would be answered in one vector (Refused).
+Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave this
+party as votes, and as the bins of elected features.
+Refuses: more of them than would be answered in one vector (Refused); elected features that have not as many
+bins as the question says (PeerError).
 """
-
-from collections.abc import Callable
 
 import numpy as np
 
-from fedboost.errors import Refused
+from fedboost.boosting.queries.base import MAX_CELLS
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import histogram
-from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.growing import Bins, GrowingRows
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.split import SplitRule
-from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
 
 
 class OwnHistograms:
     """One party's histograms of the nodes of a level, as `histogram.build` makes them."""
 
-    def __init__(
-        self,
-        binned: BinnedRows,
-        layout: Layout,
-        rows: RowsOfNodes,
-        pairs: Callable[[int], Int64],
-        limit: int,
-        threads: Threads,
-    ) -> None:
-        """rows: of the tree that grows; pairs, limit: a node's gradients, as `histogram.build` takes them."""
-        self._binned = binned
-        self._layout = layout
-        self._rows = rows
+    def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
+        """pairs: the packed gradients of all rows, int64 [outputs, rows], the same while a tree grows."""
+        self._growing = growing
+        self._bins = bins
         self._pairs = pairs
-        self._limit = limit
-        self._threads = threads
         self._known: dict[int, Int64] = {}
 
-    def of(self, node: int) -> Int64:
-        """The histogram of a leaf, and the last pair of its sums."""
+    def clear(self) -> None:
+        """Forget all histograms: those of another tree are asked for next."""
+        self._known = {}
+
+    def of(self, node: int, limit: int) -> Int64:
+        """Histogram of a leaf, and the last pair of its sums; limit: of the gradients' scale."""
         if node not in self._known:
-            own = np.zeros((1, self._layout.cells + histogram.STATS), np.int64)
-            of, pairs = [self._rows.of(node)], [self._pairs(node)]
-            histogram.build(self._binned, of, pairs, self._layout, self._limit, own, self._threads)
-            self._known[node] = own[0]
+            self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
 
-    def descend(self, splits: tuple[Split, ...], nodes: tuple[int, ...], most_cells: int) -> None:
-        """Keep those of these nodes alone, after these splits; at most so many integers."""
-        if len(nodes) * self._layout.cells > most_cells:
+    def descend(self, splits: tuple[Split, ...], nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
+        """Keep the histograms of these nodes alone, after these splits; at most so many integers."""
+        if len(nodes) * self._bins.layout.cells > max_cells:
             raise Refused(
-                f"own histograms of {len(nodes)} nodes, more than {most_cells} integers; lower max_depth"
+                f"own histograms of {len(nodes)} nodes, more than {max_cells} integers; lower max_depth"
             )
         for split in splits:
             parent = self._known.pop(split.node, None)
             children = split.left, split.left + 1
             if parent is not None and set(children) <= set(nodes):
-                fewer, more = sorted(children, key=lambda child: self._rows.of(child).size)
-                self._known[more] = parent - self.of(fewer)
-        self._known = {node: own for node, own in self._known.items() if node in nodes}
+                fewer, more = sorted(children, key=lambda child: self._growing.of(child).size)
+                self._known[more] = parent - self.of(fewer, limit)
+        self._known = {node: cells for node, cells in self._known.items() if node in nodes}
+
+    def votes(self, query: VoteQuery, rule: SplitRule, most: int) -> Int64:
+        """Votes for at most so many features of each node, once its splits were applied."""
+        limit, layout = query.gradient.limit, self._bins.layout
+        self.descend(query.splits, query.nodes, limit, MAX_CELLS)
+        return np.concatenate(
+            [vote(self.of(node, limit)[: layout.cells], layout, rule, most) for node in query.nodes]
+        )
+
+    def elected(self, query: HistogramQuery) -> Int64:
+        """The bins of elected features of each node, once its splits were applied; of all at the root."""
+        layout, parts = self._bins.layout, []
+        everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
+        for node, elected in zip(query.nodes, query.elected or everything, strict=True):
+            sums = self.of(node, query.gradient.limit)
+            picked = layout.pick(sums[: layout.cells], elected.features)
+            if picked.size != histogram.STATS * elected.bins:
+                raise PeerError(f"histograms of {elected.bins} bins, the elected features have others")
+            parts += [picked, sums[layout.cells :]]
+        return np.concatenate(parts)
 
 
 def vote(own: Int64, layout: Layout, rule: SplitRule, most: int) -> Int64:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedboost.gbdt.metrics import by_party
+from fedboost.gbdt.metrics.by_set import by_party
 from fedboost.people.comparison import sentence
 from fedboost.people.facts import (
     VERDICTS,

@@ -6,7 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterator, Mapping
 
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.people.facts import DemoFacts, EstimateFacts, ModelFacts, Traffic, TrainingFacts
 from fedboost.people.text import Block, cell, duration, one_line, size, table
 from fedboost.protocol.terms import Terms

@@ -1,32 +1,24 @@
-"""One sentence per query and release, looked up by name; the sentence of a protection stands in its row of
-the table of protections.
+"""One sentence per query and release, looked up by name; a query brings its own, and a protection in its row
+of the table.
 
 Promises: every question that a party can answer, and every release of noise, has its words.
 Refuses: nothing; a name that is not here comes from another version.
 """
 
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.noisy import SumsQuery
-from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from typing import get_args
+
+from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.noise import CUT_POINTS, START, TREES
 
 HELP = "help to open the sum"
 """The name of a release that answers no question."""
 
+KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 QUERIES = {
-    RowsQuery.__name__: "row count; magnitudes of labels, weights",
-    QuantileQuery.__name__: "how many rows lie in each column interval",
-    RangeQuery.__name__: "how many rows lie in each part of a range",
-    StartQuery.__name__: "sum over all rows (for the mean label)",
-    HistogramQuery.__name__: "sums over groups of rows, by interval",
-    VoteQuery.__name__: "votes: which columns part groups best",
-    SumsQuery.__name__: "sums over the rows in each leaf of a tree",
-    ResidualQuery.__name__: "how far off labels are, by groups of rows",
-    EndRoundQuery.__name__: "error of the model, summed over all rows",
+    **{kind.__name__: kind.description for kind in KINDS},
     BY_PARTY: "error of the model: all rows, this site's",
     HELP: "help to open a sum: keys, no data",
 }

@@ -15,7 +15,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.messages import Admit, Ask, Bye, Close, Leave, Meet, Report
@@ -184,7 +184,7 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
     liar = Watched(**SETTINGS[name])
     liar.train(end_of(2))
     shard = shards["p0"]
-    lived, moved = (Party(lambda: shard, terms, nthread, "p0") for _ in range(2))
+    lived, moved = (HorizontalHolder(lambda: shard, terms, nthread, "p0") for _ in range(2))
     answers = [lived.answer(query) for _, query in asked]
     trees = [so_far for so_far, query in asked if query.__class__ is HistogramQuery]
     for number, ((so_far, query), answer) in enumerate(zip(asked, answers, strict=True)):
@@ -192,7 +192,7 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
         moved.go_to(so_far)
         assert (moved.answer(query) == answer).all(), (number, query)
         if number % 3 == 0:
-            fresh = Party(lambda: shard, terms, nthread, "p0")
+            fresh = HorizontalHolder(lambda: shard, terms, nthread, "p0")
             fresh.go_to(so_far)
             assert (fresh.answer(query) == answer).all(), (number, query)
 

@@ -16,7 +16,8 @@ from captured import table, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
-from fedboost.horizontal.holder import Shard, holder_of
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Gone
 from fedboost.protocol.key_exchange import Credentials

@@ -19,8 +19,9 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.fixedpoint import exponent_counts
 from fedboost.gbdt import sampling
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import grows
-from fedboost.horizontal.holder import Party
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.protocol.messages import Report
 
 ROWS = 400
@@ -314,7 +315,9 @@ def test_nothing_is_asked_of_levels_before_the_cut_points():
     X, y, _, settings = setting_of("levels")
     program = train(terms_of(X, 1, **settings), [])
     next(program)
-    query = program.send(Party(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery()))
+    query = program.send(
+        HorizontalHolder(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery())
+    )
     assert len(query.grids) == 2
     X, y, _, settings = setting_of("nothing but levels")
     kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
@@ -479,7 +482,7 @@ def test_validation_groups_are_whole_and_not_learned_from():
     X, y, _, settings = setting_of("ranked by ndcg")
     settings = {**settings, "validation_fraction": 0.3, "seed": 4}
     terms = terms_of(X, 1, **settings)
-    held_out = Party(lambda: shard_of(X, y, group=GROUP), terms)._validation
+    held_out = HorizontalHolder(lambda: shard_of(X, y, group=GROUP), terms)._sets[metrics.VALIDATION]
     assert 0 < held_out.sum() < ROWS
     assert all(len({*held_out[np.flatnonzero(group == GROUP)]}) == 1 for group in range(40))
     model = model_of(X, y, one_party(ROWS), **settings)
@@ -1199,7 +1202,7 @@ def test_parties_are_asked_for_the_smaller_child():
     X, y, _ = data()
     own = X[:, :1].copy()
     terms = terms_of(own, 1, rounds=5, max_depth=2)
-    party, program = Party(lambda: shard_of(own, y), terms), train(terms, [])
+    party, program = HorizontalHolder(lambda: shard_of(own, y), terms), train(terms, [])
     query, hessians = next(program), []
     while query:
         total = party.answer(query)
@@ -1235,7 +1238,7 @@ def spoiling(turn, query, cell, by=1):
 def turns_of(X, y, parts, **settings):
     """The query of each turn of a training, from a party's answers added up in one place."""
     terms = terms_of(X, len(parts), **settings)
-    parties = [Party(partial(shard_of, X, y, rows=rows), terms) for rows in parts]
+    parties = [HorizontalHolder(partial(shard_of, X, y, rows=rows), terms) for rows in parts]
     program, asked = train(terms, []), {}
     query = next(program)
     while query:

@@ -8,8 +8,8 @@ from test_boosting import PARTITIONS, ROWS, setting_of
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt import metrics
-from fedboost.horizontal.holder import Party
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.horizontal.holder import HorizontalHolder
 
 PARTS = PARTITIONS["3 at random"]
 MANY = {
@@ -83,7 +83,7 @@ def test_a_party_fills_its_own_places_and_no_others():
     session = run(X, y, PARTS, **settings)
     size = metrics.cells(terms.metrics)
     for number, name in enumerate(terms.parties):
-        party = Party(lambda rows=PARTS[number]: shard_of(X, y, rows=rows), terms, name=name)
+        party = HorizontalHolder(lambda rows=PARTS[number]: shard_of(X, y, rows=rows), terms, name=name)
         party.go_to(session.course.so_far.before_tree)
         values = party.answer(of_last_tree(session, terms))
         pooled, *of_parties = values.reshape(-1, size)

@@ -16,9 +16,9 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import CutPoints, Grid
-from fedboost.horizontal.holder import Party
+from fedboost.gbdt.objectives.sensitivity import SCALE
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import noise as noise_of_terms
@@ -228,7 +228,7 @@ def test_a_party_gives_nothing_without_noise():
     without = terms_of(X, 1, levels=(3, 8))
     with pytest.raises(Refused, match="noise"):
         RangeQuery(1 << 40, 3).check(without)
-    party = Party(lambda: shard_of(X, y), terms)
+    party = HorizontalHolder(lambda: shard_of(X, y), terms)
     party.answer(RangeQuery(1 << 40, 3))
     with pytest.raises(PeerError, match="once"):
         party.answer(RangeQuery(1 << 40, 3))
@@ -242,7 +242,9 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     noise = {**LOCAL["noise"], "method": method}
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, rounds=6, protection="plain", noise=noise)
     rest = np.delete(np.arange(200), 7)
-    parties = [Party(lambda rows=rows: shard_of(X, y, rows=rows), terms) for rows in (slice(None), rest)]
+    parties = [
+        HorizontalHolder(lambda rows=rows: shard_of(X, y, rows=rows), terms) for rows in (slice(None), rest)
+    ]
     program = dp_random_trees.train(terms, [])
     query, moved = next(program), {"CUT_POINTS": [], "START": [], "TREES": []}
     while True:
@@ -341,7 +343,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
 
 def told(party, terms, spending, so_far, query):
     """What a party that has forgotten the session says, if it is told that it stands there."""
-    party = Party(party, terms)
+    party = HorizontalHolder(party, terms)
     party.go_to(so_far)
     values = party.answer(query)
     return spending.release(query, so_far, tagged(query, ("p0",)), values)[0]

@@ -34,7 +34,8 @@ from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grid
-from fedboost.horizontal.holder import Shard, holder_of
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import parts_of
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
 from fedboost.protocol.key_exchange import Attempt, session_digest

@@ -21,7 +21,8 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 from fedboost.boosting.queries.cut_points import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, LocalProtocolError, Refused
-from fedboost.horizontal.holder import Shard, holder_of
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
 from fedboost.people.privacy_report import card_of
 from fedboost.people.summary import summary
 from fedboost.privacy.noise import accounting

@@ -11,7 +11,7 @@ from sites import rows, terms
 from fedboost.boosting.programs.boosting import train
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.gbdt import cut_points, histogram
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.runtime.config import read_party
 from fedboost.runtime.data import parquet as stored
 from fedboost.runtime.data.features import undeclared
@@ -39,7 +39,7 @@ def kept(folder, table):
 
 
 def trained(shard, wanted):
-    party, program = Party(lambda: shard, wanted), train(wanted, [])
+    party, program = HorizontalHolder(lambda: shard, wanted), train(wanted, [])
     query = next(program)
     while True:
         try:

@@ -16,7 +16,8 @@ from typing import Any
 
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
-from fedboost.horizontal.holder import Shard, holder_of
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Outbox
 from fedboost.protocol.contracts import Program

@@ -18,7 +18,8 @@ from typing import Any
 import grpc
 
 from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
-from fedboost.horizontal.holder import Shard, holder_of
+from fedboost.horizontal.holder import holder_of
+from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty

@@ -14,10 +14,10 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.growing import Bins
 from fedboost.gbdt.histogram import Layout
-from fedboost.gbdt.threads import ONE
 from fedboost.gbdt.tree import Split
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.votes import OwnHistograms, vote
 
 ROWS = 60
@@ -42,7 +42,7 @@ def terms(**settings):
 
 def party_after(*asked, **settings):
     X, y = rows()
-    party = Party(lambda: shard_of(X, y), terms(**settings))
+    party = HorizontalHolder(lambda: shard_of(X, y), terms(**settings))
     for query in (START, CONSTANT, *asked):
         party.answer(query)
     return party
@@ -105,7 +105,7 @@ def test_features_with_levels_are_voted_for_by_the_gain_of_their_sets():
 
 def test_own_histograms_are_bounded():
     with pytest.raises(Refused, match="own histograms of 2 nodes, more than 63 integers; lower max_depth"):
-        OwnHistograms(None, Layout.of(CUTS), None, None, 1, ONE).descend((), (1, 2), 63)
+        OwnHistograms(None, Bins(None, CUTS, Layout.of(CUTS)), None).descend((), (1, 2), 1, 63)
 
 
 @pytest.mark.parametrize(

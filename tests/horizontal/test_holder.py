@@ -23,7 +23,7 @@ from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads
 from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.gbdt.tree import Split
-from fedboost.horizontal.holder import Party
+from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.bit_packing import signed
 
 ROWS = 300
@@ -48,8 +48,8 @@ def train_beside(X, y, weight, parts, **settings):
     """A whole training: each query goes to the parties and to one with all rows, which computes them with two
     threads. Counts the queries."""
     terms = terms_of(X, len(parts), weight, **settings)
-    parties = [Party(partial(shard_of, X, y, weight, rows), terms) for rows in parts]
-    pooled = Party(lambda: shard_of(X, y, weight, slice(None)), terms, nthread=2)
+    parties = [HorizontalHolder(partial(shard_of, X, y, weight, rows), terms) for rows in parts]
+    pooled = HorizontalHolder(lambda: shard_of(X, y, weight, slice(None)), terms, nthread=2)
     program, seen = train(terms, []), Counter()
     query = next(program)
     while True:
@@ -126,7 +126,7 @@ LEVELS = [
 
 def party_after(*queries):
     X = np.array([[-1.0], [0.5], [2.0], [math.nan]], np.float32)
-    party = Party(lambda: shard_of(X, [0, 1, 1, 0]), terms_of(X, 1))
+    party = HorizontalHolder(lambda: shard_of(X, [0, 1, 1, 0]), terms_of(X, 1))
     for query in queries:
         party.answer(query)
     return party
@@ -319,7 +319,7 @@ def test_residuals_the_terms_do_not_allow(change, says):
 def test_residuals_are_given_so_often_in_their_place_and_no_more():
     X, y, _ = data("reg:squarederror")
     terms = terms_of(X, 1, objective="reg:absoluteerror", rounds=1, max_depth=1)
-    party, program = Party(lambda: shard_of(X, y), terms), train(terms, [])
+    party, program = HorizontalHolder(lambda: shard_of(X, y), terms), train(terms, [])
     query, asked = next(program), []
     while not isinstance(query, HistogramQuery):
         total = party.answer(query)
@@ -351,7 +351,7 @@ def test_margins_begin_at_the_base_margins_again_after_a_return():
     X, y, _ = data("binary:logistic")
     base = np.linspace(-2, 2, len(y))
     terms = terms_of(X, 1, base_margin=base, rounds=3, max_depth=2)
-    party, other = (Party(lambda: shard_of(X, y, base_margin=base), terms) for _ in range(2))
+    party, other = (HorizontalHolder(lambda: shard_of(X, y, base_margin=base), terms) for _ in range(2))
     program = train(terms, [])
     query, places = next(program), []
     while query is not None:
@@ -366,7 +366,10 @@ def test_margins_begin_at_the_base_margins_again_after_a_return():
             query = None
     assert len({len(place.rounds) for place in places}) == 4  # from before the constant to the last tree
     party.go_to(NOTHING_YET)
-    assert party.answer(RowsQuery()).tolist() == Party(party._read, terms).answer(RowsQuery()).tolist()
+    assert (
+        party.answer(RowsQuery()).tolist()
+        == HorizontalHolder(party._read, terms).answer(RowsQuery()).tolist()
+    )
 
 
 DRAWN = {
@@ -380,7 +383,7 @@ DRAWN = {
 def test_a_party_that_returns_within_a_tree_draws_the_same_rows(name):
     X, y, _ = data("binary:logistic")
     terms = terms_of(X, 1, rounds=2, max_depth=3, **DRAWN[name])
-    party, other = (Party(lambda: shard_of(X, y), terms) for _ in range(2))
+    party, other = (HorizontalHolder(lambda: shard_of(X, y), terms) for _ in range(2))
     program, within = train(terms, []), 0
     query = next(program)
     while query is not None:
@@ -405,7 +408,7 @@ def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wa
         reads.append(len(reads))
         return shard_of(X, y, weight, slice(None))
 
-    party, program = Party(read, terms), train(terms, [])
+    party, program = HorizontalHolder(read, terms), train(terms, [])
     query = next(program)
     while not isinstance(query, StartQuery):
         query = program.send(party.answer(query))
@@ -414,6 +417,6 @@ def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wa
     party.go_to(before)  # the aggregator lost the answer, and asks again
     assert party.answer(query).tolist() == first.tolist()
     assert reads == [0, 1]
-    following, other = program.send(first), Party(read, terms)
+    following, other = program.send(first), HorizontalHolder(read, terms)
     other.go_to(party.state)
     assert party.answer(following).tolist() == other.answer(following).tolist()

@@ -1,0 +1,140 @@
+"""Margins of one party's rows, and the gradients of the objective at them: counted, summed, quantised.
+
+Promises: each result is a sum over blocks of rows or is written row by row, so it is the same with any number
+of threads; no block takes the rows of a group apart. Features are never read: labels are enough.
+Refuses: gradients of an installed objective that cannot be summed (Refused).
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from fedboost.fixedpoint import Float32, Float64, Int64, Scale, exponent_counts
+from fedboost.gbdt import sampling
+from fedboost.gbdt.binned import Room, in_memory
+from fedboost.gbdt.groups import Block, Mask, RowIndex, blocks
+from fedboost.gbdt.kernels import fixedpoint as kernels
+from fedboost.gbdt.kernels.histogram import sum_pairs
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives import plugins
+from fedboost.gbdt.objectives.objective import HasGradients, Objective
+from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.sampling import Keys
+from fedboost.gbdt.threads import Threads
+
+Quantise = Callable[[Float64, Float64, Int64], None]
+"""Writes (gradient << 32) + hessian of each row, as fixed-point numbers: float64 [N] twice, to int64 [N]."""
+Reweigh = Callable[[RowIndex, Float64, Float64], tuple[Float64, Float64]]
+"""Gradients and hessians of some rows, times the weights that sampling gives these rows."""
+
+
+def in_units(gradient: Scale, hessian: Scale) -> Quantise:
+    """Quantisation in units of these scales."""
+    factors, limit = (gradient.factor, hessian.factor), float(gradient.limit)
+    return lambda gradients, hessians, pairs: kernels.quantise(gradients, hessians, *factors, limit, pairs)
+
+
+def _unweighted(_: RowIndex, gradient: Float64, hessian: Float64) -> tuple[Float64, Float64]:
+    return gradient, hessian
+
+
+class Gradients:
+    """The margins of all rows, and the gradients and hessians that trees grow on.
+
+    margin: float64 [outputs, rows]; pairs: int64 [outputs, rows], each row's gradient and hessian as
+    `quantise` wrote them last. Neither is set to begin with.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        label: Float32,
+        weight: Float32,
+        group: Keys | None,
+        threads: Threads,
+        room: Room = in_memory,
+    ) -> None:
+        """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `groups.blocks`."""
+        self._objective = objective
+        self._label = label
+        self._weight = weight
+        self._blocks = blocks(weight.size, group)
+        self._threads = threads
+        shape = objective.outputs, weight.size
+        self.margin: Float64 = room(shape, np.dtype(np.float64))
+        self.pairs: Int64 = room(shape, np.dtype(np.int64))
+
+    def quantise(
+        self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
+    ) -> None:
+        """Write the gradients of `slopes` into `pairs`. shift: what is added to each margin first."""
+
+        def write(block: Block) -> None:
+            rows = block.rows
+            gradients = reweigh(rows, *self._at(slopes, block, self._weight[rows], shift))
+            for gradient, hessian, pairs in zip(*map(np.atleast_2d, gradients), self.pairs, strict=True):
+                block_pairs = pairs[rows]
+                quantise(gradient, hessian, block_pairs)
+                if not isinstance(rows, slice):  # an array of row numbers made a copy
+                    pairs[rows] = block_pairs
+
+        self._threads.each(write, self._blocks)
+
+    def sum_pairs(self, among: Mask) -> Int64:
+        """Sums of the first output's gradients and hessians among these rows: int64 [2]."""
+        return self._sum(lambda block: np.array(sum_pairs(self.pairs[0][block.only(among).rows]), np.int64))
+
+    def count_exponents(self, slopes: HasGradients) -> Int64:
+        """Exponent counts of the gradients and hessians of rows of weight 1, and of the weights."""
+
+        def count(block: Block) -> Int64:
+            weight = self._weight[block.rows]
+            gradient, hessian = self._at(slopes, block, np.ones_like(weight))
+            return np.concatenate(
+                [exponent_counts(v) for v in (gradient, hessian, weight.astype(np.float64))]
+            )
+
+        return self._sum(count)
+
+    def count_sizes(self, reg_lambda: float, among: Mask) -> Int64:
+        """Counts of the sizes of the gradients among these rows: int64 [sampling.SIZE_CELLS]."""
+
+        def count(block: Block) -> Int64:
+            gradients = self._at(self._objective, block, self._weight[block.rows])
+            return sampling.count_sizes(sampling.sizes(*gradients, reg_lambda)[among[block.rows]])
+
+        return self._sum(count)
+
+    def sum_metrics(self, names: Sequence[str], weight: Scale, among: Mask) -> Int64:
+        """Sums of these metrics over these rows, of a group all or none; weight: the scale of weights."""
+
+        def sums(block: Block) -> Int64:
+            part = block.only(among)
+            label, weights = self._label[..., part.rows], self._weight[part.rows]
+            objective = in_groups(self._objective, part.starts)
+            return metrics.sums(tuple(names), objective, self._margins(part), label, weights, weight)
+
+        return self._sum(sums)
+
+    def _at(
+        self, slopes: HasGradients, block: Block, weight: Float32, shift: float = 0.0
+    ) -> tuple[Float64, Float64]:
+        """Gradients and hessians of a block with these weights, at its margins plus a shift."""
+        margin = self._margins(block)
+        rows = margin + shift if shift else margin, self._label[..., block.rows], weight
+        if self._objective.name not in OBJECTIVES:
+            return plugins.gradients(slopes, self._objective.name, *rows)
+        gradient, hessian = in_groups(slopes, block.starts).gradients(*rows)
+        return gradient, hessian
+
+    def _margins(self, block: Block) -> Float64:
+        """Margins of a block, as objectives and metrics take them."""
+        if self._objective.outputs == 1:
+            return self.margin[0, block.rows]
+        return np.ascontiguousarray(self.margin[:, block.rows])
+
+    def _sum(self, block_values: Callable[[Block], Int64]) -> Int64:
+        """Sum of the vectors of all blocks."""
+        total: Int64 = np.sum(self._threads.each(block_values, self._blocks), axis=0)
+        return total

@@ -1,0 +1,102 @@
+"""The trees that grow in a round at one party: binned rows, sampled rows by leaf, and the other rows.
+
+Promises: rows that a tree does not grow on go down it all the same, so that every margin moves.
+Refuses: splits of nodes that are not leaves (PeerError).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.fixedpoint import Float64, Int64
+from fedboost.gbdt import histogram
+from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.histogram import Layout, Rows
+from fedboost.gbdt.partition import RowsOfNodes
+from fedboost.gbdt.samplers import Members, Sampler, parted
+from fedboost.gbdt.threads import Threads
+from fedboost.gbdt.tree import Split
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Binned rows, the cut points that made them, and the layout of their histograms."""
+
+    rows: BinnedRows
+    cut_points: CutPoints
+    layout: Layout
+
+    @classmethod
+    def of(cls, columns: Sequence[Column], cut_points: CutPoints, threads: Threads, room: Room) -> "Bins":
+        """The bins of these columns."""
+        return cls(cut_points.bin_rows(columns, threads, room), cut_points, Layout.of(cut_points))
+
+
+_NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints((), ())
+UNBINNED = Bins(
+    BinnedRows(_NO_CODES, np.zeros(0, np.int64), _NO_CODES, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
+)
+"""Stands for the bins before there are cut points: it has no features to split by."""
+
+
+class GrowingRows:
+    """The rows of each leaf of the trees that grow in a round: num_parallel_tree roots for each output."""
+
+    def __init__(
+        self,
+        rows: int,
+        outputs: int,
+        parallel_trees: int,
+        sampler: Sampler,
+        threads: Threads,
+        room: Room = in_memory,
+    ) -> None:
+        roots = outputs * parallel_trees
+        self._outputs = outputs
+        self._parallel_trees = parallel_trees
+        self._sampler = sampler
+        self._threads = threads
+        self._sets = [RowsOfNodes(rows, roots, threads, room) for _ in range(sampler.sets)]
+        """The rows that the trees grow on, and any others."""
+        self.begin(0)
+
+    def begin(self, tree: int) -> None:
+        """Sample the rows of the trees of a round, all of them at their roots."""
+        self._begin(self._sampler.draw(tree))
+
+    def begin_on(self, masks: Sequence[Mask]) -> None:
+        """Begin the trees again on these rows, bool [rows] for each parallel tree; there are two sets."""
+        self._begin(parted(masks))
+
+    def _begin(self, sets: Sequence[Members]) -> None:
+        for nodes, members in zip(self._sets, sets, strict=True):
+            nodes.begin(None if members is None else [*members] * self._outputs)
+
+    def apply(self, splits: tuple[Split, ...], bins: Bins) -> None:
+        """Send the rows of split nodes to their children."""
+        for nodes in self._sets:
+            nodes.apply(splits, bins.rows, bins.cut_points)
+
+    def of(self, node: int) -> Rows:
+        """Numbers of the sampled rows of a leaf, increasing."""
+        return self._sets[0].of(node)
+
+    def output_of(self, node: int) -> int:
+        """The output whose tree a leaf is in."""
+        return self._sets[0].root_of(node) // self._parallel_trees
+
+    def histograms(self, nodes: Sequence[int], pairs: Int64, bins: Bins, limit: int) -> Int64:
+        """Histograms of some leaves: int64 [nodes, cells + STATS], as `histogram.build` makes them of the
+        packed gradients of all rows, int64 [outputs, rows]."""
+        out = np.zeros((len(nodes), bins.layout.cells + histogram.STATS), np.int64)
+        rows, node_pairs = [self.of(node) for node in nodes], [pairs[self.output_of(node)] for node in nodes]
+        histogram.build(bins.rows, rows, node_pairs, bins.layout, limit, out, self._threads)
+        return out
+
+    def add_values(self, values: dict[int, float], margin: Float64) -> None:
+        """Move every row's margin, float64 [outputs, rows], by the values of its leaves."""
+        for nodes in self._sets[self._sampler.moved]:
+            nodes.add_values(values, margin)

@@ -1,0 +1,69 @@
+"""One party's rows, as the terms want them.
+
+Promises: arrays of a fixed type, one number a row; what is hashed is all that answers are made of.
+Refuses nothing: whoever reads tables holds them to the terms.
+"""
+
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedboost.fixedpoint import Float32, Float64
+from fedboost.gbdt.binned import Column, Room, in_memory
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.groups import Mask
+from fedboost.gbdt.sampling import Keys
+
+_MAX_VALUES = 1 << 22
+"""Values of features that are read at a time."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
+    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
+
+    keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
+    tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
+    at, 0 without; group: uint64, a key that the rows of a group have in common, where the terms rank rows.
+    """
+
+    columns: tuple[Column, ...]
+    label: Float32
+    weight: Float32
+    room: Room = in_memory
+    keys: Keys | None = None
+    validation: Mask | None = None
+    base_margin: Float32 | None = None
+    group: Keys | None = None
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return int(self.weight.size)
+
+    def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
+        """HMAC of the rows, with these columns, and of the versions of what computes with them: 32 bytes."""
+        hashed = hmac.new(key, software.encode(), "sha256")
+        beside = self.label, self.weight, self.keys, self.validation, self.base_margin, self.group
+        for values in beside:
+            hashed.update(b"-" if values is None else values.dtype.str.encode())
+            hashed.update(b"" if values is None else np.ascontiguousarray(values).data)
+        for column in columns:
+            for start in range(0, column.size, _MAX_VALUES):
+                block = np.ascontiguousarray(column[start : start + _MAX_VALUES], np.float32)
+                hashed.update(block.data)
+        return hashed.digest()
+
+
+def continue_margins(
+    margin: Float64, base_margin: Float32 | None, earlier: Booster, columns: Sequence[Column]
+) -> None:
+    """Write the margins of an earlier model that starts from the base margins: float64 [outputs, rows]."""
+    step = _MAX_VALUES // len(columns) + 1
+    for start in range(0, margin.shape[1], step):
+        rows = slice(start, start + step)
+        features = np.column_stack([column[rows] for column in columns])
+        margin[:, rows] = earlier.margins(features, None if base_margin is None else base_margin[rows])
