@@ -15,6 +15,7 @@ from fedboost.protocol.noise import CUT_POINTS, START, TREES
 HELP = "help to open the sum"
 """The name of a release that answers no question."""
 
+KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 QUERIES = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "error of the model: all rows, this site's",

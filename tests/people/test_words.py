@@ -25,7 +25,7 @@ from fedboost.runtime.site.policy import PROTECTS, Policy
 
 def test_every_query_has_a_sentence():
     assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | {BY_PARTY, HELP}
-    assert all(len(words) < ANSWER_WIDTH for words in (*QUERIES.values(), NO_METRICS))
+    assert all(0 < len(words) < ANSWER_WIDTH for words in (*QUERIES.values(), NO_METRICS))
     assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
 
 

@@ -6,9 +6,7 @@ Refuses: nothing. Without the terms, only what no terms allow is warned of.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import get_args
 
-from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
