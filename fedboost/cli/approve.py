@@ -12,13 +12,13 @@ from fedboost.errors import ConfigError, Misfit, Refused, quoted
 from fedboost.people.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
 from fedboost.privacy.identity.certificates import is_name
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import PartyConfig, read_party, read_terms, read_toml
 from fedboost.runtime.data.features import label_counts, level_counts, undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.site.approval import Approval, Review, analysts_of, approve, approved, review
 from fedboost.runtime.site.policy import PROTECTS
+from fedboost.terms.terms import Terms
 
 REFUSED = 1
 """Exit code of a person's no."""

@@ -15,12 +15,12 @@ from fedboost.cli.audit_session import WIDTH, Heading, moment, print_session
 from fedboost.cli.show import print_json, unless_nobody_reads
 from fedboost.errors import ConfigError, printable, quoted
 from fedboost.people.summary import shown
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Entry, read_admitted, read_log
 from fedboost.runtime.site.audit_rules import warnings_of
 from fedboost.runtime.site.audit_sessions import Session, is_after_end, sessions_of
 from fedboost.runtime.site.audit_turns import allowed_questions
 from fedboost.runtime.site.audit_warnings import MEANINGS, AdmittedTerms, AuditWarning, Kind
+from fedboost.terms.terms import Terms
 
 MOST_IN_FULL, LONGEST_VERDICT = 5, 16
 """Sessions that are printed in full; of more a line each; and columns of a verdict in that line."""

@@ -26,13 +26,13 @@ from fedboost.cli.show import notice, notice_undeclared, print_json, printable
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt import metrics
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import cores, read_terms
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.data.values import shorten
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
+from fedboost.terms.terms import Terms
 
 ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
 SAMPLES = 1000
@@ -110,7 +110,7 @@ def run_comparison(
     terms = read_terms(terms_file)
     if terms.columns.group is not None:
         raise ConfigError(
-            f"{terms_file}: {terms.objective} ranks whole groups, and rows are held out one by one"
+            f"{terms_file}: {terms.objective.name} ranks whole groups, and rows are held out one by one"
         )
     table = read_table(data)
     sites = rows_of_sites(terms, terms_file, table, data, site)

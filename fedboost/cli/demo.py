@@ -27,7 +27,6 @@ from fedboost.cli.show import (
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.runtime.data.table import read_table
@@ -35,6 +34,7 @@ from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.cluster import Loopback
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
+from fedboost.terms.terms import Terms
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
@@ -118,7 +118,7 @@ def run_demo(
         _print_scores(scores)
         print(f"federated == pooled: {'yes' if equal else 'NO'}")
         print()
-        print_traffic(training.traffic, terms.rounds)
+        print_traffic(training.traffic, terms.trees.rounds)
         print()
         print(signatures(model))
         print(f"model: {model_file} (XGBoost JSON; terms, site files and logs are beside it)")

@@ -7,9 +7,9 @@ from rich.console import Console
 
 from fedboost.cli.show import print_json
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import read_terms
 from fedboost.runtime.local.estimate import estimate
+from fedboost.terms.terms import Terms
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 
@@ -22,7 +22,7 @@ def run_estimate(
     if features is not None:
         names = [f"f{number}" for number in range(features)]
         columns = {"label": "a label that is no feature", "numeric": names}
-        own = {name: getattr(terms, name) for name in ("rounds", "max_depth", "max_bin", "key_bits")}
+        own = {name: terms.flat[name] for name in ("rounds", "max_depth", "max_bin", "key_bits")}
         terms = Terms.read({"columns": columns, **own})
     sites = parties or len(terms.parties) or 3
     found = estimate(terms, rows, sites)
@@ -31,10 +31,16 @@ def run_estimate(
             print_json(**vars(one), rows=rows, parties=sites)
         return
     table = rich.table.Table()
-    for heading in ("protection", "a round", f"{terms.rounds} rounds", "MB a party sends a round", "in all"):
+    for heading in (
+        "protection",
+        "a round",
+        f"{terms.trees.rounds} rounds",
+        "MB a party sends a round",
+        "in all",
+    ):
         table.add_column(heading, justify="left" if heading == "protection" else "right")
     for one in found:
-        megabytes = f"{one.megabytes:,.2f}", f"{one.megabytes * terms.rounds:,.0f}"
+        megabytes = f"{one.megabytes:,.2f}", f"{one.megabytes * terms.trees.rounds:,.0f}"
         table.add_row(one.protection, duration(one.seconds_a_round), duration(one.seconds), *megabytes)
     console = Console(markup=False, highlight=False)
     console.print(table)

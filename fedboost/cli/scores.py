@@ -14,12 +14,12 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
 from fedboost.gbdt import metrics
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.model_file import Model
+from fedboost.terms.terms import Terms
 
 _SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
 _WEIGHT_BITS = 24
@@ -27,7 +27,7 @@ _WEIGHT_BITS = 24
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """The metrics that models under these terms are compared by, the one that decides first."""
-    return terms.eval_metric or _SHOWN.get(terms.like, terms.metrics)
+    return terms.evaluation.eval_metric or _SHOWN.get(terms.objective.like, terms.metrics)
 
 
 def unprotected(terms: Terms) -> Terms:
@@ -72,7 +72,7 @@ class HeldOut:
         """What the metrics sum over each group of rows, int64 [groups, cells], and the scale of weights: sums
         of groups add, and `metrics.values` makes the metrics of them."""
         margin: Float64 = model.booster.margins(self.features, self.base_margin)
-        loss, heaviest = model.terms.loss, float(self.weight.max(initial=0.0))
+        loss, heaviest = model.terms.objective.loss, float(self.weight.max(initial=0.0))
         known = model.terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
 

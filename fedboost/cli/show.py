@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from fedboost.errors import quoted
 from fedboost.gbdt import metrics
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.telemetry import Row
+from fedboost.terms.columns import Schema
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,9 +66,9 @@ def notice(text: str) -> None:
 
 def notice_not_hidden(terms: Terms) -> None:
     """Print that the aggregator sees single parties' numbers, where it does."""
-    if not PROTECTIONS[terms.protection].hides:
+    if not PROTECTIONS[terms.hiding.protection].hides:
         observed = "each party's own counts, histograms and metric sums"
-        notice(f"protection {terms.protection}: the aggregator sees {observed}")
+        notice(f"protection {terms.hiding.protection}: the aggregator sees {observed}")
 
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
@@ -137,8 +138,10 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         def tell(row: Row) -> None:
             numbers, total = told(row)
             done = int(row["round"]) + 1
-            if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-                print(" ".join(filter(None, (f"round {done}/{terms.rounds}", numbers, total))), flush=True)
+            if done == terms.trees.rounds or done % max(1, terms.trees.rounds // 10) == 0:
+                print(
+                    " ".join(filter(None, (f"round {done}/{terms.trees.rounds}", numbers, total))), flush=True
+                )
 
         yield tell
         return
@@ -153,7 +156,7 @@ def progress(terms: Terms, as_json: bool) -> Iterator[Callable[[Row], None]]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     bar = Progress(*columns)
-    task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
+    task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
 
     def draw(row: Row) -> None:
         numbers, total = told(row)

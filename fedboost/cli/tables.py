@@ -12,7 +12,6 @@ from fedboost.cli.show import notice, notice_undeclared
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float64
 from fedboost.people.summary import summary
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import read_terms, terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site
 from fedboost.runtime.data.features import to_base_margin, to_features
@@ -21,6 +20,7 @@ from fedboost.runtime.data.values import listing
 from fedboost.runtime.files import check_writable, write_atomically
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.policy import COMMAND, Policy
+from fedboost.terms.terms import Terms
 
 
 def run_predict(model_file: Path, data: Path, out: Path | None) -> None:

@@ -37,7 +37,7 @@ from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
 from fedboost.horizontal.votes import OwnHistograms, vote
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 _VALUES = 1 << 22
@@ -83,7 +83,7 @@ class Party:
         self._read = read
         self._shard = shard = read()
         self._terms = terms
-        self._loss = terms.loss
+        self._loss = terms.objective.loss
         if len(terms.roots) * shard.rows > MOST_PLACES:
             raise Refused(
                 f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
@@ -102,7 +102,7 @@ class Party:
         self._others: RowsOfNodes | None = None
         """The other rows, which go down the tree all the same, if there are any; all rows where some may
         count several times."""
-        if self._validation is not None or terms.draws_for_trees:
+        if self._validation is not None or terms.draws.draws_for_trees:
             self._others = RowsOfNodes(shard.rows, roots, self._threads, shard.room)
         self._begin_tree(0)
         self._pairs: Int64 = shard.room(shape, np.dtype(np.int64))
@@ -214,7 +214,7 @@ class Party:
         """Of some rows with these weights, at their margins and so much more."""
         margins = self._margins(block)
         of_rows = margins + start if start else margins, self._shard.label[..., block.rows], weight
-        name = self._terms.objective
+        name = self._terms.objective.name
         if name not in LOSSES:
             return installed.gradients(loss, name, *of_rows)
         return in_groups(loss, block.starts).gradients(*of_rows)
@@ -262,7 +262,7 @@ class Party:
         """Counts of the sizes of the gradients of those rows that trees grow on."""
         rows = block.rows
         gradients = self._gradients(self._loss, block, self._shard.weight[rows])
-        sizes = sampling.sizes(*gradients, self._terms.reg_lambda)
+        sizes = sampling.sizes(*gradients, self._terms.trees.reg_lambda)
         return sampling.count_sizes(sizes if self._validation is None else sizes[~self._validation[rows]])
 
     def _draw_by_size(
@@ -271,8 +271,8 @@ class Party:
         """Draw some of these rows for each parallel tree; their chances."""
         terms, keys, rows = self._terms, self._shard.keys, block.rows
         assert keys is not None
-        sizes = sampling.sizes(*gradients, terms.reg_lambda)
-        chances = sampling.chances(sizes, query.threshold, terms.subsample)
+        sizes = sampling.sizes(*gradients, terms.trees.reg_lambda)
+        chances = sampling.chances(sizes, query.threshold, terms.draws.subsample)
         for tree, of_tree in enumerate(drawn):
             of_tree[rows] = sampling.drawn_with(keys[rows], chances, *self._salt(query.tree, tree))
         return chances
@@ -286,7 +286,7 @@ class Party:
         """An HMAC of all that answers are made of: the rows as the terms want them, and the versions of what
         computes with them. 32 bytes."""
         shard = self._shard
-        hashed = hmac.new(key, repr((VERSION, self._terms.objective_package)).encode(), "sha256")
+        hashed = hmac.new(key, repr((VERSION, self._terms.objective.package)).encode(), "sha256")
         beside = shard.label, shard.weight, shard.keys, shard.validation, shard.base_margin, shard.group
         for values in beside:
             hashed.update(b"-" if values is None else values.dtype.str.encode())
@@ -321,7 +321,7 @@ class Party:
         binned, _, layout = self._started()
         if query.bins != layout.bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {layout.bins}")
-        if self._terms.vote_top_k:
+        if self._terms.histograms.vote_top_k:
             return self._elected(query)
         self._grow(query)
         nodes = [self._nodes.of(node) for node in query.nodes]
@@ -357,10 +357,10 @@ class Party:
             raise PeerError(f"tree {tree}: the root must be asked for once, and first")
         if levels == self._terms.levels:
             raise PeerError(f"tree {tree}: more levels than the terms allow")
-        if self._terms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
+        if self._terms.histograms.vote_top_k and isinstance(query, VoteQuery) != bool(levels % 2):
             raise PeerError(f"tree {tree}: votes and histograms take turns")
         if not self._quantised:
-            trees = self._terms.num_parallel_tree if self._terms.draws_by_size else 0
+            trees = self._terms.trees.num_parallel_tree if self._terms.draws.draws_by_size else 0
             drawn = [np.zeros(self.rows, np.bool_) for _ in range(trees)]
             self._quantise(self._loss, query, drawn)
             if drawn:
@@ -373,8 +373,8 @@ class Party:
         """Draw the rows that a tree grows on; where the sizes of gradients decide, that waits for those."""
         if self._others is None:
             return self._nodes.begin()
-        trees = range(self._terms.num_parallel_tree)
-        if self._terms.most_copies == 1:
+        trees = range(self._terms.trees.num_parallel_tree)
+        if self._terms.draws.most_copies == 1:
             return self._begin_on([self._drawn(number, tree) for tree in trees])
         members = [self._copied(number, tree) for tree in trees]
         self._nodes.begin(members * self._loss.outputs)
@@ -394,23 +394,23 @@ class Party:
     def _drawn(self, number: int, tree: int) -> Mask:
         """The rows that a tree grows on: the same for all outputs, others for each parallel tree."""
         rows = self._grown_on()
-        if self._terms.subsample < 1.0 and not self._terms.draws_by_size:
+        if self._terms.draws.subsample < 1.0 and not self._terms.draws.draws_by_size:
             assert self._shard.keys is not None
-            rows &= sampling.drawn(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
+            rows &= sampling.drawn(self._shard.keys, self._terms.draws.subsample, *self._salt(number, tree))
         return rows
 
     def _copied(self, number: int, tree: int) -> Rows:
         """The rows that a tree grows on, each as often as it is drawn: the same for all outputs."""
         assert self._shard.keys is not None
-        copies = sampling.copies(self._shard.keys, self._terms.subsample, *self._salt(number, tree))
+        copies = sampling.copies(self._shard.keys, self._terms.draws.subsample, *self._salt(number, tree))
         return np.repeat(np.arange(self.rows, dtype=np.uint32), copies * self._grown_on())
 
     def _salt(self, number: int, tree: int) -> tuple[int, str, int, int]:
-        return self._terms.seed, "subsample", self._terms.first_tree + number, tree
+        return self._terms.draws.seed, "subsample", self._terms.first_tree + number, tree
 
     def _pairs_of(self, node: int) -> Int64:
         """The gradients and hessians that a node of the tree that grows has sums of."""
-        pairs: Int64 = self._pairs[self._nodes.root_of(node) // self._terms.num_parallel_tree]
+        pairs: Int64 = self._pairs[self._nodes.root_of(node) // self._terms.trees.num_parallel_tree]
         return pairs
 
     def _split(self, splits: tuple[Split, ...]) -> None:
@@ -425,7 +425,7 @@ class Party:
         own.descend(query.splits, query.nodes, MAX_CELLS)
         share = min(self.rows / query.rows, 1.0)
         rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
-        most = self._terms.vote_top_k
+        most = self._terms.histograms.vote_top_k
         return np.concatenate(
             [vote(own.of(node)[: layout.cells], layout, rule, most) for node in query.nodes]
         )
@@ -507,7 +507,7 @@ class Party:
     def _end_tree(self, number: int, splits: tuple[Split, ...], values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
         self._split(splits)
-        several = self._terms.most_copies > 1
+        several = self._terms.draws.most_copies > 1
         for nodes in filter(None, (None if several else self._nodes, self._others)):
             nodes.add_values(dict(values), self._margin)
         self._begin_tree(number + 1)
@@ -524,11 +524,11 @@ def _validation_of(shard: Shard, terms: Terms) -> Mask | None:
     if terms.columns.validation is not None:
         assert shard.validation is not None
         return shard.validation
-    if not terms.validation_fraction:
+    if not terms.evaluation.validation_fraction:
         return None
     keys = shard.keys if shard.group is None else shard.group  # of a group all rows or none
     assert keys is not None
-    return sampling.drawn(keys, terms.validation_fraction, terms.seed, "validation")
+    return sampling.drawn(keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation")
 
 
 def holder_of(read: Callable[[Terms], Shard], name: str, nthread: int = 1) -> Callable[[Terms], Party]:

@@ -13,8 +13,8 @@ from typing import Any
 from fedboost.errors import ConfigError, printable
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.noise import accounting
-from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import CUT_POINTS, START, TREES, Release
+from fedboost.terms.terms import Terms
 
 Card = dict[str, Any]
 
@@ -69,7 +69,7 @@ def card_of(terms: Terms) -> Card:
         "against": _against(terms),
         "honest": max(terms.honest, 1) if noise.placement == "distributed" else 1,
         "roster": list(terms.parties),
-        "protection": terms.protection,
+        "protection": terms.hiding.protection,
         "terms": terms.digest,
         "releases": releases,
         "not_covered": list(NOT_COVERED),
@@ -84,7 +84,7 @@ def _against(terms: Terms) -> str:
         return f"{outside}, but not against the aggregator, which sees the sums before they get noise"
     if terms.noise.placement == "local":
         return f"{outside}, the aggregator and all other parties among them: each party draws all the noise"
-    together = max(1, Group.of(terms.parties, terms.colluding).colluding)
+    together = max(1, Group.of(terms.parties, terms.hiding.colluding).colluding)
     several = "one other party" if together == 1 else f"up to {together} other parties"
     return f"{outside}, the aggregator and {several} together among them, if the rest draw their noise"
 
@@ -161,7 +161,7 @@ def outlook(terms: Terms, rows: int) -> Outlook:
     """For a typical row: one of an undecided prediction, classes that are equally frequent, labels that are
     spread evenly over their range."""
     spread, hessian = _typical_row(terms)
-    leaf_rows = rows / 2.0**terms.max_depth
+    leaf_rows = rows / 2.0**terms.trees.max_depth
     noise = terms.bound.gradient(terms.plan.releases[TREES].sigma)
     by_noise = noise / (leaf_rows * hessian)
     by_chance = spread / (math.sqrt(leaf_rows) * hessian)
@@ -172,11 +172,11 @@ def outlook(terms: Terms, rows: int) -> Outlook:
 def _typical_row(terms: Terms) -> tuple[float, float]:
     """The standard deviation of a row's gradient, and its hessian."""
     bound = terms.bound
-    match terms.objective:
+    match terms.objective.name:
         case "binary:logistic":
             return 0.5, 0.25
         case "multi:softprob":
-            share = 1.0 / (terms.num_class or 2)
+            share = 1.0 / (terms.objective.num_class or 2)
             return math.sqrt(share * (1.0 - share)), 2.0 * share * (1.0 - share)
         case "count:poisson":
             return math.sqrt(bound.start), bound.start

@@ -7,8 +7,8 @@ from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.errors import Refused
 from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.cut_points import RANGE_PARTS, SUBCELLS_PER_BIN, Grid
-from fedboost.protocol.noise import CUT_POINTS, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import CUT_POINTS, Noise, Release
+from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
 """Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
@@ -33,7 +33,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
         numeric = len(terms.columns.numeric)
-        most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
+        most = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         if not numeric or len(self.grids) != numeric or any(grid.cells > most for grid in self.grids):
             raise Refused(
                 f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
@@ -79,7 +79,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         """Refuse other ranges than the terms'."""
         numeric = len(terms.columns.numeric)
-        if terms.cut_points != "grid" or self.features != numeric:
+        if terms.histograms.cut_points != "grid" or self.features != numeric:
             raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
 
     def release(self, terms: Terms) -> Release | None:

@@ -9,8 +9,8 @@ from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.noise import TREES, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.people.summary import shown
-from fedboost.protocol.terms import MOST_REFRESHING, Terms
 from fedboost.runtime.site.audit import HELP, Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
+from fedboost.terms.terms import MOST_REFRESHING, Terms
 
 IN_WORDS = {
     RowsQuery.__name__: "row count; magnitudes of labels, weights",
@@ -43,22 +43,22 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """How many questions of each kind the terms allow; of a program that is not fedboost's, nothing is
     known."""
-    if terms.program != "boosting":
+    if terms.session.program != "boosting":
         return {}
     noisy = terms.noise is not None
     by_level = terms.noise is None or terms.noise.method == "hist"
-    residuals = 0 if terms.loss.quantile is None else MOST_REFRESHING
+    residuals = 0 if terms.objective.loss.quantile is None else MOST_REFRESHING
     return {
         RowsQuery.__name__: int(not noisy),
-        QuantileQuery.__name__: MAX_REFINEMENTS * (terms.cut_points == "grid" and not noisy),
-        RangeQuery.__name__: int(terms.cut_points == "grid" and noisy),
+        QuantileQuery.__name__: MAX_REFINEMENTS * (terms.histograms.cut_points == "grid" and not noisy),
+        RangeQuery.__name__: int(terms.histograms.cut_points == "grid" and noisy),
         StartQuery.__name__: 1,
-        HistogramQuery.__name__: terms.rounds * _deepest(terms) * by_level,
-        VoteQuery.__name__: terms.rounds * (_deepest(terms) - 1) * (terms.vote_top_k > 0),
-        SumsQuery.__name__: terms.rounds * (not by_level),
-        ResidualQuery.__name__: (terms.rounds + 1) * residuals,
-        EndRoundQuery.__name__: terms.rounds + 1,  # one of them sets the constant
-        BY_PARTY: terms.rounds + 1,
+        HistogramQuery.__name__: terms.trees.rounds * _deepest(terms) * by_level,
+        VoteQuery.__name__: terms.trees.rounds * (_deepest(terms) - 1) * (terms.histograms.vote_top_k > 0),
+        SumsQuery.__name__: terms.trees.rounds * (not by_level),
+        ResidualQuery.__name__: (terms.trees.rounds + 1) * residuals,
+        EndRoundQuery.__name__: terms.trees.rounds + 1,  # one of them sets the constant
+        BY_PARTY: terms.trees.rounds + 1,
     }
 
 
@@ -70,7 +70,7 @@ def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarni
 
 def _deepest(terms: Terms) -> int:
     """The most histograms about one tree."""
-    return terms.max_depth if terms.grow_policy == "depthwise" else terms.most_leaves
+    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.most_leaves
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -243,7 +243,7 @@ def _question(answer: Released) -> tuple[str, int, str]:
 
 
 def _shrinks(terms: Terms | None) -> bool:
-    return terms is not None and terms.on_loss == "shrink"
+    return terms is not None and terms.session.on_loss == "shrink"
 
 
 def _is_unrecorded(session: Session) -> bool:
