@@ -142,7 +142,7 @@ def score(
     ]
     booster = xgb.train(
         {
-            "objective": terms.objective,
+            "objective": terms.objective.name,
             "learning_rate": learning_rate,
             "max_depth": 6,
             "max_bin": 256,

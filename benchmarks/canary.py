@@ -29,8 +29,8 @@ from fedboost.horizontal.shard import Shard
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.noise import Release
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.terms.noise import Release
 
 Float64 = npt.NDArray[np.float64]
 ROWS = 12

@@ -35,7 +35,7 @@ def batch(first: int) -> tuple[collections.Counter[str], collections.Counter[str
             continue
         shrunk = any(len(roster) < len(outcome.terms.parties) for roster in outcome.rosters)
         model = "the fault-free model" if not shrunk else "a model of a roster that changed"
-        ends[f"{outcome.terms.on_loss}: {'a named error' if outcome.model is None else model}"] += 1
+        ends[f"{outcome.terms.session.on_loss}: {'a named error' if outcome.model is None else model}"] += 1
         faults += outcome.faults
     return ends, faults, broken
 

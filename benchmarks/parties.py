@@ -284,9 +284,9 @@ def train_once(one: Far, terms: fb.Terms, case: Case, at_rest: int) -> tuple[Run
     training = one.analyst.train(terms)
     for row in training:
         seconds.append(row["seconds"])
-        if row["round"] + 1 in (FIRST, terms.rounds):
+        if row["round"] + 1 in (FIRST, terms.trees.rounds):
             marks.append((sum(map(cpu_seconds, ids)), cpu_seconds(one.aggregator.pid), row["bytes"]))
-    trees = terms.rounds - FIRST
+    trees = terms.trees.rounds - FIRST
     party, aggregator = ((marks[1][i] - marks[0][i]) / trees for i in range(2))
     sent = marks[1][2] / case.parties
     memory = at_rest, resident(one.aggregator.pid, "VmHWM")

@@ -76,7 +76,7 @@ def train_until(end: float, one: Loopback, kinds: Iterable[fb.Terms]) -> tuple[i
     while time.monotonic() < end:
         for terms in kinds:
             model = one.analyst.train(terms).model.booster.to_xgboost()
-            same &= first.setdefault(terms.protection, model) == model
+            same &= first.setdefault(terms.hiding.protection, model) == model
             count += 1
     return count, same
 

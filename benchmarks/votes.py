@@ -101,7 +101,7 @@ def score(terms: fb.Terms, table: pa.Table, seed: int) -> tuple[float, float]:
     full, first = fb.simulate(terms, shards), fb.simulate(terms.changed(rounds=1), shards)
     sent = max(full.traffic[party][0] - first.traffic[party][0] for party in shards)
     auc = float(roc_auc_score(to_shard(test, terms, "all").label, full.model.predict(test)))
-    return auc, sent / (terms.rounds - 1)
+    return auc, sent / (terms.trees.rounds - 1)
 
 
 def transposed(scores: list[list[tuple[float, float]]]) -> tuple[list[list[float]], list[list[float]]]:

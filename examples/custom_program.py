@@ -33,12 +33,12 @@ def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster
     rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    constant = tuple((root, terms.loss.margin(score)) for root in terms.roots)
+    constant = tuple((root, terms.objective.loss.margin(score)) for root in terms.roots)
     exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
     trees = []
-    for number in range(terms.rounds):
+    for number in range(terms.trees.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
-        slower = terms.changed(learning_rate=terms.learning_rate * SHRINK**number)
+        slower = terms.changed(learning_rate=terms.trees.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, *_ = yield from end_round(terms, rows, number, splits, values, scales)

@@ -20,11 +20,11 @@ from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import names_of
 from fedboost.protocol.run import Callback
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_features, split_by_site
 from fedboost.runtime.data.table import as_table
 from fedboost.runtime.local.simulation import simulate
+from fedboost.terms.terms import Terms
 
 try:
     from joblib import effective_n_jobs

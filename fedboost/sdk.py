@@ -5,16 +5,17 @@ Refuses: tables without the label, settings that do not exist.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.plugins import check_objective
-from fedboost.protocol import terms
 from fedboost.runtime.config import read_settings
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table
+from fedboost.terms import terms
+from fedboost.terms.reading import first_fault
 
 __all__ = ["Terms", "check_objective"]
 
@@ -22,13 +23,11 @@ __all__ = ["Terms", "check_objective"]
 class Terms(terms.Terms):
     """What every party agrees to for one session. xgb_model: a Model to continue, or the path of its file."""
 
-    if not TYPE_CHECKING:  # type checkers derive it from the fields
-
-        def __init__(self, **values: Any) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise terms.first_fault(type(self), error, "terms") from None
+    def __init__(self, **settings: Any) -> None:
+        try:
+            super().__init__(**settings)
+        except ValidationError as error:
+            raise first_fault(type(self), error, "terms") from None
 
     @field_validator("xgb_model", mode="before")
     @classmethod

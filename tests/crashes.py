@@ -64,7 +64,7 @@ def crashed(folder, files, terms, kills, seed, policy):
     a restart to what the analyst heard next, where nobody else was killed meanwhile. From four kills on
     everybody of three parties is among the victims. `files`: party to its table."""
     draw = random.Random(seed)
-    after = sorted(draw.sample(range(terms.rounds - LAST), kills))
+    after = sorted(draw.sample(range(terms.trees.rounds - LAST), kills))
     everybody = ["aggregator", *files]
     victims = [*everybody, *draw.choices(everybody, k=kills)][:kills]
     draw.shuffle(victims)
@@ -85,7 +85,7 @@ def crashed(folder, files, terms, kills, seed, policy):
             else:
                 one.start_party(victim)
         model = training.end()
-    assert len(training.moments) == terms.rounds + 1
+    assert len(training.moments) == terms.trees.rounds + 1
     ends = [*restarts[1:], float("inf")]
     heard = [min((m for m in training.moments if m > restart), default=restart) for restart in restarts]
     recoveries = [h - r for r, h, end in zip(restarts, heard, ends, strict=True) if h < end]
@@ -97,12 +97,12 @@ def stopped(folder, files, terms, seconds, policy):
     awakening to what the analyst heard next."""
     with Loopback(folder, files, policy=policy) as one:
         training = Followed(one.analyst, terms)
-        training.wait_for(terms.rounds // 3)
+        training.wait_for(terms.trees.rounds // 3)
         sleeper = one.parties[next(iter(files))].pid
         os.kill(sleeper, signal.SIGSTOP)
         try:
             time.sleep(seconds)
-            assert training.rounds < terms.rounds, "the training went on without a party"
+            assert training.rounds < terms.trees.rounds, "the training went on without a party"
         finally:
             os.kill(sleeper, signal.SIGCONT)
         awake = time.monotonic()

@@ -23,12 +23,13 @@ from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.protection import Tag
-from fedboost.protocol import earlier, journal
+from fedboost.protocol import journal
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.terms import continuation
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 ROWS, FEATURES = 60, 2
@@ -70,7 +71,7 @@ def earlier_model(objective):
     """The settings that continue a model of one round."""
     X, y = rows(objective)
     session = run(X, y, randomly(ROWS, 3), objective=objective, **{**SMALL, "rounds": 1})
-    return {"xgb_model": earlier.written(session.booster, session.terms.columns)}
+    return {"xgb_model": continuation.written(session.booster, session.terms.columns)}
 
 
 @lru_cache
@@ -99,7 +100,7 @@ def fault_free(parties, votes, objective, continued):
 @lru_cache
 def fault_free_with_noise(terms):
     """The same with noise, which all of the terms decide on."""
-    X, y = rows(terms.objective)
+    X, y = rows(terms.objective.name)
     parts = zip(terms.parties, randomly(ROWS, len(terms.parties)), strict=True)
     sites = sites_of(terms, {name: shard_of(X, y, rows=part) for name, part in parts}, bytes)
     return session_of(terms, sites, dp_random_trees.train).booster.to_xgboost()
@@ -358,14 +359,14 @@ def play(seed):
             assert whole
             assert model == fault_free_with_noise(world.terms), f"seed {seed}: another model"
         elif whole:
-            votes, continued = world.terms.vote_top_k, world.terms.xgb_model is not None
-            due = fault_free(len(world.terms.parties), votes, world.terms.objective, continued)
+            votes, continued = world.terms.histograms.vote_top_k, world.terms.xgb_model is not None
+            due = fault_free(len(world.terms.parties), votes, world.terms.objective.name, continued)
             assert model == due, f"seed {seed}: another model"
         else:
-            assert world.terms.on_loss == "shrink"
+            assert world.terms.session.on_loss == "shrink"
     else:
         assert error, f"seed {seed}: failed without a word"
-        excused = world.terms.on_loss != "wait" or world.faults["leave"] or world.faults["swap"]
+        excused = world.terms.session.on_loss != "wait" or world.faults["leave"] or world.faults["swap"]
         assert excused, f"seed {seed}: {error}"
         assert error.startswith("party p"), f"seed {seed}: names nobody: {error}"
     return Outcome(

@@ -21,7 +21,7 @@ from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import TransientMemory
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 def pack(values, *runs):
@@ -98,7 +98,7 @@ def randomly(rows, parties, seed=0):
 def sites_of(terms, shards, draw=os.urandom):
     """A place for each party, with a memory of its own; with keys if the protection needs them."""
     credentials = {}
-    if terms.protection != "plain":
+    if terms.hiding.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}

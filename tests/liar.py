@@ -76,7 +76,7 @@ class Liar:
         self.transcript = next_transcript(self.transcript, query)
         self.asked = Ask(self.turn, self.attempt, self.roster, query)
         self.last_end = query if isinstance(query, EndRoundQuery) else self.last_end
-        group = Group.of(self.terms.parties, self.terms.colluding)
+        group = Group.of(self.terms.parties, self.terms.hiding.colluding)
         opener = MaskedOpener(tag_of(self.asked, self.transcript), group, self.digest)
         for party in self.roster:
             for report in self.say(party, self.asked):

@@ -14,7 +14,7 @@ from fedboost.errors import CutShort, Enough, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import first_bits
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 GIB = 1 << 30
 

@@ -27,7 +27,7 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
 _SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.Struct(">qqqqd")
@@ -209,14 +209,14 @@ class ModelSoFar:
             self.start.check(terms)
         elif self.rounds:
             raise Refused("finished rounds before cut points")
-        if len(self.rounds) > terms.rounds + 1 or self.levels > terms.levels:
+        if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.levels:
             raise Refused(
                 f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
             )
         for number, done in enumerate(self.rounds):
             check_tree(terms, number - 1, done.splits, done.values)
             check_splits(terms, done.splits)
-        if self.levels and not self.rounds and (terms.loss.quantile is None or self.start is None):
+        if self.levels and not self.rounds and (terms.objective.loss.quantile is None or self.start is None):
             raise Refused("histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
             raise Refused(f"residuals were asked for {self.levels} times, of {RESIDUAL_TURNS}")

@@ -11,9 +11,9 @@ from fedboost.errors import ConfigError, Misfit, Refused
 
 if TYPE_CHECKING:
     from fedboost.people.summary import Counts
-    from fedboost.protocol.terms import Terms
     from fedboost.runtime.config import PartyConfig
     from fedboost.runtime.site.approval import Approval
+    from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
 REFUSED = 1

@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.evaluation.compare import Trial
-    from fedboost.protocol.terms import Terms
+    from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
 MANY_ROWS = 50_000
@@ -52,7 +52,9 @@ def compare(
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
     agreed = read_terms(terms)
     if agreed.columns.group is not None:
-        raise ConfigError(f"{terms}: {agreed.objective} ranks whole groups, and rows are held out one by one")
+        raise ConfigError(
+            f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
+        )
     table = read_table(data)
     sites = _sites(agreed, terms, table, data, site)
     notice_undeclared(table, agreed.columns)

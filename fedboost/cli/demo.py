@@ -17,9 +17,9 @@ from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
-    from fedboost.protocol.terms import Terms
     from fedboost.runtime.local.demo_sites import Sites
     from fedboost.runtime.model_file import Model
+    from fedboost.terms.terms import Terms
 
 EPILOG = (
     "Example: fedboost demo\n\nExample: fedboost demo --data patients.csv --label diagnosis --site hospital"

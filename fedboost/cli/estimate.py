@@ -25,9 +25,9 @@ def estimate(
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
     from fedboost.privacy.protections import PROTECTIONS
-    from fedboost.protocol.terms import Terms
     from fedboost.runtime.config import read_terms
     from fedboost.runtime.local import estimate as calibration
+    from fedboost.terms.terms import Terms
 
     agreed = read_terms(terms)
     if features is not None:
@@ -42,5 +42,5 @@ def estimate(
     show(
         json,
         as_json.estimates(estimates, rows, number),
-        training.estimates(estimates, missing, agreed.rounds, rows, number),
+        training.estimates(estimates, missing, agreed.trees.rounds, rows, number),
     )

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError
-from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
+from fedboost.terms.columns import Schema
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,7 +14,7 @@ from fedboost.people.text import one_line, shorten, size
 from fedboost.people.training import figures
 from fedboost.people.words import NOT_HIDDEN
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 Draw = Callable[[Mapping[str, float]], None]
 """A function to call with each row of the history."""
@@ -22,8 +22,8 @@ Draw = Callable[[Mapping[str, float]], None]
 
 def notice_not_hidden(terms: Terms) -> None:
     """Print that the aggregator sees single parties' numbers, where it does."""
-    if not PROTECTIONS[terms.protection].hides:
-        notice(f"protection {terms.protection}: {NOT_HIDDEN}")
+    if not PROTECTIONS[terms.hiding.protection].hides:
+        notice(f"protection {terms.hiding.protection}: {NOT_HIDDEN}")
 
 
 @contextmanager
@@ -45,8 +45,8 @@ def _lines_of_rounds(terms: Terms) -> Draw:
         nonlocal total
         total += row["bytes"]
         done = int(row["round"]) + 1
-        if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
-            texts = f"round {done}/{terms.rounds}", figures(row, terms), size(total)
+        if done == terms.trees.rounds or done % max(1, terms.trees.rounds // 10) == 0:
+            texts = f"round {done}/{terms.trees.rounds}", figures(row, terms), size(total)
             print(" ".join(filter(None, texts)), flush=True)
 
     return draw
@@ -65,7 +65,7 @@ def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     bar, total = Progress(*columns), 0.0
-    task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
+    task = bar.add_task("train", total=terms.trees.rounds, metric="", bytes="")
 
     def draw(row: Mapping[str, float]) -> None:
         nonlocal total

@@ -15,7 +15,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.horizontal.shard import Shard
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 MAX_CLASS_METRICS = 3
 """Metrics that models of classes are compared by."""
@@ -36,9 +36,11 @@ class Trained(Protocol):
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """Return the metrics that models under these terms are compared by, the one that decides first."""
-    equivalent = terms.loss.xgboost_equivalent
+    equivalent = terms.objective.loss.xgboost_equivalent
     has_classes = equivalent.label_kind is LabelKind.CLASS
-    return terms.eval_metric or (equivalent.metrics[:MAX_CLASS_METRICS] if has_classes else terms.metrics)
+    return terms.evaluation.eval_metric or (
+        equivalent.metrics[:MAX_CLASS_METRICS] if has_classes else terms.metrics
+    )
 
 
 def unprotected(terms: Terms) -> Terms:
@@ -70,7 +72,7 @@ class HeldOut:
         """Sums of the metrics over each group of rows, int64 [groups, cells], and the scale of weights: sums
         of groups add, and `metrics.values` makes the metrics of them."""
         margin: Float64 = model.booster.margins(self.features, self.base_margin)
-        loss, heaviest = model.terms.loss, float(self.weight.max(initial=0.0))
+        loss, heaviest = model.terms.objective.loss, float(self.weight.max(initial=0.0))
         known = model.terms.known_weight_scale
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
 

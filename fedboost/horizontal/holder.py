@@ -37,7 +37,7 @@ from fedboost.gbdt.tree import Split
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.votes import OwnHistograms
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 MAX_ROWS_OF_TREES = 1 << 31
@@ -63,13 +63,13 @@ class HorizontalHolder:
                 f"{len(terms.roots)} trees a round are too many for the rows of a party; lower num_class or "
                 f"num_parallel_tree"
             )
-        objective = terms.loss
+        objective = terms.objective.loss
         self._gradients = Gradients(objective, shard.label, shard.weight, shard.group, threads, shard.room)
         self._begin_margins()
         self._sets = _row_sets(shard, terms)
         """The rows of each set that metrics are of: bool [rows]."""
         self._draws = _draws_of(shard, terms)
-        shape = shard.rows, objective.outputs, terms.num_parallel_tree
+        shape = shard.rows, objective.outputs, terms.trees.num_parallel_tree
         self._growing = GrowingRows(*shape, self._sampler(), threads, shard.room)
         self._use(UNBINNED)
         self._quantised = False
@@ -88,7 +88,7 @@ class HorizontalHolder:
     def rows_hashed(self, key: bytes) -> bytes:
         """HMAC of all that answers are made of: the rows as the terms want them, and the versions of what
         computes with them. 32 bytes."""
-        return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective_package)))
+        return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
@@ -121,7 +121,7 @@ class HorizontalHolder:
     def _answer(self, query: Query) -> Int64:
         match query:
             case RowsQuery():
-                return np.append(self.rows, self._gradients.count_exponents(self._terms.loss.start))
+                return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids):
                 return self._count(count_cells, grids)
             case RangeQuery():
@@ -151,8 +151,8 @@ class HorizontalHolder:
     def _start(self, query: StartQuery) -> Int64:
         self._bin(query)
         terms = self._terms
-        shift = 0.0 if terms.noise is None else terms.loss.margin(terms.bound.start)
-        self._gradients.quantise(terms.loss.start, self._quantiser(query), shift)
+        shift = 0.0 if terms.noise is None else terms.objective.loss.margin(terms.bound.start)
+        self._gradients.quantise(terms.objective.loss.start, self._quantiser(query), shift)
         return self._gradients.sum_pairs(self._sets[metrics.TRAIN])
 
     def _histograms(self, query: HistogramQuery) -> Int64:
@@ -160,7 +160,7 @@ class HorizontalHolder:
         if query.bins != bins:
             raise PeerError(f"histograms of {query.bins} bins, the cut points make {bins}")
         self._grow(query)
-        if self._terms.vote_top_k:
+        if self._terms.histograms.vote_top_k:
             return self._own.elected(query)
         pairs, limit = self._gradients.pairs, query.gradient.limit
         return self._growing.histograms(query.nodes, pairs, self._bins, limit).reshape(-1)
@@ -169,11 +169,11 @@ class HorizontalHolder:
         self._grow(query)
         share = min(self.rows / query.rows, 1.0)
         rule = self._terms.rule(query.gradient, query.hessian).scaled(share)
-        return self._own.votes(query, rule, self._terms.vote_top_k)
+        return self._own.votes(query, rule, self._terms.histograms.vote_top_k)
 
     def _leaf_sums(self, query: SumsQuery) -> Int64:
         """Sums of gradients and hessians over the rows of each leaf."""
-        self._gradients.quantise(self._terms.loss, self._quantiser(query))
+        self._gradients.quantise(self._terms.objective.loss, self._quantiser(query))
         self._split(query.splits)
         growing, pairs = self._growing, self._gradients.pairs
         leaf_pairs = (pairs[growing.output_of(node)][growing.of(node)] for node in query.nodes)
@@ -193,9 +193,9 @@ class HorizontalHolder:
         self._end_tree(query.tree, query.splits, query.values)
         parts = [np.zeros(0, np.int64), *self._metrics(query)]
         if query.exponents:
-            parts.append(self._gradients.count_exponents(self._terms.loss))
+            parts.append(self._gradients.count_exponents(self._terms.objective.loss))
         if query.sizes:
-            parts.append(self._gradients.count_sizes(self._terms.reg_lambda, self._sets[metrics.TRAIN]))
+            parts.append(self._gradients.count_sizes(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
         return np.concatenate(parts)
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
@@ -236,13 +236,16 @@ class HorizontalHolder:
     def _quantise(self, query: TreeQuery) -> None:
         """Take the gradients of the tree that grows, and where their sizes decide, sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
-        if not terms.draws_by_size:
-            self._gradients.quantise(terms.loss, quantise)
+        if not terms.draws.draws_by_size:
+            self._gradients.quantise(terms.objective.loss, quantise)
             return
         assert isinstance(query, HistogramQuery)  # the terms allow no votes
-        training, settings = self._sets[metrics.TRAIN], (terms.subsample, terms.reg_lambda, query.threshold)
+        training, settings = (
+            self._sets[metrics.TRAIN],
+            (terms.draws.subsample, terms.trees.reg_lambda, query.threshold),
+        )
         sample = SizeSample(training, self._draws, query.tree, *settings)
-        self._gradients.quantise(terms.loss, quantise, reweigh=sample.reweigh)
+        self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
         self._growing.begin_on(sample.masks)
         self._split(self.state.splits)
 
@@ -271,16 +274,16 @@ class HorizontalHolder:
     def _sampler(self) -> Sampler:
         """How the terms have rows sampled for trees; by the sizes of gradients only once these are known."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
-        if terms.most_copies > 1:
-            return Bootstrap(*sample, terms.subsample)
-        if terms.draws_for_trees or _holds_out(terms):
-            return Subsample(*sample, 1.0 if terms.draws_by_size else terms.subsample)
+        if terms.draws.most_copies > 1:
+            return Bootstrap(*sample, terms.draws.subsample)
+        if terms.draws.draws_for_trees or _holds_out(terms):
+            return Subsample(*sample, 1.0 if terms.draws.draws_by_size else terms.draws.subsample)
         return EveryRow()
 
 
 def _holds_out(terms: Terms) -> bool:
     """Whether there are rows that no tree grows on."""
-    return terms.columns.validation is not None or terms.validation_fraction > 0.0
+    return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
 
 
 def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
@@ -292,16 +295,16 @@ def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     if terms.columns.validation is None:
         keys = shard.keys if shard.group is None else shard.group
         assert keys is not None
-        held_out = sampling.drawn(keys, terms.validation_fraction, terms.seed, "validation")
+        held_out = sampling.drawn(keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation")
     assert held_out is not None
     return {metrics.TRAIN: ~held_out, metrics.VALIDATION: held_out}
 
 
 def _draws_of(shard: Shard, terms: Terms) -> RowDraws:
     """The draws of a session's rows; without keys where nothing is drawn for trees."""
-    assert shard.keys is not None or not terms.draws_for_trees
+    assert shard.keys is not None or not terms.draws.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
-    return RowDraws(keys, terms.seed, terms.first_tree, terms.num_parallel_tree)
+    return RowDraws(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
 
 
 def holder_of(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedboost.people.words import HELP
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 Traffic = Mapping[str, tuple[int, int]]
 """Bytes sent and received, by party."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from fedboost.gbdt.booster import Booster
 from fedboost.people.text import Block, cell, table
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 def importances(

@@ -17,8 +17,8 @@ from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
 from fedboost.people.words import RELEASES
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.noise import accounting
-from fedboost.protocol.noise import CUT_POINTS, TREES, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import CUT_POINTS, TREES, Release
+from fedboost.terms.terms import Terms
 
 Card = dict[str, Any]
 
@@ -71,7 +71,7 @@ def card_of(terms: Terms) -> Card:
         "against": _against(terms),
         "honest": max(terms.honest, 1) if noise.placement == "distributed" else 1,
         "roster": list(terms.parties),
-        "protection": terms.protection,
+        "protection": terms.hiding.protection,
         "terms": terms.digest,
         "releases": releases,
         "not_covered": list(NOT_COVERED),
@@ -86,7 +86,7 @@ def _against(terms: Terms) -> str:
         return f"{outside}, but not against the aggregator, which sees the sums before they get noise"
     if terms.noise.placement == "local":
         return f"{outside}, the aggregator and all other parties among them: each party draws all the noise"
-    together = max(1, Group.of(terms.parties, terms.colluding).colluding)
+    together = max(1, Group.of(terms.parties, terms.hiding.colluding).colluding)
     several = "one other party" if together == 1 else f"up to {together} other parties"
     return f"{outside}, the aggregator and {several} together among them, if the rest draw their noise"
 
@@ -162,8 +162,8 @@ class Outlook:
 def outlook(terms: Terms, rows: int) -> Outlook:
     """For a typical row: one of an undecided prediction, classes that are equally frequent, labels that are
     spread evenly over their range."""
-    spread, hessian = terms.loss.typical_row(terms.bound)
-    leaf_rows = rows / 2.0**terms.max_depth
+    spread, hessian = terms.objective.loss.typical_row(terms.bound)
+    leaf_rows = rows / 2.0**terms.trees.max_depth
     noise = terms.bound.gradient(terms.plan.releases[TREES].sigma)
     by_noise = noise / (leaf_rows * hessian)
     by_chance = spread / (math.sqrt(leaf_rows) * hessian)

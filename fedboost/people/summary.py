@@ -13,7 +13,7 @@ from fedboost.errors import printable
 from fedboost.people.text import delimited, entry, listed
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
@@ -77,59 +77,70 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
 
 
 def _who(terms: Terms) -> list[tuple[str, str]]:
-    holders, keyholder = len(terms.holders), terms.keyholder
+    holders, keyholder = len(terms.holders), terms.hiding.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
         parties += f"; {delimited(keyholder)} decrypts sums" + (
             " and has no rows" if holders < len(terms.parties) else ""
         )
-    if terms.on_loss == "shrink":
+    if terms.session.on_loss == "shrink":
         parties += f"; if some are lost, {terms.fewest} may go on"
-    hidden = terms.party_metrics and terms.hides
+    hidden = terms.evaluation.party_metrics and terms.hiding.hides
     return [
         ("parties", parties),
-        ("protection", terms.protection + (f", keys of {terms.key_bits} bits" if terms.encrypts else "")),
+        (
+            "protection",
+            terms.hiding.protection
+            + (f", keys of {terms.hiding.key_bits} bits" if terms.hiding.encrypts else ""),
+        ),
         (
             "aggregator",
-            f"sees {PROTECTIONS[terms.protection].aggregator_observes}"
+            f"sees {PROTECTIONS[terms.hiding.protection].aggregator_observes}"
             + (", but for its metrics" if hidden else ""),
         ),
         ("other sites", "see the model as it grows: every split, every leaf value"),
-        ("colluders", _colluders(terms) + (", two parties allowed" if terms.allow_two_parties else "")),
+        (
+            "colluders",
+            _colluders(terms) + (", two parties allowed" if terms.hiding.allow_two_parties else ""),
+        ),
     ]
 
 
 def _colluders(terms: Terms) -> str:
-    if not terms.hides:
+    if not terms.hiding.hides:
         return "the aggregator needs none"
-    number = Group.of(terms.parties, terms.colluding).colluding
+    number = Group.of(terms.parties, terms.hiding.colluding).colluding
     if not number:
-        holder = " and the key holder" if terms.encrypts else ""
+        holder = " and the key holder" if terms.hiding.encrypts else ""
         return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if number == 1 else f"up to {number} other sites"
     return f"{others} may work with the aggregator without learning this site's numbers" + (
-        ", the key holder counted first" if terms.encrypts else ""
+        ", the key holder counted first" if terms.hiding.encrypts else ""
     )
 
 
 def _what(terms: Terms) -> list[tuple[str, str]]:
     model = (
-        delimited(terms.objective)
-        + (f" of {delimited(terms.objective_package)}" if terms.objective_package else "")
-        + f", {terms.rounds} rounds of depth {terms.max_depth}"
+        delimited(terms.objective.name)
+        + (f" of {delimited(terms.objective.package)}" if terms.objective.package else "")
+        + f", {terms.trees.rounds} rounds of depth {terms.trees.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
-        + ("" if terms.program == "boosting" else f", by the program {delimited(terms.program)}")
+        + (
+            ""
+            if terms.session.program == "boosting"
+            else f", by the program {delimited(terms.session.program)}"
+        )
     )
     settings = [
-        f"min_child_weight {terms.min_child_weight:g}",
-        f"max_bin {terms.max_bin}",
-        f"cut_points {terms.cut_points}",
+        f"min_child_weight {terms.trees.min_child_weight:g}",
+        f"max_bin {terms.histograms.max_bin}",
+        f"cut_points {terms.histograms.cut_points}",
     ]
-    if terms.draws_for_trees:
-        settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows")
-    if terms.vote_top_k:
-        settings.append(f"vote_top_k {terms.vote_top_k}: parties vote for features")
+    if terms.draws.draws_for_trees:
+        settings.append(f"each tree grows on {terms.draws.share_drawn:.2g} of the rows")
+    if terms.histograms.vote_top_k:
+        settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
     settings += _changed(terms)
     return [("model", model), ("settings", ", ".join(settings))]
 
@@ -157,14 +168,18 @@ def _noise(terms: Terms) -> list[tuple[str, str]]:
 def _metrics(terms: Terms) -> list[tuple[str, str]]:
     if not terms.metrics:
         return [("metrics", "none")]
-    rows = "the rows of all parties" + (", and of each party alone" if terms.party_metrics else "")
+    rows = "the rows of all parties" + (", and of each party alone" if terms.evaluation.party_metrics else "")
     return [("metrics", f"{listed(terms.metrics)}; after each round, over {rows}")]
 
 
 def _columns(terms: Terms) -> list[tuple[str, str]]:
     columns = terms.columns
     lines = [
-        ("label", delimited(columns.label) + (f", {terms.num_class} classes" if terms.num_class else "")),
+        (
+            "label",
+            delimited(columns.label)
+            + (f", {terms.objective.num_class} classes" if terms.objective.num_class else ""),
+        ),
         (
             "to",
             columns.label_upper_bound and f"{delimited(columns.label_upper_bound)}: the label's upper bound",
@@ -178,8 +193,10 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
             columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",
         ),
     ]
-    if terms.validation_fraction:
-        lines.append(("validation", f"{terms.validation_fraction:g} of the rows, for metrics alone"))
+    if terms.evaluation.validation_fraction:
+        lines.append(
+            ("validation", f"{terms.evaluation.validation_fraction:g} of the rows, for metrics alone")
+        )
     if columns.positive is not None:
         lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.people.facts import DemoFacts, EstimateFacts, ModelFacts, Traffic, TrainingFacts
 from fedboost.people.text import Block, cell, duration, one_line, size, table
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 ACCOUNTED = ("round", "seconds", "bytes")
 """Values of a row of the history that are no metrics."""
@@ -34,9 +34,9 @@ def signatures(model: ModelFacts) -> str:
     parties, signed = model.terms.parties, model.signed_by
     missing = [party for party in parties if party not in signed]
     if len(missing) == len(parties):
-        return f"protection {model.terms.protection}, signed by nobody"
+        return f"protection {model.terms.hiding.protection}, signed by nobody"
     lacking = f", NOT by {', '.join(missing)}" if missing else ""
-    return f"protection {model.terms.protection}, signed by {', '.join(signed)}{lacking}"
+    return f"protection {model.terms.hiding.protection}, signed by {', '.join(signed)}{lacking}"
 
 
 def absences(model: ModelFacts) -> Iterator[str]:
@@ -99,7 +99,7 @@ def demo(facts: DemoFacts) -> Iterator[Block]:
     yield ""
     yield scores
     yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
-    yield traffic(training.traffic, training.model.terms.rounds)
+    yield traffic(training.traffic, training.model.terms.trees.rounds)
     yield ""
     yield signatures(training.model)
     yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"

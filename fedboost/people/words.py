@@ -10,12 +10,11 @@ from typing import get_args
 from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.noise import CUT_POINTS, START, TREES
+from fedboost.terms.noise import CUT_POINTS, START, TREES
 
 HELP = "help to open the sum"
 """The name of a release that answers no question."""
 
-KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 QUERIES = {
     **{kind.__name__: kind.description for kind in get_args(Query)},
     BY_PARTY: "error of the model: all rows, this site's",

@@ -68,7 +68,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.protocol.party import first_transcript, next_transcript, tag_of
 from fedboost.protocol.run import Callback, Course, Round
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 MOST_LOSSES = 5
 """How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
@@ -124,7 +124,7 @@ class AggregatorSession:
         """What the signatures are bound to, once there are any."""
         self.course = Course(terms, program, state, record, past, callbacks)
         """What of the session outlives the process."""
-        self._protection = PROTECTIONS[terms.protection]
+        self._protection = PROTECTIONS[terms.hiding.protection]
         self._trust = trust
         self._draw = draw
         self._helped = bool(self.course.attempt)
@@ -211,7 +211,7 @@ class AggregatorSession:
         self._now = now
         try:
             if self.state in ("asking", "opening", "closing") and now >= self._deadline:
-                late = f"did not answer turn {self.turn} within {self.terms.turn_timeout:g} s"
+                late = f"did not answer turn {self.turn} within {self.terms.session.turn_timeout:g} s"
                 for party in self.awaited:
                     self._away[party] = (now, late)
                     self._count_loss(party)
@@ -220,9 +220,9 @@ class AggregatorSession:
                 if self.attempt > 1 and now >= self._deadline:  # the first time, somebody may have to approve
                     late = f"did not join again in turn {self.turn}"
                     self._away = dict.fromkeys(self.awaited, (now, late)) | self._away
-                since = now - self.terms.rejoin_timeout
+                since = now - self.terms.session.rejoin_timeout
                 lost = [party for party in self.awaited if self._away.get(party, (now, ""))[0] < since]
-                if lost and (self.terms.on_loss != "wait" or self.booster is not None):
+                if lost and (self.terms.session.on_loss != "wait" or self.booster is not None):
                     return self._give_up(lost)
         except FedboostError as error:
             return self._fail(f"turn {self.turn}: {error}")
@@ -312,7 +312,7 @@ class AggregatorSession:
             return []
         if self.state != "gathering" or known is not None:
             raise PeerError("it joined twice")
-        if len(greeting) > LONGEST_GREETING and party != self.terms.keyholder:
+        if len(greeting) > LONGEST_GREETING and party != self.terms.hiding.keyholder:
             raise PeerError(f"a greeting of {len(greeting)} bytes; {LONGEST_GREETING} are allowed")
         if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
             key_exchange.check_greeting(self._trust, self._current, party, greeting)
@@ -350,7 +350,7 @@ class AggregatorSession:
 
     def _count_loss(self, party: str) -> None:
         self._losses[party] += 1
-        waits = self.terms.on_loss == "wait" and self.booster is None
+        waits = self.terms.session.on_loss == "wait" and self.booster is None
         if self._losses[party] > MOST_LOSSES and not waits:
             self._barred.add(party)
             _, reason = self._away[party]
@@ -362,7 +362,7 @@ class AggregatorSession:
         if self.state == "closing":  # the model is done: it lacks this party's signature, and says so
             self._unsigned.add(party)
             return self._end()
-        if self.booster is None and (self.terms.on_loss != "shrink" or not self.course.so_far.rounds):
+        if self.booster is None and (self.terms.session.on_loss != "shrink" or not self.course.so_far.rounds):
             return self._fail(f"party {party} {reason}")
         self._barred.add(party)
         self._away[party] = (float("-inf"), reason)
@@ -373,11 +373,11 @@ class AggregatorSession:
         party = lost[0]
         why = f"party {party} {self._away[party][1]}"
         if self.booster is not None:  # they have not signed; with too few signatures it is worth nothing
-            hopeless = self.terms.on_loss != "wait" or bool(self._barred & set(lost))
+            hopeless = self.terms.session.on_loss != "wait" or bool(self._barred & set(lost))
             return self._finish() if hopeless or len(self.attestations) >= self.terms.signers else []
-        if self.terms.on_loss == "stop":
+        if self.terms.session.on_loss == "stop":
             for_good = party in self._barred
-            seconds = f"{self.terms.rejoin_timeout:g} s"
+            seconds = f"{self.terms.session.rejoin_timeout:g} s"
             return self._fail(why if for_good else f"{why}; it was not back within {seconds}")
         left = tuple(member for member in self.roster if member not in lost)
         if len(left) < self.terms.fewest:
@@ -408,11 +408,11 @@ class AggregatorSession:
         tag, terms, max_cells = tag_of(ask, self._transcript), self.terms, self._protection.max_cells
         if max_cells is not None and tag.cells > max_cells:
             raise Refused(
-                f"a sum of {tag.cells:,} cells; those under protection {terms.protection} have at most "
-                f"{max_cells:,}: lower max_bin or max_depth"
+                f"a sum of {tag.cells:,} cells; those under protection {terms.hiding.protection} have at "
+                f"most {max_cells:,}: lower max_bin or max_depth"
             )
-        group = Group.of(terms.parties, terms.colluding)
-        setup = AggregatorSetup(group, self._met_as, self._draw, self._public, terms.keyholder)
+        group = Group.of(terms.parties, terms.hiding.colluding)
+        setup = AggregatorSetup(group, self._met_as, self._draw, self._public, terms.hiding.keyholder)
         return self._protection.opener(tag, setup)
 
     def _report(self, party: str, report: Report) -> Outbox:
@@ -525,7 +525,7 @@ class AggregatorSession:
         return self._to_here(Bye(reason))
 
     def _set_deadline(self) -> None:
-        self._deadline = self._now + self.terms.turn_timeout
+        self._deadline = self._now + self.terms.session.turn_timeout
 
     def _to_roster(self, message: ToParty) -> Outbox:
         return [(party, message) for party in self.roster if party in self._met]

@@ -22,8 +22,8 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Run
-from fedboost.protocol.noise import Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import Release
+from fedboost.terms.terms import Terms
 
 
 class Query(Protocol):

@@ -17,7 +17,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.messages import Request
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)

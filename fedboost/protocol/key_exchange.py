@@ -26,7 +26,7 @@ from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest, Request
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
@@ -127,7 +127,7 @@ def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: by
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
     """What binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
-    group = Group.of(attempt.terms.parties, attempt.terms.colluding)
+    group = Group.of(attempt.terms.parties, attempt.terms.hiding.colluding)
     return hashlib.sha256(
         fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
     ).digest()
@@ -138,10 +138,10 @@ def meet(
 ) -> Meeting:
     """Check everybody's greeting. Raises PeerError for the first that is not right."""
     session, terms = session_digest(attempt, greetings), attempt.terms
-    protection = PROTECTIONS[terms.protection]
+    protection = PROTECTIONS[terms.hiding.protection]
     if credentials is None:
         if protection.hides:
-            raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
+            raise Refused(f"protection {terms.hiding.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
     if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
@@ -164,23 +164,23 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     name, public = _check(trust, attempt, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
-    protection = PROTECTIONS[attempt.terms.protection]
+    protection = PROTECTIONS[attempt.terms.hiding.protection]
     if protection.uses_key_holder and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks")
-    if party == attempt.terms.keyholder:
+    if party == attempt.terms.hiding.keyholder:
         read_public(attempt.terms, public)
 
 
 def read_public(terms: Terms, public: bytes) -> Public:
     """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
-    return PROTECTIONS[terms.protection].read_public(public, terms.key_bits)
+    return PROTECTIONS[terms.hiding.protection].read_public(public, terms.hiding.key_bits)
 
 
 def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:
     """The key that sums are encrypted under, as the key holder greeted with it."""
     for greeting in greetings:
         name, public, *_ = fields.unpack(greeting)
-        if name.decode() == terms.keyholder:
+        if name.decode() == terms.hiding.keyholder:
             return read_public(terms, public)
     raise PeerError("the key holder was not introduced")
 
@@ -236,7 +236,7 @@ def attestation(
         request,
         session,
         party.encode(),
-        terms.protection.encode(),
+        terms.hiding.protection.encode(),
         fields.number(turns),
         transcript,
         structure,

@@ -18,7 +18,7 @@ from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)

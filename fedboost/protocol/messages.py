@@ -10,7 +10,7 @@ is not heard any more.
 from dataclasses import dataclass, field
 
 from fedboost.protocol.contracts import Query, TrainingState
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)

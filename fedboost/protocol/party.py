@@ -50,7 +50,7 @@ from fedboost.protocol.site_memory import (
     Standing,
     TransientMemory,
 )
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
@@ -174,7 +174,7 @@ class PartySession:
 
     @property
     def _protection(self) -> Protection:
-        return PROTECTIONS[self._terms.protection]
+        return PROTECTIONS[self._terms.hiding.protection]
 
     @property
     def _standing(self) -> Standing:
@@ -229,8 +229,8 @@ class PartySession:
         self._check_rows(terms, has_rows)
         self._memory = self._site.memory.begin(offer, limits)
         self._site.taken(offer)
-        if terms.keyholder == name:
-            self._secret = self._protection.encryption().new_secret(terms.key_bits)
+        if terms.hiding.keyholder == name:
+            self._secret = self._protection.encryption().new_secret(terms.hiding.key_bits)
         if terms.noise is not None and has_rows:
             self._spending = Spending(terms, self._memory)
         self._holder = Rowless() if self._site.holder is None else self._site.holder(terms)
@@ -239,7 +239,7 @@ class PartySession:
     def _check_rows(self, terms: Terms, has_rows: bool) -> None:
         """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
         me = self._site.name
-        if not has_rows and terms.keyholder != me:
+        if not has_rows and terms.hiding.keyholder != me:
             raise Refused(f"party {me} has no rows, and the terms name another key holder")
         if has_rows != (me in terms.holders):
             has, want = ("rows", "true") if has_rows else ("no rows", "false")
@@ -269,7 +269,7 @@ class PartySession:
         self._sealer = self._protection.sealer(
             PartySetup(
                 me,
-                Group.of(terms.parties, terms.colluding),
+                Group.of(terms.parties, terms.hiding.colluding),
                 met.session,
                 partial(handshake.pair_keys, me, met.publics, met.session),
                 self._site.draw,
@@ -289,7 +289,7 @@ class PartySession:
             return True
         # Others may have gone on without it, once a tree split; it comes back where a tree begins.
         split = any(done.splits for done in so_far.rounds)
-        may_have_been_away = self._terms.on_loss == "shrink" and split and so_far.levels == 0
+        may_have_been_away = self._terms.session.on_loss == "shrink" and split and so_far.levels == 0
         return may_have_been_away and so_far.has_passed(standing.base)
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
@@ -362,7 +362,7 @@ class PartySession:
         last = max(known, default=0)
         if before is not None and ask.attempt == before.attempt:
             return ask.turn > last
-        if terms.on_loss == "shrink":
+        if terms.session.on_loss == "shrink":
             return ask.turn > last and so_far.has_passed(standing.reached)
         return ask.turn == last + 1 and so_far.position == standing.reached
 
@@ -420,7 +420,7 @@ class PartySession:
         """Have it written down over which roster a sum is opened, where that may change."""
         assert self._memory is not None
         stage, helped = asked.query.stage, self._standing.helped
-        if self._terms.on_loss == "shrink" and (helped is None or stage >= helped[0]):
+        if self._terms.session.on_loss == "shrink" and (helped is None or stage >= helped[0]):
             # A tree that is asked for again does not undo what was opened after it.
             self._memory.help(stage, tuple(sorted(asked.roster)))
 
@@ -452,7 +452,7 @@ class PartySession:
         charge: Charge | None = None,
         place: tuple[str, str] = ("", ""),
     ) -> None:
-        shape = cells, size, self._terms.protection, ask.roster
+        shape = cells, size, self._terms.hiding.protection, ask.roster
         self._site.record(Release(self._session, ask.turn, ask.attempt, what, *shape, charge, *place))
 
 
@@ -481,7 +481,7 @@ def _repeats(query: Query, before: Question, terms: Terms) -> bool:
     """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
     ends the tree where it stands because a party was lost."""
     cut_short = before.of_tree and query.ends_tree
-    return query.digest == before.digest or (cut_short and terms.on_loss == "shrink")
+    return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
 
 
 def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:

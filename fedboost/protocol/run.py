@@ -15,7 +15,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.protocol import journal
 from fedboost.protocol.contracts import GrownTrees, Program, Query, TrainingState
 from fedboost.protocol.journal import Record
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 Callback = Callable[[int, Mapping[str, float]], bool | None]
 """Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
@@ -104,7 +104,7 @@ class Course:
         """Rounds of the model: it may end before the last one that was asked for."""
         assert self.booster is not None
         rounds = len(self.booster.trees) // len(self._terms.roots) - self._terms.constant_rounds
-        return max(0, min(rounds, self._terms.rounds))
+        return max(0, min(rounds, self._terms.trees.rounds))
 
     def start(self) -> None:
         """Run the program to its first question, unless it stands at a later one already."""
@@ -137,7 +137,7 @@ class Course:
         except (CutShort, StopIteration):
             query = None
         if query is None or not query.ends_tree:
-            raise Refused(f"program {self._terms.program!r} does not end a tree that is cut short")
+            raise Refused(f"program {self._terms.session.program!r} does not end a tree that is cut short")
         self._pending = query
 
     def change_roster(self, roster: tuple[str, ...]) -> None:
@@ -169,13 +169,15 @@ class Course:
                 query = self._program.throw(Enough("no more rounds are wanted"))
         except StopIteration as end:
             if not isinstance(end.value, Booster):
-                raise Refused(f"program {self._terms.program!r} returned no model") from None
+                raise Refused(f"program {self._terms.session.program!r} returned no model") from None
             if asked is None:
-                raise Refused(f"program {self._terms.program!r} asked nothing") from None
+                raise Refused(f"program {self._terms.session.program!r} asked nothing") from None
             self.booster, self.last = end.value, total
             return
         except Enough:
-            raise Refused(f"program {self._terms.program!r} does not end before its last round") from None
+            raise Refused(
+                f"program {self._terms.session.program!r} does not end before its last round"
+            ) from None
         if asked is not None:
             self.so_far = self.so_far.after(asked)
         self._pending, self.turn = query, self.turn + 1

@@ -18,7 +18,7 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.contracts import NOWHERE, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 KEY_BYTES = 32
 MAX_OFFERS = 100
@@ -104,7 +104,7 @@ class Known:
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
         """A session under these terms in which nobody met yet."""
-        group = terms.holders, terms.hides
+        group = terms.holders, terms.hiding.hides
         return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
 
 
@@ -165,7 +165,7 @@ class SiteMemory(Protocol):
 
 def colluding_of(terms: Terms) -> int:
     """How many of the parties may collude."""
-    return Group.of(terms.parties, terms.colluding).colluding
+    return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
 def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Limits, party: str) -> None:

@@ -19,12 +19,12 @@ from fedboost.errors import ConfigError, FedboostError, PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Request
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import check_address, choose_keys
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Row
+from fedboost.terms.terms import Terms
 from fedboost.wire.training import (
     Failed,
     ModelPart,

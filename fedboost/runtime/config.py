@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
+from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:
     from fedboost.runtime.net.keys import Bundle
@@ -225,7 +226,7 @@ def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({
     """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
     comments: key to what stands above it."""
     values = terms.model_dump(mode="json")
-    written = _ALWAYS_WRITTEN | terms.model_fields_set
+    written = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
     lines = []
     for key, value in values.items():
         if key in written and key != "columns":

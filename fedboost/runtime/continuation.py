@@ -9,11 +9,11 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.protocol import earlier
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.model_file import TERMS, Model
+from fedboost.terms import continuation
+from fedboost.terms.terms import Terms
 
-LARGEST_FILE = 4 * earlier.MAX_MODEL
+LARGEST_FILE = 4 * continuation.MAX_MODEL
 """Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
 with it, such as its own terms with a model of their own."""
 
@@ -22,7 +22,7 @@ def text_of(model: object, folder: Path = Path()) -> object:
     """What stands in the terms for a model or a path, which counts from `folder`; what is neither, and the
     text itself, stays what it is."""
     if isinstance(model, Model):
-        return earlier.written(model.booster, model.terms.columns)
+        return continuation.written(model.booster, model.terms.columns)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
         return model
     path = folder / model
@@ -30,7 +30,7 @@ def text_of(model: object, folder: Path = Path()) -> object:
     booster, attributes = Booster.from_any_xgboost(text, str(path))
     columns = Terms.from_canonical(attributes[TERMS]).columns if TERMS in attributes else None
     try:
-        return earlier.written(booster, columns)
+        return continuation.written(booster, columns)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

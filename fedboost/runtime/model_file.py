@@ -32,8 +32,9 @@ from fedboost.privacy.identity import signatures as signatures_identity
 from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Attest, Request
-from fedboost.protocol.terms import Terms, nearest
 from fedboost.runtime.files import write_atomically
+from fedboost.terms.reading import nearest
+from fedboost.terms.terms import Terms
 
 _PREFIX = "fedboost."
 TERMS = _PREFIX + "terms"
@@ -76,7 +77,7 @@ class Model:
     @property
     def protection(self) -> str:
         """How the parties' vectors were hidden."""
-        return self.terms.protection
+        return self.terms.hiding.protection
 
     @property
     def fingerprint(self) -> str:
@@ -91,7 +92,7 @@ class Model:
         """
         if len({attest.transcript for attest in self.attestations.values()}) > 1:
             raise PeerError("the parties signed that they answered different questions")
-        told = self._structure() if self.terms.program == "boosting" else None
+        told = self._structure() if self.terms.session.program == "boosting" else None
         for party, attest in self.attestations.items():
             try:
                 signed_by = identify(attest.certificate, roots, now, denied)
@@ -123,7 +124,7 @@ class Model:
             _PREFIX + "version": __version__,
             TERMS: terms.canonical(),
             _PREFIX + "terms_digest": terms.digest,
-            _PREFIX + "protection": terms.protection,
+            _PREFIX + "protection": terms.hiding.protection,
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
@@ -184,11 +185,11 @@ class Model:
             request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        if terms.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
-            booster = replace(booster, loss=terms.loss)
-        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
+        if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
+            booster = replace(booster, loss=terms.objective.loss)
+        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
         fits = columns == (booster.features, booster.categorical, booster.objective)
-        based = terms.columns.base_margin is not None and terms.program == "boosting"
+        based = terms.columns.base_margin is not None and terms.session.program == "boosting"
         if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
         return cls(booster, terms, rounds, attestations, session, rosters, request)
@@ -220,9 +221,11 @@ class Model:
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
         """
-        if self.terms.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
-            raise ConfigError(f"{self.terms.objective} predicts numbers, which have no classes: use predict")
-        return self.terms.columns.classes or tuple(range(self.terms.num_class or 2))
+        if self.terms.objective.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
+            raise ConfigError(
+                f"{self.terms.objective.name} predicts numbers, which have no classes: use predict"
+            )
+        return self.terms.columns.classes or tuple(range(self.terms.objective.num_class or 2))
 
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
         """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`

@@ -8,9 +8,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
     Request,
 )
-from fedboost.protocol.terms import (
-    Terms,
-)
+from fedboost.terms.terms import Terms
 
 WIRE_VERSION = 3
 MAX_TO_AGGREGATOR = 4 << 20

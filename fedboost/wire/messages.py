@@ -26,10 +26,8 @@ from fedboost.protocol.messages import (
     Report,
     ToParty,
 )
-from fedboost.protocol.terms import (
-    MAX_PARTIES,
-    MAX_ROUNDS,
-)
+from fedboost.terms.session import MAX_PARTIES
+from fedboost.terms.trees import MAX_ROUNDS
 from fedboost.wire.bounds import (
     MAX_FROM_AGGREGATOR,
     MAX_GREETING,

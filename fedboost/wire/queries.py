@@ -22,12 +22,10 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.terms import (
-    MAX_DEPTH,
-    MAX_FEATURES,
-    MAX_METRICS,
-    MAX_PARTIES,
-)
+from fedboost.terms.evaluation import MAX_METRICS
+from fedboost.terms.reading import MAX_FEATURES
+from fedboost.terms.session import MAX_PARTIES
+from fedboost.terms.trees import MAX_DEPTH
 from fedboost.wire.bounds import bounded, require
 from fedboost.wire.v1 import fedboost_pb2 as pb
 

@@ -9,11 +9,9 @@ from fedboost.errors import PeerError
 from fedboost.protocol.messages import (
     Request,
 )
-from fedboost.protocol.terms import (
-    MAX_FIGURES,
-    MAX_PARTIES,
-    Terms,
-)
+from fedboost.terms.evaluation import MAX_FIGURES
+from fedboost.terms.session import MAX_PARTIES
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import (
     MAX_FROM_AGGREGATOR,
     MAX_TO_AGGREGATOR,

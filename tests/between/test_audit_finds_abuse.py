@@ -169,7 +169,7 @@ def sessions_of_equal_and_of_other_groups(path):
 
 def a_refusal_and_a_training(path):
     def permit(offer):
-        if offer.terms.max_depth > 2:
+        if offer.terms.trees.max_depth > 2:
             raise Refused("site p0 refuses: its policy has max_depth = 2")
         return Limits()
 
@@ -216,7 +216,7 @@ def forty_histograms_under_one_round(path):
 
 def answer(terms, turn, what, **settings):
     """An answer of session s1, to a question that is asked once."""
-    shape = {"cells": 34, "size": 200, "protection": terms.protection, "roster": terms.parties}
+    shape = {"cells": 34, "size": 200, "protection": terms.hiding.protection, "roster": terms.parties}
     place = {"question": f"{turn:064x}", "position": f"{turn + 1000:064x}"}
     return Release(
         **{"session": "s1", "turn": turn, "attempt": 1, "what": what, **shape, **place, **settings}

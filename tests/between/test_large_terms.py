@@ -12,12 +12,13 @@ import pytest
 from sites import consortium, in_time, shared_out, terms
 
 from fedboost.errors import FedboostError
-from fedboost.protocol.terms import MAX_NEAR, Terms, nearest
 from fedboost.runtime.aggregator import limits, server
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node
 from fedboost.runtime.site.node import LARGE_MESSAGE
+from fedboost.terms.reading import MAX_NEAR, nearest
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.training import Waiting, decode_train_event, encode_train_request
 

@@ -7,11 +7,12 @@ import pytest
 from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
-from fedboost.protocol import earlier
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
-from fedboost.protocol.terms import Terms, read_model
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import COMMAND, PROTECTS, Policy
+from fedboost.terms import continuation
+from fedboost.terms.reading import read_model
+from fedboost.terms.terms import Terms
 
 THREE = ("north", "south", "east")
 FOUR = (*THREE, "west")
@@ -42,8 +43,8 @@ def refusal(rules, agreement, analyst="marie"):
 def continued():
     """A model whose trees put a single row of whoever continues it into a leaf, to be continued."""
     columns = terms().columns
-    first = Booster(terms().loss, 0.5, columns.features, (), 1, ())
-    return earlier.written(first, columns)
+    first = Booster(terms().objective.loss, 0.5, columns.features, (), 1, ())
+    return continuation.written(first, columns)
 
 
 NOISE = {"epsilon": 0.01, "delta": 1e-6}

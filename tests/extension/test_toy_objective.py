@@ -89,7 +89,7 @@ def test_the_model_file_is_one_of_xgboosts(tmp_path):
 
 def test_its_facts_are_looked_up():
     assert metrics_for(LogCosh) == ["rmse", "mae"]
-    assert fb.Terms.draft(tables()[0], "y", objective=LogCosh.name).objective == LogCosh.name
+    assert fb.Terms.draft(tables()[0], "y", objective=LogCosh.name).objective.name == LogCosh.name
     with pytest.raises(fb.ConfigError, match=r"auc does not fit objective toy:logcosh; use rmse, mae$"):
         terms(eval_metric="auc")
     with pytest.raises(fb.ConfigError, match="toy:logcosh has no bound for what a row can do"):

@@ -8,10 +8,10 @@ from unittest import mock
 
 import numpy as np
 
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.result import Result
+from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
     Failed,

@@ -23,9 +23,9 @@ from fedboost.protocol.aggregator import AggregatorSession, Gone
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Bye, Leave, Report
 from fedboost.protocol.party import PartySession, Site
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
+from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Damage = Callable[[str, int, bytes], bytes]
@@ -55,7 +55,7 @@ def sites(name: str) -> dict[str, Site]:
     """A place for each party of one of the trainings of `captured`."""
     terms = terms_of(name)
     credentials: dict[str, Credentials] = {}
-    if terms.protection != "plain":
+    if terms.hiding.protection != "plain":
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {

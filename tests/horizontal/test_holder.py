@@ -68,7 +68,7 @@ def train_beside(X, y, weight, parts, **settings):
         except StopIteration as end:
             trees = len(end.value.trees)
             break
-    assert trees == terms.rounds
+    assert trees == terms.trees.rounds
     return seen
 
 

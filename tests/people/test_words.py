@@ -19,8 +19,8 @@ from fedboost.people.words import (
     RELEASES,
 )
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol import noise
 from fedboost.runtime.site.policy import PROTECTS, Policy
+from fedboost.terms import noise
 
 
 def test_every_query_has_a_sentence():

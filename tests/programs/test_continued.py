@@ -12,7 +12,7 @@ from test_boosting import BASED, LEVELS, ROWS, SETTINGS, based, parts_of, settin
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.protocol import earlier
+from fedboost.terms import continuation
 
 PARTS = randomly(ROWS, 3, seed=3)
 DRAWS = (
@@ -37,7 +37,7 @@ PART, WHOLE = {"rounds": 3}, {"rounds": 6}
 
 def text_of(session):
     assert session.error is None
-    return earlier.written(session.booster, session.terms.columns)
+    return continuation.written(session.booster, session.terms.columns)
 
 
 def continued(X, y, parts, *args, then=PARTS, protection="plain", **settings):
@@ -83,7 +83,7 @@ def test_a_model_is_continued_on_rows_it_has_not_seen():
     again = {**settings, "xgb_model": text, "rounds": 2}
     one = run(X, y, one_party(ROWS), **again)
     assert run(X, y, PARTS, **again).booster.to_xgboost() == one.booster.to_xgboost()
-    first = earlier.read(text)
+    first = continuation.read(text)
     assert one.booster.trees[: len(first.trees)] == first.trees
     assert len(one.booster.trees) == len(first.trees) + 2
     before = np.mean((first.predict(X) > 0.5) != y)
@@ -106,7 +106,7 @@ def test_a_model_of_xgboost_is_continued():
     theirs = xgboost.train({"objective": "binary:logistic", "max_depth": 3}, rows, 4)
     booster, _ = Booster.from_any_xgboost(theirs.save_raw("json").decode())
     assert np.abs(booster.predict(X) - theirs.predict(rows)).max() < 1e-6
-    session = run(X, y, PARTS, **{**settings, "xgb_model": earlier.written(booster, None)})
+    session = run(X, y, PARTS, **{**settings, "xgb_model": continuation.written(booster, None)})
     assert len(session.booster.trees) == 4 + settings["rounds"]
     ours = xgboost.Booster()
     ours.load_model(bytearray(session.booster.to_xgboost().encode()))
@@ -210,11 +210,11 @@ def test_a_model_beyond_the_limit_is_refused(monkeypatch):
     X, y, _, settings = setting_of("logistic")
     session = run(X, y, PARTS, **{**settings, "rounds": 1})
     text = text_of(session)
-    monkeypatch.setattr(earlier, "MAX_MODEL", len(json.dumps(text)) - 1)
-    earlier.read.cache_clear()
+    monkeypatch.setattr(continuation, "MAX_MODEL", len(json.dumps(text)) - 1)
+    continuation.read.cache_clear()
     assert "fit into terms; continue one of fewer rounds" in refused(session, X, xgb_model=text)
     with pytest.raises(ConfigError, match="fit into terms"):
-        earlier.written(session.booster, session.terms.columns)
+        continuation.written(session.booster, session.terms.columns)
 
 
 def test_the_settings_of_other_tests_are_known():

@@ -38,7 +38,7 @@ def test_they_are_those_of_the_partys_rows(name, protection):
     scale = session.course.pending.weight
     for party, rows in zip(session.terms.parties, PARTS, strict=True):
         margin = np.ascontiguousarray(session.booster.margins(X[rows]))
-        sums = metrics.sums(MANY[name], session.terms.loss, margin, y[rows], ones[rows], scale)
+        sums = metrics.sums(MANY[name], session.terms.objective.loss, margin, y[rows], ones[rows], scale)
         assert last[party] == metrics.values(MANY[name], sums, scale)
     assert len({tuple(of.values()) for of in last.values()}) == len(PARTS)
 

@@ -21,11 +21,11 @@ from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
-from fedboost.protocol import noise as noise_of_terms
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Report
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.terms import noise as noise_of_terms
 
 ROWS = 6000
 RANGES = [(-4, 4), (-4, 4), (0, 1000)]
@@ -123,7 +123,7 @@ def test_what_is_charged_is_what_was_planned_and_within_epsilon(settings):
     for site in session.sites.values():
         charged = site.memory.charged
         assert math.fsum(charged.values()) == pytest.approx(plan.cost, rel=1e-12)
-        assert len(charged) == 1 + 1 + session.terms.rounds
+        assert len(charged) == 1 + 1 + session.terms.trees.rounds
     assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) <= noise.epsilon
     assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) > 0.999 * noise.epsilon
 

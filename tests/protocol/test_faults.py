@@ -39,7 +39,7 @@ def test_the_seeds_have_every_fault_and_every_end(first):
     outcomes = [play(seed) for seed in range(first, first + 150)]
     faults = sum((outcome.faults for outcome in outcomes), collections.Counter())
     assert {"drop", "twice", "swap", "back", "restart", "blackout", "crash", "tick"} <= set(faults)
-    assert {outcome.terms.protection for outcome in outcomes} == {"plain", "masked"}
+    assert {outcome.terms.hiding.protection for outcome in outcomes} == {"plain", "masked"}
     assert {outcome.model is None for outcome in outcomes} == {True, False}
     changed = any(outcome.model and len(set(outcome.rosters)) > 1 for outcome in outcomes)
     assert changed == (first == 0)  # a roster cannot shrink where leaves are refreshed, or sums get noise

@@ -40,7 +40,7 @@ class Played:
         """A program that counts the rows twice."""
         for _ in range(2):
             self.sums.append(int((yield RowsQuery())[0]))
-        return Booster(terms.loss, 0.5, terms.columns.features, ())
+        return Booster(terms.objective.loss, 0.5, terms.columns.features, ())
 
     def play(self, lost=lambda party, message: False):
         """To the end. `lost(party, message)`: the party is gone after the aggregator got this message."""
@@ -102,7 +102,7 @@ def test_a_party_lost_after_its_last_report_costs_nothing_but_its_signature():
     session = played.play(after_report(2, "p1"))
     assert played.sums == [ROWS, ROWS]
     assert (session.state, session.awaited) == ("gathering", ("p1",))  # for its signature
-    session.tick(session.terms.rejoin_timeout + 1)
+    session.tick(session.terms.session.rejoin_timeout + 1)
     assert session.state == "done"
     assert set(session.attestations) == {"p0", "p2", "p3", "p4"}
 
@@ -121,7 +121,7 @@ def test_a_party_lost_after_its_report_is_waited_for_after_the_turn(memory):
 def test_too_few_signatures_are_waited_for():
     played = Played(3)
     session = played.play(after_report(2, "p1"))
-    session.tick(10 * session.terms.rejoin_timeout)
+    session.tick(10 * session.terms.session.rejoin_timeout)
     assert (session.state, session.awaited) == ("gathering", ("p1",))
     assert played.back("p1", restarted=True).state == "done"
     assert set(session.attestations) == set(session.terms.parties)

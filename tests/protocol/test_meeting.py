@@ -16,7 +16,7 @@ from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.identity.signatures import Signer
 from fedboost.privacy.masked.pairwise import Handshake
 from fedboost.protocol.key_exchange import NONCE_BYTES, Attempt, Credentials, greet, meet
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
 DAY = timedelta(days=1)

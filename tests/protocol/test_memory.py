@@ -11,7 +11,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grid
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 DEFAULT = 4 * GIB
 

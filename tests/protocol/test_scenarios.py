@@ -53,7 +53,7 @@ from fedboost.protocol.messages import (
     Report,
 )
 from fedboost.protocol.party import PartySession, Site, first_transcript, next_transcript, tag_of
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 BITS = Scale(0, 16)
@@ -130,7 +130,7 @@ class Aggregator:
             total = yield QUERIES[name]
             cells = [str(cell) for cell in total.tolist() if cell]
             self._got.append(f"= sum {' '.join(cells) or 0}")
-        return Booster(terms.loss, 0.5, terms.columns.features, ())
+        return Booster(terms.objective.loss, 0.5, terms.columns.features, ())
 
     def play(self, line):
         party, _, event = line.partition(" < ")

@@ -10,9 +10,9 @@ from fedboost.errors import Refused
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.groups import MAX_GROUPS
 from fedboost.protocol.site_memory import MAX_OFFERS, Limits, Offer, Question, Standing, TransientMemory
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
+from fedboost.terms.terms import Terms
 
 LIMITS = Limits()
 FIVE = ("north", "south", "east", "west", "centre")

@@ -20,7 +20,6 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.config import AggregatorConfig, PartyConfig
@@ -28,6 +27,7 @@ from fedboost.runtime.local.cluster import ANYTHING, write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site.node import PartyNode
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 
 NAMES = ("north", "south", "east", "west", "centre")
@@ -214,7 +214,7 @@ async def status_of(call):
 
 def half_as_many(terms, grown):
     """Boosting, half as long."""
-    return (yield from boosting.train(terms.changed(rounds=max(1, terms.rounds // 2)), grown))
+    return (yield from boosting.train(terms.changed(rounds=max(1, terms.trees.rounds // 2)), grown))
 
 
 def fails_later(terms, grown):

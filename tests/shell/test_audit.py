@@ -434,7 +434,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
     }
     assert first.startswith("Session one (1 of 2): see warnings 1 and 2\n  when         2")
     assert again.startswith("Session one (2 of 2): see warnings 1 and 2\n  when         2")
-    text, histograms = " ".join(first.split()), terms(PAIR).rounds * terms(PAIR).max_depth
+    text, histograms = " ".join(first.split()), terms(PAIR).trees.rounds * terms(PAIR).trees.max_depth
     assert terms(PAIR).digest in text
     assert "north, south" in text
     assert "4: y, age, dose, ward" in text

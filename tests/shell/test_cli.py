@@ -137,7 +137,7 @@ def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
 def test_drafted_terms_keep_the_rows_of_a_leaf_that_sites_want(folder, options, leaves):
     done("terms", "rows.csv", *options, "--exclude", "site", "--out", "drafted.toml")
     drafted = read_terms(folder / "drafted.toml")
-    assert drafted.min_child_weight == (1.0 if leaves is None else leaves)
+    assert drafted.trees.min_child_weight == (1.0 if leaves is None else leaves)
     broken = [breach.key for breach in Policy().breaches(drafted)]
     assert ("min_rows_per_leaf" in broken) == (leaves is None)
 

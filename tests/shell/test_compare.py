@@ -14,10 +14,10 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fedboost.evaluation import compare
 from fedboost.evaluation.compare import GROUPS, Trial, percentiles
 from fedboost.evaluation.held_out import HeldOut, score, unprotected
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
+from fedboost.terms.terms import Terms
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}
 SITES = {"like-1": 100, "like-2": 1500, "other": 40, "one-label": 30, "tiny": 10}

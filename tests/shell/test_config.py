@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sites import terms
 
 from fedboost.errors import ConfigError
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import (
     AggregatorConfig,
     check_address,
@@ -23,6 +22,7 @@ from fedboost.runtime.config import (
     to_toml,
 )
 from fedboost.runtime.files import check_writable, party_stems, write_atomically
+from fedboost.terms.terms import Terms
 
 texts = st.text(max_size=20)
 values = st.recursive(

@@ -22,11 +22,12 @@ from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
-from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.features import to_base_margin, to_features, undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table, read_table
 from fedboost.runtime.data.values import numbers, texts
+from fedboost.terms.columns import Schema
+from fedboost.terms.terms import Terms
 
 NAN = float("nan")
 STAMP = datetime(2020, 1, 1)

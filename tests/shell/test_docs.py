@@ -144,8 +144,8 @@ def test_every_command_of_every_page_exists():
 
 
 def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
-    from fedboost.protocol.terms import read_model
     from fedboost.runtime.site.policy import Policy
+    from fedboost.terms.reading import read_model
 
     page = ROOT / "docs" / "policy.md"
     cells = " ".join(line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|"))

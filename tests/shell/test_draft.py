@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.data.draft import (
     FEW_NUMBERS,
     MAX_CLASSES,
@@ -25,6 +24,7 @@ from fedboost.runtime.data.draft import (
 )
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table, read_table
+from fedboost.terms.terms import Terms
 
 
 def config_error(call: Callable[[], object]) -> str:
@@ -177,10 +177,10 @@ def drafted(label: Any, **given: Any) -> Terms:
 def test_words_are_classes_in_their_order() -> None:
     words = drafted(["c", "b", "a", "b"])
     assert words.columns.classes == ("a", "b", "c")
-    assert words.num_class == 3
+    assert words.objective.num_class == 3
     assert drafted(["10", "9", "?"]).columns.classes == ("9", "10", "?")
     many = [f"name {number}" for number in range(MAX_CLASSES)]
-    assert drafted(many).num_class == MAX_CLASSES
+    assert drafted(many).objective.num_class == MAX_CLASSES
     assert config_error(lambda: drafted([*many, "one more"])) == (
         "label 'y' has too many values to draft them as classes: 'name 0', 'name 1', 'name 2', … (101 in all)"
         "; is it the right column? Then list them in columns.classes (up to 100 are drafted)"
@@ -191,15 +191,15 @@ def test_numbers_are_classes_where_that_is_said() -> None:
     given = {"objective": "multi:softprob"}
     assert drafted([10.0, 9.0, 2.5], **given).columns.classes == ("2.5", "9", "10")
     counted = drafted([2, 0, 1], **given)
-    assert (counted.num_class, counted.columns.classes) == (3, ())
+    assert (counted.objective.num_class, counted.columns.classes) == (3, ())
     assert drafted(pa.array([7, 5, 3]).dictionary_encode()).columns.classes == ("3", "5", "7")
     assert drafted(["no", "yes"], **given).columns.classes == ("no", "yes")
     assert drafted([0, 1, 2], objective="reg:squarederror").columns.classes == ()
 
 
 def test_a_quantile_is_drafted_to_be_edited() -> None:
-    assert drafted([0.5, 1.5, 2.5], objective="reg:quantileerror").quantile_alpha == MEDIAN
-    assert drafted([0.5, 1.5, 2.5], objective="reg:absoluteerror").quantile_alpha is None
+    assert drafted([0.5, 1.5, 2.5], objective="reg:quantileerror").objective.quantile_alpha == MEDIAN
+    assert drafted([0.5, 1.5, 2.5], objective="reg:absoluteerror").objective.quantile_alpha is None
 
 
 def test_few_whole_numbers_may_be_meant_as_classes() -> None:

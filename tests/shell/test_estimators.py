@@ -86,10 +86,10 @@ def test_parameters_are_those_of_the_terms():
         )
         assert parameters.pop("callbacks").default is None
         others = OF_A_NETWORK | OF_A_RANKING | OF_TIMES | OF_FIT | OF_NOISE | OF_KEYS
-        assert set(parameters) == set(fb.Terms.model_fields) - others
+        assert set(parameters) == set(fb.Terms.file_keys()) - others
         for name, parameter in parameters.items():
             if parameter.default is not None and name != "protection":
-                assert parameter.default == fb.Terms.model_fields[name].default, name
+                assert parameter.default == fb.Terms.file_keys()[name].default, name
 
 
 def test_rankings_need_groups_which_scikit_learn_has_no_place_for():
@@ -112,13 +112,22 @@ def test_every_parameter_reaches_the_model():
         "interaction_constraints": [["x0"], ["x1"]],
     }
     terms = fb.FederatedClassifier(**given).fit(X, Y, sites=sites).model_.terms
-    assert (terms.rounds, terms.max_depth, terms.learning_rate, terms.reg_lambda) == (3, 2, 0.25, 2)
-    assert (terms.gamma, terms.eval_metric, terms.protection) == (0.5, ("auc",), "masked")
-    assert (terms.seed, terms.interaction_constraints) == (5, (("x0",), ("x1",)))
+    assert (terms.trees.rounds, terms.trees.max_depth, terms.trees.learning_rate, terms.trees.reg_lambda) == (
+        3,
+        2,
+        0.25,
+        2,
+    )
+    assert (terms.trees.gamma, terms.evaluation.eval_metric, terms.hiding.protection) == (
+        0.5,
+        ("auc",),
+        "masked",
+    )
+    assert (terms.draws.seed, terms.trees.interaction_constraints) == (5, (("x0",), ("x1",)))
     assert terms.parties == ("east", "north", "south")
     numbered = [fb.FederatedClassifier(**SMALL, random_state=np.random.RandomState(0)) for _ in range(2)]
-    assert len({one.fit(X, Y).model_.terms.seed for one in numbered}) == 1
-    assert numbered[0].fit(X, Y).model_.terms.seed != numbered[1].model_.terms.seed
+    assert len({one.fit(X, Y).model_.terms.draws.seed for one in numbered}) == 1
+    assert numbered[0].fit(X, Y).model_.terms.draws.seed != numbered[1].model_.terms.draws.seed
 
 
 def test_the_rows_that_are_drawn_do_not_depend_on_where_they_are():
@@ -187,13 +196,13 @@ def test_two_classes(two):
     X, _ = numbers()
     y = np.array(two)[Y]
     one = fb.FederatedClassifier(**SMALL).fit(X, y)
-    assert one.model_.terms.objective == "binary:logistic"
+    assert one.model_.terms.objective.name == "binary:logistic"
     assert one.classes_.tolist() == two
     assert one.predict(X).dtype == y.dtype
     assert one.predict_proba(X).sum(axis=1).tolist() == [1.0] * 180
     assert one.score(X, y) > 0.7
     both = fb.FederatedClassifier(**SMALL, objective="multi:softprob").fit(X, y)
-    assert both.model_.terms.num_class == 2
+    assert both.model_.terms.objective.num_class == 2
     assert both.score(X, y) > 0.7
 
 
@@ -241,7 +250,7 @@ def test_searches_folds_clones_and_pickles():
     assert search.best_estimator_.model_.parties == ("east", "north", "south")
     assert cross_val_score(one, X, Y, cv=2, params={"sites": sites}).min() > 0.6
     fitted = clone(one).set_params(max_depth=2).fit(X, Y)
-    assert fitted.model_.terms.max_depth == 2
+    assert fitted.model_.terms.trees.max_depth == 2
     assert pickle.loads(pickle.dumps(fitted)).predict_proba(X).tolist() == fitted.predict_proba(X).tolist()
     assert clone(fitted).get_params() == fitted.get_params()
 
@@ -343,7 +352,7 @@ def test_without_scikit_learn_everything_else_works():
     code = (
         "import sys; sys.modules['sklearn'] = None\n"
         "import fedboost as fb\n"
-        "assert fb.Terms.draft({'x': [1, 2], 'y': [0, 1]}, label='y').rounds == 100\n"
+        "assert fb.Terms.draft({'x': [1, 2], 'y': [0, 1]}, label='y').trees.rounds == 100\n"
         "try:\n    fb.FederatedRegressor\n"
         "except fb.ConfigError as error:\n    print(error)\n"
     )

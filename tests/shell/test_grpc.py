@@ -292,7 +292,7 @@ def test_an_analyst_who_leaves_finds_the_session_again(folder):
             return first, second, len(one.log.named("session begins"))
 
     first, second, sessions = in_time(scenario())
-    assert [row["round"] for row in first.history] == list(range(terms(TWO).rounds))
+    assert [row["round"] for row in first.history] == list(range(terms(TWO).trees.rounds))
     assert first.model.to_bytes() == second.model.to_bytes() == expected(tables)
     assert sessions == 2
 
@@ -781,7 +781,7 @@ def test_a_program_the_aggregator_offers_runs_there(folder):
 
     training = in_time(scenario())
     assert training.model.booster == simulate(terms(rounds=2), tables).model.booster
-    assert training.model.terms.program == "sites:half_as_many"
+    assert training.model.terms.session.program == "sites:half_as_many"
 
 
 def test_a_program_that_is_not_offered_is_refused(folder):

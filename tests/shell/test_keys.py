@@ -39,7 +39,6 @@ from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.identity.signatures import Signer, verify
 from fedboost.privacy.masked.pairwise import Handshake
 from fedboost.protocol.key_exchange import Attempt, Credentials, greet, meet
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.net import tls
 from fedboost.runtime.net.keys import Bundle, read_bundle, read_certificates, write_bundle
@@ -51,6 +50,7 @@ from fedboost.runtime.net.tls import (
     server_credentials,
     tls_fault,
 )
+from fedboost.terms.terms import Terms
 
 NOW = datetime.now(UTC)
 DAY = timedelta(days=1)

@@ -32,7 +32,6 @@ from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
-from fedboost.protocol.terms import Terms, read_model
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site import memory_file
@@ -41,6 +40,8 @@ from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file, read_spent
 from fedboost.runtime.site.policy import Policy
+from fedboost.terms.reading import read_model
+from fedboost.terms.terms import Terms
 
 ROOT = Path(__file__).parents[2]
 THREE = ("north", "south", "east")

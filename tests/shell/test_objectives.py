@@ -111,7 +111,7 @@ def test_the_model_file_is_one_of_xgboosts(install, tmp_path):
 def test_the_version_of_the_package_is_part_of_the_terms(install, monkeypatch):
     folder = install()
     agreed = terms()
-    assert agreed.objective_package == "acme-objectives==1.2"
+    assert agreed.objective.package == "acme-objectives==1.2"
     assert agreed.digest == terms(objective_package="acme-objectives==1.2").digest
     assert agreed.digest == terms(objective_params={"over": 3}).digest
     assert 'objective_params {"over": 3.0}' in " ".join(summary(agreed).split())
@@ -279,6 +279,6 @@ def test_a_model_of_an_installed_objective_is_continued(install, tmp_path):
     for first in (tmp_path / "first.json", fb.Model.load(tmp_path / "first.json")):
         model = fb.simulate(terms(rounds=3, xgb_model=first), parties).model
         assert model.fingerprint == whole.fingerprint
-    assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.loss
+    assert fb.Model.from_bytes(model.to_bytes()).booster.loss == model.terms.objective.loss
     with pytest.raises(ConfigError, match="its objective is reg:squarederror, that of the terms binary"):
         terms(objective="binary:logistic", objective_params={}, xgb_model=tmp_path / "first.json")

@@ -18,13 +18,14 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.kernels.objectives import logistic_gradients
 from fedboost.horizontal.holder import holder_of
 from fedboost.people.summary import IN_LINES, summary
-from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
-from fedboost.protocol.terms import Terms, read_model
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.terminal import terminal_ask
+from fedboost.terms import continuation
+from fedboost.terms.reading import read_model
+from fedboost.terms.terms import Terms
 
 THREE = ("north", "south", "east")
 NAMED = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
@@ -228,8 +229,8 @@ def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objecti
 def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
     rules = policy(min_rows_per_leaf=2)
     columns = offered().columns
-    first = Booster(offered().loss, 0.5, columns.features, (), 1, tuple(columns.categorical))
-    again = offered(min_child_weight=9, xgb_model=earlier.written(first, columns))
+    first = Booster(offered().objective.loss, 0.5, columns.features, (), 1, tuple(columns.categorical))
+    again = offered(min_child_weight=9, xgb_model=continuation.written(first, columns))
     assert accepted(policy(continue_models=True), again)
     assert refused(rules, again) == (
         "continue_models = false, and the terms continue a model (xgb_model), whose trees may part single "
@@ -392,7 +393,7 @@ def test_a_setting_that_is_not_its_default_is_shown(besides, setting):
 
 def test_every_setting_is_shown():
     tried = {name for _, setting in OTHERS for name in setting}
-    assert tried | IN_LINES | {"objective_params"} == set(Terms.model_fields)
+    assert tried | IN_LINES | {"objective_params"} == set(Terms.file_keys())
     text = " ".join(summary(offered(**NOISY).changed(noise={**NOISY["noise"], "method": "hist"})).split())
     assert 'columns.ranges {"age": [0.0, 100.0]}, noise.method "hist"' in text
 

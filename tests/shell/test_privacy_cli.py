@@ -12,7 +12,6 @@ from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 from fedboost.people.privacy_report import as_markdown, card_of, outlook
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.noise import TREES
 from fedboost.protocol.party import Release
 from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import terms_to_toml
@@ -22,6 +21,7 @@ from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.audit import AuditLog, Released, read_log
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory_file import NAME, read_spent
+from fedboost.terms.noise import TREES
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
 BUDGET = "[policy]\nepsilon = 3.0\ndelta = 1e-5\n"

@@ -109,7 +109,7 @@ def test_a_table_may_be_a_path_a_frame_or_arrays(tmp_path):
 
 def half_as_many(terms, grown):
     """Boosting, half as long."""
-    return (yield from train(terms.changed(rounds=max(1, terms.rounds // 2)), grown))
+    return (yield from train(terms.changed(rounds=max(1, terms.trees.rounds // 2)), grown))
 
 
 def no_model(terms, grown):
@@ -121,14 +121,14 @@ def test_a_program_of_ones_own_trains():
     short = simulate(terms(rounds=2), shared_out(3))
     assert halved.model.booster == short.model.booster
     assert len(halved.history) == 2
-    assert halved.model.terms.rounds == 4
+    assert halved.model.terms.trees.rounds == 4
 
 
 def test_the_terms_name_the_program_and_simulate_must_have_it():
     with pytest.raises(ConfigError, match=r"'lab:halved'.*program="):
         simulate(terms(program="lab:halved"), shared_out(2))
     model = simulate(terms(program="lab:halved"), shared_out(2), program=half_as_many).model
-    assert model.terms.program == "lab:halved"
+    assert model.terms.session.program == "lab:halved"
 
 
 def test_a_program_without_a_model_is_refused():
@@ -138,7 +138,7 @@ def test_a_program_without_a_model_is_refused():
 
 def test_a_program_may_learn_nothing_but_what_the_terms_allow():
     def greedy(terms, grown):
-        return (yield from train(terms.changed(rounds=terms.rounds + 5), grown))
+        return (yield from train(terms.changed(rounds=terms.trees.rounds + 5), grown))
 
     with pytest.raises(SessionFailed, match="the terms allow 3 rounds"):
         simulate(terms(), shared_out(2), program=greedy)
@@ -156,7 +156,7 @@ def test_an_error_of_a_program_ends_the_session_with_its_sentence():
 def test_a_program_may_end_without_trees():
     def constant(terms, grown):
         yield RowsQuery()
-        return Booster(terms.loss, 0.5, terms.columns.features, ())
+        return Booster(terms.objective.loss, 0.5, terms.columns.features, ())
 
     result = simulate(terms(), shared_out(2), program=constant)
     assert result.history == []

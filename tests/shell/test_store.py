@@ -13,8 +13,8 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened, Stopped
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.store import VERSION_LINE, CannotRecord, Folder, read_journal
+from fedboost.terms.terms import Terms
 
 TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
 TREE = Tree(

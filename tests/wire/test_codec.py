@@ -38,7 +38,7 @@ from fedboost.protocol.messages import (
     Report,
     Request,
 )
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (

@@ -34,7 +34,7 @@ from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
@@ -43,15 +43,17 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
     cut_points = yield from find_cut_points(terms, rows)
     score = yield from find_base_score(terms, rows, cut_points, scales)
-    first = slice(None, None, terms.num_parallel_tree)
-    constant = terms.loss.margin(score) if terms.earlier is None else 0.0  # the margins have it already
+    first = slice(None, None, terms.trees.num_parallel_tree)
+    constant = (
+        terms.objective.loss.margin(score) if terms.earlier is None else 0.0
+    )  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
     if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
-    for number in range(terms.rounds):
+    for number in range(terms.trees.rounds):
         scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
         drawing = scales.drawing(terms, sizes)
         try:
@@ -62,16 +64,19 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
         exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
         scores.append(watched(terms, found))
-        if terms.early_stopping_rounds and number - best(scores) >= terms.early_stopping_rounds:
+        if (
+            terms.evaluation.early_stopping_rounds
+            and number - best(scores) >= terms.evaluation.early_stopping_rounds
+        ):
             break
-    kept = best(scores) + 1 if terms.early_stopping_rounds else len(scores)
+    kept = best(scores) + 1 if terms.evaluation.early_stopping_rounds else len(scores)
     return model_of(terms, score, trees[: kept * len(terms.roots)])
 
 
 def watched(terms: Terms, found: dict[str, float]) -> float:
     """What early stopping looks at, less being better: the last metric, of the last set of rows of all."""
     name, value = [*metrics.of_all(found).items()][-1]
-    if terms.early_stopping_rounds and math.isnan(value):
+    if terms.evaluation.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
     return -value if grows(terms.metrics[-1]) else value
 
@@ -91,11 +96,11 @@ def end_round(
 ) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
     """Move the margins; the exponent counts of the new gradients and the counts of their sizes (empty if the
     terms ask for none), and the metrics."""
-    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws_by_size
+    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws.draws_by_size
     total = yield EndRoundQuery(rows, number, splits, values, *asked)
     found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
-    sizes = SIZE_CELLS * terms.draws_by_size
+    sizes = SIZE_CELLS * terms.draws.draws_by_size
     return counts[: counts.size - sizes], counts[counts.size - sizes :], found
 
 
@@ -118,7 +123,7 @@ def _grow(
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
-    scale, drawn = (rule.gradient, rule.hessian), rows * terms.most_copies
+    scale, drawn = (rule.gradient, rule.hessian), rows * terms.draws.most_copies
     query = HistogramQuery(drawn, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold)
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()
@@ -138,18 +143,18 @@ def _grow(
                 split = add_children(tree, leaf, best, cut_points, rule)
                 news += (split,)
                 parted = Parted(leaf, best, split.left, rule)
-                if leaf.depth + 1 < terms.max_depth and parted.open:
+                if leaf.depth + 1 < terms.trees.max_depth and parted.open:
                     wanted.append(parted)
         if not wanted:
             news = yield from refresh(terms, drawn, number, news, tree, scales.weight)
             return tree, news
         try:
             elected = [layout] * len(wanted)
-            if terms.vote_top_k:
+            if terms.histograms.vote_top_k:
                 voters = tuple(node for parted in wanted for node in parted.open)
                 features = len(layout.features), len(terms.parties)
                 votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
-                news, elected = (), elect(wanted, votes, layout, terms.vote_top_k)
+                news, elected = (), elect(wanted, votes, layout, terms.histograms.vote_top_k)
             level = Level(wanted, elected)
             query = level.query(terms, drawn, number, news, layout, scales.threshold)
             frontier = level.leaves(query.by_node((yield query)))

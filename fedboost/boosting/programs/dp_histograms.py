@@ -22,8 +22,8 @@ from fedboost.gbdt.histogram import STATS, Layout
 from fedboost.gbdt.objectives.sensitivity import SCALE, Bound
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import Split, Tree
-from fedboost.protocol.noise import ROWS, TREES
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import ROWS, TREES
+from fedboost.terms.terms import Terms
 
 BEYOND_NOISE = 4.0
 """A child must have a sum of hessians of so many standard deviations of its noise."""
@@ -46,12 +46,12 @@ def grow(
     sigma = terms.plan.releases[TREES].sigma
     rule = dataclasses.replace(
         terms.rule(SCALE, SCALE),
-        min_child_weight=max(terms.min_child_weight, BEYOND_NOISE * bound.hessian(sigma)),
+        min_child_weight=max(terms.trees.min_child_weight, BEYOND_NOISE * bound.hessian(sigma)),
     )
     for _ in terms.roots:
         tree.add_leaf(0.0, 0.0)
     frontier, news, sums = list(terms.roots), list[Split](), dict[int, Sums]()
-    for _ in range(terms.max_depth):
+    for _ in range(terms.trees.max_depth):
         query = HistogramQuery(ROWS, number, tuple(news), tuple(frontier), layout.bins, SCALE, SCALE)
         told = query.by_node((yield query))
         parents, frontier, news = frontier, [], []

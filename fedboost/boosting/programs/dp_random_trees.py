@@ -36,8 +36,8 @@ from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import CUT_POINTS, ROWS, START, TREES
+from fedboost.terms.terms import Terms
 
 MOST_BINS = 32
 """Bins of a numeric feature: finer than trees of this depth need, coarse enough to hold equally many rows."""
@@ -55,10 +55,10 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     cut_points = yield from lay_cut_points(terms)
     total = yield StartQuery(ROWS, cut_points, SCALE, SCALE)
     score = base_score(terms, total)
-    constant = terms.loss.margin(score)
+    constant = terms.objective.loss.margin(score)
     values = tuple((root, constant) for root in terms.roots)
     yield end_of(CONSTANT_TREE, values)
-    for number in range(terms.rounds):
+    for number in range(terms.trees.rounds):
         if number == len(grown):
             grown.append((yield from grow(terms, number, cut_points)))
         tree, splits = grown[number]
@@ -94,8 +94,8 @@ def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
     """Between the declared ends of each numeric feature: evenly, or where noisy counts have equal shares.
     Every feature has a bin for missing values, whether there are any or not."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
-    most = min(terms.max_bin, MOST_BINS)
-    if terms.cut_points == "grid" and ranges:
+    most = min(terms.histograms.max_bin, MOST_BINS)
+    if terms.histograms.cut_points == "grid" and ranges:
         found = yield RangeQuery(ROWS, len(ranges))
         least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
         counts = np.where(found > least, found, 0).reshape(len(ranges), RANGE_PARTS)
@@ -123,22 +123,22 @@ def equal_cuts(counts: Int64, declared: tuple[float, float], most: int) -> Float
 def base_score(terms: Terms, total: Int64) -> float:
     """The constant prediction: the one of the terms, or a Newton step from where boosting would start."""
     bound = terms.bound
-    if terms.base_score is not None:
-        return float(np.float32(terms.base_score))
-    if terms.loss.outputs > 1:
+    if terms.objective.base_score is not None:
+        return float(np.float32(terms.objective.base_score))
+    if terms.objective.loss.outputs > 1:
         return bound.start
-    start = terms.loss.margin(bound.start)
+    start = terms.objective.loss.margin(bound.start)
     step = newton_step(terms, Sums(int(total[0]), int(total[1]), terms.plan.releases[START].sigma))
-    return float(np.float32(terms.loss.predict(np.array([start + step]))[0]))
+    return float(np.float32(terms.objective.loss.predict(np.array([start + step]))[0]))
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
     """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say.
     Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
-    bound, unit = terms.bound, terms.bound.clip if terms.loss.link == IDENTITY else 1.0
+    bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
-    below = H * H + terms.reg_lambda * H + spread * spread
+    below = H * H + terms.trees.reg_lambda * H + spread * spread
     step = -G * H / below if below > 0.0 else 0.0
     return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
 
@@ -161,7 +161,7 @@ def draw_splits(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> tuple[tuple[Split, ...], tuple[int, ...]]:
     """The splits of a round's trees, and their leaves."""
-    draws = _draws(terms.seed, number)
+    draws = _draws(terms.draws.seed, number)
     first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
     bins = {f: of for f, of in first.items() if f not in cut_points.categorical}
     levels = {f: tuple(first[f]) for f in cut_points.categorical}
@@ -169,11 +169,11 @@ def draw_splits(
     splits: list[Split] = []
     frontier = [_Open(root, features_of(terms, number, usable, draws), bins, levels) for root in terms.roots]
     leaves: list[int] = []
-    for depth in range(terms.max_depth + 1):
+    for depth in range(terms.trees.max_depth + 1):
         below: list[_Open] = []
         for one in frontier:
             wide = one.wide()
-            if depth == terms.max_depth or not wide:
+            if depth == terms.trees.max_depth or not wide:
                 leaves.append(one.node)
                 continue
             feature = wide[next(draws) % len(wide)]
@@ -192,7 +192,7 @@ def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterato
     if not usable or method == "random":
         return tuple(usable)
     own = usable[number % len(usable)]
-    if method == "additive" or number < terms.rounds // 2:
+    if method == "additive" or number < terms.trees.rounds // 2:
         return (own,)
     others = [feature for feature in usable if feature != own]
     chosen = {own}
@@ -246,7 +246,7 @@ def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:
     """The values and covers that the noisy sums in its leaves give a tree."""
     for leaf, of_leaf in sums.items():
         step = newton_step(terms, of_leaf)
-        tree.value[leaf] = float(np.float32(terms.learning_rate * step))
+        tree.value[leaf] = float(np.float32(terms.trees.learning_rate * step))
         tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(of_leaf.hessian), 0.0)))
     for node in reversed(range(len(tree.left))):
         left = tree.left[node]

@@ -20,7 +20,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums, Total
 from fedboost.gbdt.split import FREE, BestSplit, Bounds, SplitRule
 from fedboost.gbdt.tree import Split, Tree
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class Columns:
 
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, terms.first_tree + tree
-        shares = terms.colsample_bytree, terms.colsample_bylevel, terms.colsample_bynode
-        self._all = min(shares) == 1.0 and not terms.interaction_constraints
+        shares = terms.draws.colsample_bytree, terms.draws.colsample_bylevel, terms.draws.colsample_bynode
+        self._all = min(shares) == 1.0 and not terms.trees.interaction_constraints
         self._groups: list[set[int]] = []
-        if terms.interaction_constraints:
+        if terms.trees.interaction_constraints:
             place = {name: number for number, name in enumerate(terms.columns.features)}
-            self._groups = [{place[name] for name in group} for group in terms.interaction_constraints]
+            self._groups = [{place[name] for name in group} for group in terms.trees.interaction_constraints]
 
     def of(self, leaf: Leaf) -> Layout:
         """The layout of those among the features that are known of a leaf."""
@@ -65,11 +65,11 @@ class Columns:
         return layout.among(tuple(sorted(some)))
 
     def _drawn(self, leaf: Leaf) -> tuple[int, ...]:
-        terms, at = self._terms, (self._terms.seed, self._tree)
+        terms, at = self._terms, (self._terms.draws.seed, self._tree)
         some: tuple[int, ...] = tuple(range(len(terms.columns.features)))
-        some = sampling.some_of(some, terms.colsample_bytree, *at, "tree", leaf.root)
-        some = sampling.some_of(some, terms.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
-        return sampling.some_of(some, terms.colsample_bynode, *at, "node", leaf.node)
+        some = sampling.some_of(some, terms.draws.colsample_bytree, *at, "tree", leaf.root)
+        some = sampling.some_of(some, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
+        return sampling.some_of(some, terms.draws.colsample_bynode, *at, "node", leaf.node)
 
 
 class Growth:
@@ -96,7 +96,7 @@ class Growth:
 
     def next(self) -> list[tuple[Leaf, BestSplit]]:
         """Those that are split now, in the order of their numbers."""
-        lossguide = self._terms.grow_policy == "lossguide"
+        lossguide = self._terms.trees.grow_policy == "lossguide"
         ranked = sorted(self._waiting, key=lambda one: (-one[1].gain if lossguide else 0.0, one[0].node))
         may = Counter(leaf.root for leaf, _ in ranked)
         for root, waiting in may.items():
@@ -193,7 +193,11 @@ class Level:
             for parted, node, _ in self.asks
         )
         nodes = tuple(node for _, node, _ in self.asks)
-        elected = tuple(Elected(of.features, of.bins) for _, _, of in self.asks) if terms.vote_top_k else ()
+        elected = (
+            tuple(Elected(of.features, of.bins) for _, _, of in self.asks)
+            if terms.histograms.vote_top_k
+            else ()
+        )
         rule = self.wanted[0].rule
         scales = rule.gradient, rule.hessian
         return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, widths, elected, threshold)

@@ -24,7 +24,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
 from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
 from fedboost.gbdt.tree import Tree
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 NOTHING_TO_LEARN = (
     "the label is the same in every row of every party, but for rounding: there is nothing to learn"
@@ -48,7 +48,7 @@ class Scales:
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
         """From the loss's own bounds where it has them, else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
-        bounds = terms.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
+        bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
         scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
         return cls(scales[0], scales[1], weight_scale)
@@ -60,13 +60,13 @@ class Scales:
         (the least there is). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, neither comes to more
         than it was, or than the threshold, that is over sqrt(reg_lambda); nor than it was over the least.
         """
-        if not terms.draws_by_size:
+        if not terms.draws.draws_by_size:
             return self
         if (sizes < 0).any():
             raise PeerError("sizes of gradients are counted fewer than no times")
-        threshold = threshold_of(sizes, terms.subsample)
-        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.subsample))[1]
-        root = math.sqrt(terms.reg_lambda)
+        threshold = threshold_of(sizes, terms.draws.subsample)
+        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.draws.subsample))[1]
+        root = math.sqrt(terms.trees.reg_lambda)
         bounds = threshold, threshold / root if root else math.inf
         gradient, hessian = (
             Scale(max(scale.exponent, min(scale.exponent + heaviest, _exponent(bound))), scale.bits)
@@ -92,7 +92,7 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
     """Cut points of every feature: of the numeric ones by grid refinement. Those of the
     others are the levels of the terms, whether rows have them or not."""
     features = len(terms.columns.numeric)
-    quantiles = [Quantiles(terms.max_bin, rows, features) for _ in range(features)]
+    quantiles = [Quantiles(terms.histograms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
         grids = tuple(quantile.grid for quantile in quantiles)
         if not any(grid.cells for grid in grids):
@@ -125,11 +125,11 @@ def find_base_score(
             "learn"
         )
     sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
-    quantile = terms.loss.quantile
+    quantile = terms.objective.loss.quantile
     if terms.earlier is not None:
         score = terms.earlier.base_score
-    elif terms.base_score is not None:
-        score = terms.base_score
+    elif terms.objective.base_score is not None:
+        score = terms.objective.base_score
     elif quantile is not None:
         found = Narrowing(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):
@@ -138,9 +138,11 @@ def find_base_score(
             raise ConfigError(NOTHING_TO_LEARN)
         (score,) = found.values
     elif terms.columns.base_margin is not None:
-        score = float(terms.loss.predict(np.array([terms.loss.base_margin_shift(*sums)]))[0])
+        score = float(
+            terms.objective.loss.predict(np.array([terms.objective.loss.base_margin_shift(*sums)]))[0]
+        )
     else:
-        score = terms.loss.base_score(*sums)
+        score = terms.objective.loss.base_score(*sums)
     return float(np.float32(score))
 
 
@@ -152,16 +154,16 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
     of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
     """
     columns = terms.columns
-    kind = terms.num_parallel_tree, tuple(columns.categorical)
+    kind = terms.trees.num_parallel_tree, tuple(columns.categorical)
     if terms.earlier is not None:
         trees = *terms.earlier.trees, *trees
     if columns.base_margin is None or terms.earlier is not None:
-        return Booster(terms.loss, score, columns.features, tuple(trees), *kind)
-    leaves = [Tree() for _ in range(terms.num_parallel_tree)]
+        return Booster(terms.objective.loss, score, columns.features, tuple(trees), *kind)
+    leaves = [Tree() for _ in range(terms.trees.num_parallel_tree)]
     for number, leaf in enumerate(leaves):
-        leaf.add_leaf(0.0 if number else terms.loss.margin(score), 0.0)
-    neutral = float(terms.loss.predict(np.zeros(1))[0])
-    return Booster(terms.loss, neutral, columns.features, (*leaves, *trees), *kind)
+        leaf.add_leaf(0.0 if number else terms.objective.loss.margin(score), 0.0)
+    neutral = float(terms.objective.loss.predict(np.zeros(1))[0])
+    return Booster(terms.objective.loss, neutral, columns.features, (*leaves, *trees), *kind)
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:

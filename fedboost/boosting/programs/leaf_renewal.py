@@ -16,7 +16,7 @@ from fedboost.errors import CutShort, PeerError
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, keys_to_floats
 from fedboost.gbdt.tree import Split, Tree
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 
 class Narrowing:
@@ -72,10 +72,10 @@ def refresh(
 ) -> Generator[Query, Int64, tuple[Split, ...]]:
     """Give the leaves of a tree that has grown their values, where the objective says so. Returns the splits
     no party has heard of yet. A tree that is cut short keeps the values it has."""
-    if terms.loss.quantile is None:
+    if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
-    found = Narrowing(terms.loss.quantile, tuple(leaves))
+    found = Narrowing(terms.objective.loss.quantile, tuple(leaves))
     for _ in range(RESIDUAL_TURNS):
         try:
             found.take((yield found.query(rows, number, splits, weight)))
@@ -83,5 +83,5 @@ def refresh(
             return splits
         splits = ()
     for leaf, value in zip(leaves, found.values, strict=True):
-        tree.value[leaf] = float(np.float32(value * terms.leaf_rate))
+        tree.value[leaf] = float(np.float32(value * terms.trees.leaf_rate))
     return splits

@@ -16,8 +16,8 @@ from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.bit_packing import Run
-from fedboost.protocol.noise import ROWS, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import ROWS, Noise, Release
+from fedboost.terms.terms import Terms
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48

@@ -7,8 +7,8 @@ from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grid
-from fedboost.protocol.noise import CUT_POINTS, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import CUT_POINTS, Noise, Release
+from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
 """Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
@@ -35,12 +35,12 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """The refinements of a grid."""
-        return MAX_REFINEMENTS * (terms.cut_points == "grid" and terms.noise is None)
+        return MAX_REFINEMENTS * (terms.histograms.cut_points == "grid" and terms.noise is None)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
         numeric = len(terms.columns.numeric)
-        most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
+        most = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
         if not numeric or len(self.grids) != numeric or any(grid.cells > most for grid in self.grids):
             raise Refused(
                 f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
@@ -93,12 +93,12 @@ class RangeQuery(BeforeTrees, BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """One count."""
-        return int(terms.cut_points == "grid" and terms.noise is not None)
+        return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other ranges than the terms'."""
         numeric = len(terms.columns.numeric)
-        if terms.cut_points != "grid" or self.features != numeric:
+        if terms.histograms.cut_points != "grid" or self.features != numeric:
             raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
 
     def release(self, terms: Terms) -> Release | None:

@@ -9,7 +9,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.terms import MOST_REFRESHING, Terms
+from fedboost.terms.terms import MOST_REFRESHING, Terms
 
 RESIDUAL_BITS = 8
 RESIDUAL_TURNS = MOST_REFRESHING
@@ -55,13 +55,13 @@ class ResidualQuery(BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """Those of each tree, and of the constant."""
-        return 0 if terms.loss.quantile is None else (terms.rounds + 1) * RESIDUAL_TURNS
+        return 0 if terms.objective.loss.quantile is None else (terms.trees.rounds + 1) * RESIDUAL_TURNS
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""
         nodes, starts, width = self.nodes, self.starts, self.width
-        if terms.loss.quantile is None:
-            raise Refused(f"residuals are asked for, which {terms.objective} has no use for")
+        if terms.objective.loss.quantile is None:
+            raise Refused(f"residuals are asked for, which {terms.objective.name} has no use for")
         check_tree(terms, self.tree, self.splits, ())
         check_several(terms, nodes)
         if self.tree == CONSTANT_TREE and nodes != (0,):

@@ -10,8 +10,8 @@ from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.noise import TREES, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class SumsQuery(BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """One a tree."""
-        return terms.rounds * (terms.noise is not None and terms.noise.method != "hist")
+        return terms.trees.rounds * (terms.noise is not None and terms.noise.method != "hist")
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse leaves that a tree of the terms cannot have."""

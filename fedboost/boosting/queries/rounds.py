@@ -12,8 +12,8 @@ from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import TRAIN
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
-from fedboost.protocol.noise import Noise
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import Noise
+from fedboost.terms.terms import Terms
 
 BY_PARTY = "EndRoundQuery by party"
 """The name of the end of a round that asks for metrics of single parties, too."""
@@ -65,12 +65,12 @@ class EndRoundQuery(BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """One a tree, and one of the constant."""
-        return terms.rounds + 1
+        return terms.trees.rounds + 1
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms', and trees that a model of the terms cannot have."""
         check_tree(terms, self.tree, self.splits, self.values)
-        if self.sizes and not terms.draws_by_size:
+        if self.sizes and not terms.draws.draws_by_size:
             raise Refused("the terms need no sizes of gradients: rows are not drawn by them")
         if self.exponents and not terms.asks_for_exponents:
             raise Refused("the terms need no exponents of gradients: they have a public bound")

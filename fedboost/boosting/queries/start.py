@@ -11,8 +11,8 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
-from fedboost.protocol.noise import START, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import START, Noise, Release
+from fedboost.terms.terms import Terms
 
 START_BITS = 31
 """Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that

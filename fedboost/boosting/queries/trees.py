@@ -15,8 +15,8 @@ from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.tree import Split
 from fedboost.privacy.bit_packing import Run
-from fedboost.protocol.noise import TREES, Noise, Release
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import TREES, Noise, Release
+from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
 """Bytes for each integer of a level's histograms: the running sum (8 of the root, else 4) and the integers it
@@ -112,7 +112,7 @@ class HistogramQuery(BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """One a level of each tree."""
-        return terms.rounds * max_levels(terms) * (terms.noise is None or terms.noise.method == "hist")
+        return terms.trees.rounds * max_levels(terms) * (terms.noise is None or terms.noise.method == "hist")
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse nodes, scales, widths or elected features that the terms do not have."""
@@ -120,13 +120,13 @@ class HistogramQuery(BaseQuery):
         check_nodes(terms, self.tree, self.splits, self.nodes)
         self._check_widths(terms)
         elected, nodes, features = self.elected, self.nodes, len(terms.columns.features)
-        if bool(elected) != bool(terms.vote_top_k and nodes != terms.roots):
+        if bool(elected) != bool(terms.histograms.vote_top_k and nodes != terms.roots):
             raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
         if elected and len(elected) != len(nodes):
             raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
         for chosen in (node.features for node in elected):
             known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
-            if not known or len(chosen) > terms.vote_top_k or sorted(set(chosen)) != [*chosen]:
+            if not known or len(chosen) > terms.histograms.vote_top_k or sorted(set(chosen)) != [*chosen]:
                 raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
 
     def _check_widths(self, terms: Terms) -> None:
@@ -210,7 +210,7 @@ class VoteQuery(BaseQuery):
     @classmethod
     def max_count(cls, terms: Terms) -> int:
         """One before each level but the root."""
-        return terms.rounds * (max_levels(terms) - 1) * (terms.vote_top_k > 0)
+        return terms.trees.rounds * (max_levels(terms) - 1) * (terms.histograms.vote_top_k > 0)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse votes where the terms have none, and on other features."""
@@ -218,7 +218,7 @@ class VoteQuery(BaseQuery):
         check_bits(terms.bits, self.gradient, self.hessian)
         check_nodes(terms, self.tree, self.splits, self.nodes)
         allowed = self.features == features and 1 <= self.parties <= len(terms.parties)
-        if not terms.vote_top_k or not allowed:
+        if not terms.histograms.vote_top_k or not allowed:
             raise Refused(
                 f"votes of {self.parties} parties on {self.features} features, the terms say otherwise"
             )
@@ -234,7 +234,7 @@ class VoteQuery(BaseQuery):
 
 def max_levels(terms: Terms) -> int:
     """The most questions about the histograms of one tree."""
-    return terms.max_depth if terms.grow_policy == "depthwise" else terms.most_leaves
+    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.most_leaves
 
 
 def check_growing(
@@ -262,7 +262,7 @@ def check_growing(
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
     if levels == terms.levels:
         raise PeerError(f"tree {tree}: more levels than the terms allow")
-    if terms.vote_top_k and votes != bool(levels % 2):
+    if terms.histograms.vote_top_k and votes != bool(levels % 2):
         raise PeerError(f"tree {tree}: votes and histograms take turns")
 
 

@@ -13,10 +13,10 @@ from fedboost.errors import FedboostError
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.store import CannotRecord, Journal
 from fedboost.runtime.result import finish
 from fedboost.runtime.telemetry import Meter
+from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
 STRAGGLER_SECONDS = 10.0
@@ -100,7 +100,7 @@ class Running:
         attempt, late = self.session.attempt, list(self.session.awaited)
         self._take(lambda: self.session.tick(now))
         if self.session.attempt != attempt and self.session.state == "gathering":
-            seconds = self.terms.turn_timeout
+            seconds = self.terms.session.turn_timeout
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
         if awaited != self._awaited:
@@ -155,8 +155,8 @@ class Running:
     @property
     def _then(self) -> str:
         """What the terms say about a party that is lost."""
-        seconds = f"unless it is back within {self.terms.rejoin_timeout:g} s"
-        match self.terms.on_loss:
+        seconds = f"unless it is back within {self.terms.session.rejoin_timeout:g} s"
+        match self.terms.session.on_loss:
             case "wait":
                 return "the session waits for it"
             case "shrink":
@@ -176,7 +176,7 @@ class Running:
             raise
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            self.fail(f"program {self.terms.program!r} failed: {what}")
+            self.fail(f"program {self.terms.session.program!r} failed: {what}")
             return
         if self.session.state == "done":
             self._end(None)

@@ -9,16 +9,16 @@ from typing import cast
 from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import Program
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 BUILT_IN: dict[str, Program] = {"boosting": boosting.train}
 
 
 def program_of(terms: Terms, allowed: Iterable[str]) -> Program:
     """The program of these terms; with noise `boosting` is another one than without."""
-    if terms.noise is not None and terms.program == "boosting":
+    if terms.noise is not None and terms.session.program == "boosting":
         return dp_random_trees.train
-    return load_program(terms.program, allowed)
+    return load_program(terms.session.program, allowed)
 
 
 def load_program(name: str, allowed: Iterable[str]) -> Program:

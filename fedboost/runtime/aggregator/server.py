@@ -29,7 +29,6 @@ from fedboost.protocol.contracts import Program
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open, Request
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.active_session import Running
 from fedboost.runtime.aggregator.admission import Gate, refuse
@@ -42,6 +41,7 @@ from fedboost.runtime.net import channel, health
 from fedboost.runtime.net.health import Health
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import peer_of, server_credentials
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party, encode_to_party
 from fedboost.wire.training import TrainEvent, Waiting, Wish, decode_train_request, encode_train_event

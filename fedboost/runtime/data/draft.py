@@ -19,10 +19,11 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import MAX_LEVELS
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
-from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.runtime.data.sparse import QID, SparseTable
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
 from fedboost.runtime.site.policy import Policy
+from fedboost.terms.columns import NOT_IN_FEATURES, NOT_IN_TEXT, Schema
+from fedboost.terms.reading import read_model
 
 if TYPE_CHECKING:
     import pyarrow as pa

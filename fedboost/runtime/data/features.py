@@ -8,8 +8,9 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
-from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.sparse import SparseTable
+from fedboost.terms.columns import Schema
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
@@ -77,9 +78,9 @@ def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
 
 def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     """The rows that have each value of a label of two values or of classes; nothing for other labels."""
-    columns, classes = terms.columns, range(terms.num_class or 0)
+    columns, classes = terms.columns, range(terms.objective.num_class or 0)
     values = columns.classes or tuple(map(str, classes))
-    if terms.loss.xgboost_equivalent.classes_key == "positive":
+    if terms.objective.loss.xgboost_equivalent.classes_key == "positive":
         values = ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
     if not values:
         return {}

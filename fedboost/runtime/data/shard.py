@@ -24,9 +24,10 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import in_memory
 from fedboost.gbdt.objectives.labels import LARGEST_LABEL
 from fedboost.horizontal.shard import Shard
-from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable
 from fedboost.runtime.data.sparse import SparseTable
+from fedboost.terms.columns import Schema
+from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
@@ -187,11 +188,11 @@ def _labels(table: "Table", terms: Terms) -> Float32:
     room = table.room if isinstance(table, StoredTable) else in_memory
     out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
-    invalid = terms.loss.first_invalid_label(out)
+    invalid = terms.objective.loss.first_invalid_label(out)
     if invalid:
         row, takes = invalid
         raise ConfigError(
-            f"columns {name!r} and {upper!r} are the label of {terms.objective}, which takes {takes}",
+            f"columns {name!r} and {upper!r} are the label of {terms.objective.name}, which takes {takes}",
             f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
         )
     return out
@@ -229,17 +230,17 @@ def _label_of(table: "Table", terms: Terms) -> Reader:
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
     name = terms.columns.label
-    hint = _NAMED_LABELS.get(terms.loss.xgboost_equivalent.classes_key or "", "")
+    hint = _NAMED_LABELS.get(terms.objective.loss.xgboost_equivalent.classes_key or "", "")
     try:
         label = finite(table, name)
     except ConfigError as error:
         text = is_text(plain(table.column(name)).type)
         raise ConfigError(f"label {error.public}{hint if text else ''}", error.detail) from None
     refuse_missing(np.isnan(label), f"label {name!r}")
-    invalid = terms.loss.first_invalid_label(label)
+    invalid = terms.objective.loss.first_invalid_label(label)
     if invalid:
         rows = np.arange(label.size) == invalid[0]
-        refuse(table, name, rows, f"is the label of {terms.objective}, which takes {invalid[1]}{hint}")
+        refuse(table, name, rows, f"is the label of {terms.objective.name}, which takes {invalid[1]}{hint}")
     return label
 
 
@@ -280,6 +281,6 @@ def _weight(table: "pa.Table", name: str) -> Float32:
 def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
     margin = finite(table, name)
     refuse_missing(np.isnan(margin), f"base margin {name!r}")
-    beyond = np.abs(terms.loss.predict(margin.astype(np.float64))) > LARGEST_LABEL
+    beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > LARGEST_LABEL
     refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
     return margin

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.people.text import shorten
-from fedboost.protocol.terms import nearest
+from fedboost.terms.reading import nearest
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa

@@ -24,15 +24,6 @@ from fedboost.gbdt.cut_points import MAX_LEVELS
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.terms import (
-    MAX_DEPTH,
-    MAX_FEATURES,
-    MAX_METRICS,
-    MAX_ROOTS,
-    MAX_ROUNDS,
-    SMALLEST_SHARE,
-    Terms,
-)
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.config import read_party, to_toml
 from fedboost.runtime.files import party_stems
@@ -40,6 +31,11 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.evaluation import MAX_METRICS
+from fedboost.terms.reading import MAX_FEATURES
+from fedboost.terms.terms import Terms
+from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0

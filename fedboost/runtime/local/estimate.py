@@ -23,8 +23,8 @@ from fedboost.privacy.bit_packing import Run
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.local.simulation import simulate
+from fedboost.terms.terms import Terms
 
 SAMPLE_ROWS, SAMPLE_FEATURES, SAMPLE_ROUNDS, SAMPLE_DEPTH = 20_000, 10, 3, 6
 SESSION = bytes(32)
@@ -44,8 +44,8 @@ class Speed:
 def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
     """Cells of a round's histograms in full trees, and the bits of one: of each pair of sums one cell, if
     both fit 64 bits; of each level the smaller children."""
-    bins = len(terms.columns.numeric) * terms.max_bin + sum(terms.columns.levels)
-    nodes = len(terms.roots) * 2 ** (terms.max_depth - 1)
+    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.levels)
+    nodes = len(terms.roots) * 2 ** (terms.trees.max_depth - 1)
     bits = 2 * cell_bits(1 << (terms.bits - 1), max(rows, 1)) - 1
     return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))
 
@@ -114,7 +114,7 @@ def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
     simulate(sample, [table], on_round=lambda row: marks.append(time.perf_counter()))
     of_one = (marks[-1] - marks[1]) / (SAMPLE_ROUNDS - 1) / SAMPLE_ROWS / SAMPLE_FEATURES / SAMPLE_DEPTH
     features = len(terms.columns.features)
-    return of_one * rows / parties * features * terms.max_depth * len(terms.roots)
+    return of_one * rows / parties * features * terms.trees.max_depth * len(terms.roots)
 
 
 def estimate(terms: Terms, rows: int, parties: int) -> list[EstimateFacts]:
@@ -124,9 +124,9 @@ def estimate(terms: Terms, rows: int, parties: int) -> list[EstimateFacts]:
     found = []
     for name, protection in PROTECTIONS.items():
         try:
-            speed = speed_of(protection, max(parties, 2), terms.key_bits, bits)
+            speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits)
         except ConfigError:
             continue
         a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
-        found.append(EstimateFacts(name, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
+        found.append(EstimateFacts(name, a_round, a_round * terms.trees.rounds, cells * speed.size / 1e6))
     return found

@@ -25,13 +25,13 @@ from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.run import Callback
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table, give_back
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
+from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
@@ -69,8 +69,8 @@ def simulate(
     if not shards:
         raise ConfigError("no parties: give at least one table")
     terms = _of_these(terms, list(shards))
-    if program is None and terms.program != "boosting":
-        raise ConfigError(f"program {terms.program!r}: give it as simulate(..., program=...)")
+    if program is None and terms.session.program != "boosting":
+        raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
@@ -100,9 +100,9 @@ def simulate(
 
 def _of_these(terms: Terms, shards: list[str]) -> Terms:
     """The same terms for these parties; a key holder that is none of them takes part without rows."""
-    if terms.keyholder is None or terms.keyholder in shards:
+    if terms.hiding.keyholder is None or terms.hiding.keyholder in shards:
         return terms.with_parties(shards)
-    return terms.changed(parties=(*shards, terms.keyholder), keyholder_rows=False)
+    return terms.changed(parties=(*shards, terms.hiding.keyholder), keyholder_rows=False)
 
 
 @dataclass
@@ -127,7 +127,7 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
     holder without rows has one, too."""
     credentials: dict[str, Credentials] = {}
-    if terms.hides:
+    if terms.hiding.hides:
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}

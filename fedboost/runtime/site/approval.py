@@ -23,13 +23,14 @@ from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
 from fedboost.people.words import RELAXED
 from fedboost.protocol.site_memory import Known, Limits, check_group
-from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.runtime.config import PartyConfig, read_toml, state_folder, to_toml
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.policy import COMMAND, PINNED, PROTECTS, Breach, ColumnRules, Policy
+from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.terms import Terms
 
 OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")

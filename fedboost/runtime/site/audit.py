@@ -32,9 +32,10 @@ from pydantic import Field, ValidationError
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.party import Release
-from fedboost.protocol.terms import Frozen, Terms
 from fedboost.runtime.aggregator.store import CannotRecord, sync_folder
 from fedboost.runtime.files import write_atomically
+from fedboost.terms.reading import Frozen
+from fedboost.terms.terms import Terms
 
 BEFORE_THE_FIRST = "0" * 64
 """What stands for the hash of the entry before the first."""
@@ -193,10 +194,10 @@ class AuditLog:
             Admitted(
                 session=session,
                 terms=terms.digest,
-                protection=terms.protection,
+                protection=terms.hiding.protection,
                 parties=terms.parties,
-                objective=terms.objective,
-                rounds=terms.rounds,
+                objective=terms.objective.name,
+                rounds=terms.trees.rounds,
                 columns=columns_of(terms),
                 epsilon=None if noise is None else noise.epsilon,
                 delta=None if noise is None else noise.delta,

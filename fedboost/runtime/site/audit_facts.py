@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError
 from fedboost.people.facts import AgreementFacts, AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Entry, read_admitted
 from fedboost.runtime.site.audit_rules import warnings_of
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions
 from fedboost.runtime.site.audit_warnings import MEANINGS, AdmittedTerms, AuditWarning
+from fedboost.terms.terms import Terms
 
 
 def audit_facts(

@@ -18,7 +18,6 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown
 from fedboost.protocol.site_memory import colluding_of
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.audit import Admitted
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import turns_warnings
@@ -32,6 +31,7 @@ from fedboost.runtime.site.audit_warnings import (
     listed,
     lower,
 )
+from fedboost.terms.terms import Terms
 
 
 def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditWarning]:

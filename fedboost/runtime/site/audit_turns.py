@@ -6,16 +6,18 @@ Refuses: nothing. Without the terms, only what no terms allow is warned of.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
+from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
 from fedboost.people.words import QUERIES
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.audit import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
+from fedboost.terms.terms import Terms
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
@@ -27,7 +29,7 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
     """How many questions of each kind the terms allow; of a program that is not fedboost's, nothing is
     known."""
-    if terms.program != "boosting":
+    if terms.session.program != "boosting":
         return {}
     counts = {kind.__name__: kind.max_count(terms) for kind in KINDS}
     return {**counts, BY_PARTY: EndRoundQuery.max_count(terms)}
@@ -209,7 +211,7 @@ def _question(answer: Released) -> tuple[str, int, str]:
 
 
 def _shrinks(terms: Terms | None) -> bool:
-    return terms is not None and terms.on_loss == "shrink"
+    return terms is not None and terms.session.on_loss == "shrink"
 
 
 def _is_unrecorded(session: Session) -> bool:

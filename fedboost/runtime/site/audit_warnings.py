@@ -10,7 +10,7 @@ from enum import Enum
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shown
-from fedboost.protocol.terms import Terms
+from fedboost.terms.terms import Terms
 
 MAX_LISTED = 5
 ASK = "Keep this log, and ask whoever runs the aggregator"

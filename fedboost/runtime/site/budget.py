@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fedboost.errors import Refused
 from fedboost.people.facts import PrivacyFacts
 from fedboost.privacy.noise import accounting
-from fedboost.protocol.noise import SMALLEST_EPSILON
-from fedboost.protocol.terms import Terms
+from fedboost.terms.noise import SMALLEST_EPSILON
+from fedboost.terms.terms import Terms
 
 ROUNDING = 1e-12
 """Of sums of costs, relative to the budget."""

@@ -25,7 +25,6 @@ from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer
-from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.config import PartyConfig
 from fedboost.runtime.data.features import undeclared
@@ -39,6 +38,7 @@ from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.telemetry import AT_HAND
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
 

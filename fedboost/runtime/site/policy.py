@@ -32,10 +32,12 @@ from fedboost.people.summary import columns_by_role, summary
 from fedboost.people.text import shown
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
-from fedboost.protocol.terms import Frozen, Name, ProtectionName, Terms, read_model
 from fedboost.runtime.site.budget import Budget
+from fedboost.terms.hiding import ProtectionName
+from fedboost.terms.noise import LARGEST_DELTA, Placement
+from fedboost.terms.reading import Frozen, Name, read_model
+from fedboost.terms.terms import Terms
 
 OnLoss = Literal["wait", "shrink", "stop"]
 
@@ -274,21 +276,21 @@ class Policy(Frozen):
                 yield _not_among(f"columns.{role}", getattr(allowed, role), strange)
 
     def _of_protection(self, terms: Terms) -> Iterator[Breach]:
-        if terms.protection not in self.protections:
+        if terms.hiding.protection not in self.protections:
             yield Breach(
                 "protections",
                 _choices(self.protections),
-                f'the terms have protection = "{terms.protection}"',
+                f'the terms have protection = "{terms.hiding.protection}"',
                 f'set protection = "{self.protections[0]}"',
-                (terms.protection,),
+                (terms.hiding.protection,),
             )
-        if terms.hides and terms.on_loss not in self.on_loss:
+        if terms.hiding.hides and terms.session.on_loss not in self.on_loss:
             yield Breach(
                 "on_loss",
                 _choices(self.on_loss),
-                f'the terms have on_loss = "{terms.on_loss}"',
+                f'the terms have on_loss = "{terms.session.on_loss}"',
                 f'set on_loss = "{self.on_loss[0]}"',
-                (terms.on_loss,),
+                (terms.session.on_loss,),
             )
         holders = len(terms.holders)
         if holders < self.min_parties:
@@ -305,11 +307,14 @@ class Policy(Frozen):
             )
         usual = Group.of(terms.parties).colluding
         floor = usual if self.colluding is None else self.colluding
-        if terms.hides and (tolerated := Group.of(terms.parties, terms.colluding).colluding) < floor:
+        if (
+            terms.hiding.hides
+            and (tolerated := Group.of(terms.parties, terms.hiding.colluding).colluding) < floor
+        ):
             why = f"under the terms {tolerated} may collude and learn nothing"
             yield Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
-        if PROTECTIONS[terms.protection].has_key_sizes and terms.key_bits < self.min_key_bits:
-            yield self._beyond("key_bits", "min_key_bits", terms.key_bits)
+        if PROTECTIONS[terms.hiding.protection].has_key_sizes and terms.hiding.key_bits < self.min_key_bits:
+            yield self._beyond("key_bits", "min_key_bits", terms.hiding.key_bits)
 
     def _of_noise(self, terms: Terms) -> Iterator[Breach]:
         noise = terms.noise
@@ -337,10 +342,10 @@ class Policy(Frozen):
             yield Breach("delta", f"{self.delta:g}", why, f"set noise.delta = {self.delta:g}")
 
     def _of_trees(self, terms: Terms) -> Iterator[Breach]:
-        if terms.rounds > self.max_rounds:
-            yield self._beyond("rounds", "max_rounds", terms.rounds)
-        if terms.max_depth > self.max_depth:
-            yield self._beyond("max_depth", "max_depth", terms.max_depth)
+        if terms.trees.rounds > self.max_rounds:
+            yield self._beyond("rounds", "max_rounds", terms.trees.rounds)
+        if terms.trees.max_depth > self.max_depth:
+            yield self._beyond("max_depth", "max_depth", terms.trees.max_depth)
         trees = len(terms.roots)
         if trees > self.max_trees_per_round:
             yield Breach(
@@ -350,13 +355,13 @@ class Policy(Frozen):
                 "lower num_parallel_tree or num_class",
                 trees,
             )
-        if terms.vote_top_k > self.vote_top_k:
-            yield self._beyond("vote_top_k", "vote_top_k", terms.vote_top_k)
-        if terms.hides and terms.share_drawn < self.subsample:
-            drawn = f"the terms have subsample = {terms.subsample:g}"
-            if terms.sampling_method == "bootstrap":
-                drawn += f" with a bootstrap, which draws {terms.share_drawn:.2g} of the rows"
-            yield Breach("subsample", f"{self.subsample:g}", drawn, "draw more rows", terms.share_drawn)
+        if terms.histograms.vote_top_k > self.vote_top_k:
+            yield self._beyond("vote_top_k", "vote_top_k", terms.histograms.vote_top_k)
+        if terms.hiding.hides and terms.draws.share_drawn < self.subsample:
+            drawn = f"the terms have subsample = {terms.draws.subsample:g}"
+            if terms.draws.sampling_method == "bootstrap":
+                drawn += f" with a bootstrap, which draws {terms.draws.share_drawn:.2g} of the rows"
+            yield Breach("subsample", f"{self.subsample:g}", drawn, "draw more rows", terms.draws.share_drawn)
         if terms.xgb_model is not None and not self.continue_models:
             why = "the terms continue a model (xgb_model), whose trees may part single rows"
             yield Breach("continue_models", "false", why, "leave xgb_model out", True)
@@ -365,8 +370,8 @@ class Policy(Frozen):
             yield Breach("base_margin", "false", why, "leave columns.base_margin out", True)
 
     def _of_leaves(self, terms: Terms) -> Iterator[Breach]:
-        if terms.loss.quantile is not None and not self.quantile_leaves:
-            why = f"with {quoted(terms.objective)} a leaf's value is about the label of one row"
+        if terms.objective.loss.quantile is not None and not self.quantile_leaves:
+            why = f"with {quoted(terms.objective.name)} a leaf's value is about the label of one row"
             yield Breach("quantile_leaves", "false", why, "choose another objective", True)
         if terms.noise is not None and terms.noise.placement != "central" and self.budget is not None:
             return  # the noise hides rows, and the budget says how well
@@ -375,8 +380,8 @@ class Policy(Frozen):
             per = _rows_per_hessian(terms) or 1
             enough = f"set min_child_weight = {self.min_rows_per_leaf / per:.12g}" if not why else ""
             told = why or (
-                f"the terms have min_child_weight = {terms.min_child_weight:g}, which with "
-                f"{terms.objective} leaves {rows} row{'s' * (rows > 1)} in a leaf"
+                f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
+                f"{terms.objective.name} leaves {rows} row{'s' * (rows > 1)} in a leaf"
             )
             yield Breach("min_rows_per_leaf", str(self.min_rows_per_leaf), told, enough, rows)
         most = max(terms.columns.levels, default=0)
@@ -396,16 +401,18 @@ class Policy(Frozen):
             why = f"the terms ask for {number} metrics"
             yield Breach("max_metrics", str(self.max_metrics), why, "take some away", number)
         chosen = [
-            name for name in terms.metrics if is_at_threshold(name) and name != terms.loss.default_metric
+            name
+            for name in terms.metrics
+            if is_at_threshold(name) and name != terms.objective.loss.default_metric
         ]
         if chosen and not self.metrics_at_thresholds:
             why = f"the terms ask for the metric {quoted(chosen[0])}"
             yield Breach("metrics_at_thresholds", "false", why, "leave it out", True)
-        if terms.hides and terms.party_metrics and not self.party_metrics:
+        if terms.hiding.hides and terms.evaluation.party_metrics and not self.party_metrics:
             why = "the terms have party_metrics = true"
             yield Breach("party_metrics", "false", why, "leave it out", True)
         if terms.validates and not self.validation:
-            why = f"the terms have validation_fraction = {terms.validation_fraction:g}"
+            why = f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
             if terms.columns.validation is not None:
                 why = f"the terms have the validation column {quoted(terms.columns.validation)!r}"
             yield Breach("validation", "false", why, "have no validation rows", True)
@@ -435,24 +442,24 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
     weight = terms.columns.weight
     if weight is not None:
         return 1, f"with the row weights of column {quoted(weight)!r} no leaf is sure of it"
-    if terms.scale_pos_weight is not None:
+    if terms.objective.scale_pos_weight is not None:
         return 1, "with a scale_pos_weight no leaf is sure of it"
-    if terms.sampling_method != "uniform":
-        drawn = f'the rows that sampling_method = "{terms.sampling_method}" draws weigh more than 1'
+    if terms.draws.sampling_method != "uniform":
+        drawn = f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
         return 1, f"{drawn}: no leaf is sure of it"
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
-    if terms.program != "boosting" or per is None:
-        what = "program" if terms.program != "boosting" else "objective"
-        return 1, f"{what} {quoted(getattr(terms, what))!r} does not promise it"
-    rows = min(terms.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
+    if terms.session.program != "boosting" or per is None:
+        what = "program" if terms.session.program != "boosting" else "objective"
+        return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
+    rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
     return max(1, math.ceil(rows)), ""
 
 
 def _rows_per_hessian(terms: Terms) -> int | None:
     """The fact of a registered objective; nothing is taken on trust from that of a package."""
-    return terms.loss.rows_per_hessian if terms.objective in OBJECTIVES else None
+    return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
 
 
 def _choices(values: tuple[str, ...]) -> str:

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.classification import Logistic
-from fedboost.protocol import earlier
-from fedboost.protocol.terms import Schema, Terms, nearest
+from fedboost.terms import continuation
+from fedboost.terms.columns import Schema
+from fedboost.terms.reading import nearest
+from fedboost.terms.terms import Terms
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"], "categorical": {"c": ["red", "green"]}}
 BASE = {"columns": COLUMNS, "parties": ["north", "south", "east"]}
@@ -59,10 +61,10 @@ ALONE = {
     "colsample_bytree": 0.5,
     "colsample_bylevel": 0.5,
     "colsample_bynode": 0.5,
-    "xgb_model": earlier.written(Booster(Logistic(), 0.5, ("a", "b", "c"), (), 1, ("c",)), None),
+    "xgb_model": continuation.written(Booster(Logistic(), 0.5, ("a", "b", "c"), (), 1, ("c",)), None),
 }
 """Settings that do not go together with all of the above."""
-NEEDS_PLAIN = {"cut_points": "kll"}
+NEEDS_NOISE = {"cut_points": "even"}
 NEEDS_SHRINK = {"quorum": 2}
 NEEDS_CLASSES = {"num_class": 4}
 NEEDS_VALIDATION = {"early_stopping_rounds": 3}
@@ -131,9 +133,9 @@ def test_every_setting_changes_the_digest():
         != ranged.changed(rounds=20, max_depth=3).digest
     )
     installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
-    needs = {*installed, *NEEDS_PLAIN, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
+    needs = {*installed, *NEEDS_NOISE, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS}
-    assert {*OTHER, *ALONE, *needs} == set(Terms.model_fields)
+    assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())
     validated = terms(validation_fraction=0.25)
     assert validated.changed(**NEEDS_VALIDATION).digest != validated.digest
     for name, (objective, value) in NEEDS_OBJECTIVE.items():
@@ -141,11 +143,11 @@ def test_every_setting_changes_the_digest():
         given = terms(objective=objective, **{name: value}, **columns)
         other = {} if name != "quantile_alpha" else {name: 0.5}
         assert given.digest != terms(objective=objective, **other, **columns).digest
-        assert vars(given.loss)[name] == value
+        assert vars(given.objective.loss)[name] == value
     for name, value in NEEDS_GROUPS.items():
         given = terms(**RANKING, **{name: value})
         assert given.digest != terms(**RANKING).digest
-        assert vars(given.loss)[name] == value
+        assert vars(given.objective.loss)[name] == value
     other = {**RANKING, "columns": {**COLUMNS, "group": "qid"}}
     assert terms(**RANKING).digest != terms(**other).digest
     three = terms(objective="multi:softprob", num_class=3)
@@ -155,8 +157,7 @@ def test_every_setting_changes_the_digest():
     encrypted = terms(protection="paillier", keyholder="north", parties=["north", "south", "east", "far"])
     for name, value in NEEDS_KEYS.items():
         assert encrypted.changed(**{name: value}).digest != encrypted.digest
-    plain = terms(protection="plain")
-    assert plain.changed(**NEEDS_PLAIN).digest != plain.digest
+    assert noisy(**NEEDS_NOISE).digest != noisy().digest
     digests = {terms().digest}
     digests |= {terms(**{key: value}).digest for key, value in (OTHER | ALONE).items()}
     assert len(digests) == 1 + len(OTHER | ALONE)
@@ -196,10 +197,10 @@ def test_every_column_changes_the_digest():
 
 def test_the_number_of_classes_follows_from_their_names():
     named = terms(**CLASSES)
-    assert named.num_class == named.loss.outputs == 3
+    assert named.objective.num_class == named.objective.loss.outputs == 3
     assert named.digest == terms(**CLASSES, num_class=3).digest
     assert Terms.from_canonical(named.canonical()) == named
-    assert named.changed(rounds=3).num_class == 3
+    assert named.changed(rounds=3).objective.num_class == 3
 
 
 def test_labels_that_are_intervals():
@@ -237,7 +238,7 @@ def test_canonical_text_is_read_back(settings):
     one = terms(**settings)
     assert Terms.from_canonical(one.canonical()) == one
     assert Terms.from_canonical(one.canonical()).canonical() == one.canonical()
-    assert json.loads(one.canonical())["rounds"] == one.rounds
+    assert json.loads(one.canonical())["rounds"] == one.trees.rounds
 
 
 def test_the_order_of_features_survives_the_canonical_text():
@@ -262,7 +263,7 @@ def test_other_text_is_a_config_error(text):
 
 
 def test_changed_terms_are_checked_anew():
-    assert terms().changed(rounds=3).rounds == 3
+    assert terms().changed(rounds=3).trees.rounds == 3
     assert terms(protection="plain").with_parties(["x"]).parties == ("x",)
     with pytest.raises(ConfigError, match="rounds"):
         terms().changed(rounds=0)
@@ -270,7 +271,7 @@ def test_changed_terms_are_checked_anew():
 
 def test_terms_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
-        terms().rounds = 3
+        terms().trees.rounds = 3
 
 
 # ---- what is refused --------------------------------------------------------------------------------
@@ -318,10 +319,9 @@ def test_terms_are_frozen():
             "protection masked needs 2 parties, the terms name 1",
         ),
         ({"colluding": 2}, "of which 2 collude"),
-        ({"cut_points": "kll"}, 'it needs protection = "plain"'),
         ({"max_bin": 1}, "max_bin: "),
         ({"gradient_bits": 25}, "gradient_bits: "),
-        ({"cut_points": "exact"}, "cut_points: input should be 'grid', 'kll' or 'even', got 'exact'"),
+        ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'even', got 'exact'"),
         ({"parties": ["a", ""]}, "parties: '' cannot be"),
         ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
         # names that are not known
@@ -513,7 +513,7 @@ def test_one_line_that_names_the_key(settings, says):
 
 @given(
     st.dictionaries(
-        st.sampled_from([*Terms.model_fields, "etaa", "x"]),
+        st.sampled_from([*Terms.file_keys(), "etaa", "x"]),
         st.one_of(
             st.none(),
             st.booleans(),
@@ -552,11 +552,11 @@ def test_many_columns_are_checked_at_once():
 
 def test_what_hangs_on_the_objective():
     poisson = {"objective": "count:poisson"}
-    assert terms().step == 0.0
-    assert terms(max_delta_step=2).step == 2.0
-    assert terms(**poisson).step == terms(**poisson).loss.max_delta_step == 0.7
-    assert terms(**poisson, max_delta_step=0).step == 0.0
-    assert terms(**poisson, max_delta_step=0).loss.max_delta_step == 0.0
+    assert terms().objective.step == 0.0
+    assert terms(max_delta_step=2).objective.step == 2.0
+    assert terms(**poisson).objective.step == terms(**poisson).objective.loss.max_delta_step == 0.7
+    assert terms(**poisson, max_delta_step=0).objective.step == 0.0
+    assert terms(**poisson, max_delta_step=0).objective.loss.max_delta_step == 0.0
     assert (terms().bits, terms(**poisson).bits, terms(**poisson, gradient_bits=12).bits) == (16, 24, 12)
     assert terms(objective="reg:tweedie", tweedie_variance_power=1.2).metrics == ("tweedie-nloglik@1.2",)
 
@@ -572,7 +572,7 @@ def test_nearest():
 
 def test_no_more_features_are_elected_than_there_are():
     features = len(terms().columns.features)
-    assert terms(vote_top_k=features).vote_top_k == features
+    assert terms(vote_top_k=features).histograms.vote_top_k == features
     with pytest.raises(ConfigError, match=f"vote_top_k {features + 1} is more than the {features} features"):
         terms(vote_top_k=features + 1)
     with pytest.raises(ConfigError, match="vote_top_k: "):
@@ -595,9 +595,9 @@ def noisy(columns=None, **settings):
 
 def test_noise_has_its_own_defaults():
     one = noisy()
-    assert (one.rounds, one.max_depth) == (4 * 3, 3)
+    assert (one.trees.rounds, one.trees.max_depth) == (4 * 3, 3)
     assert (one.metrics, one.sets, one.asks_for_exponents) == ((), (), False)
-    assert noisy(rounds=7, max_depth=5).rounds == 7
+    assert noisy(rounds=7, max_depth=5).trees.rounds == 7
     assert noisy(rounds=12, max_depth=3).digest == one.digest
     assert Terms.from_canonical(one.canonical()).digest == one.digest
     without = with_columns(ranges=RANGES)
@@ -615,7 +615,6 @@ def test_noise_has_its_own_defaults():
             {"noise": {"epsilon": 1.0, "delta": 1e-6, "method": "hist"}, "monotone_constraints": {"a": 1}},
             "monotone_constraints with noise: it is not built for trees of noise.method hist; leave it out",
         ),
-        ({"cut_points": "kll"}, 'with or without noise; set "grid" or "even"'),
         ({"noise": {"epsilon": 0.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 100.0, "delta": 1e-6}}, "noise.epsilon"),
         ({"noise": {"epsilon": 1.0, "delta": 0.01}}, "noise.delta"),
@@ -635,7 +634,6 @@ def test_noise_has_its_own_defaults():
         ({"subsample": 0.5}, "subsample with noise"),
         ({"vote_top_k": 1}, "vote_top_k with noise"),
         ({"max_leaves": 5}, "max_leaves with noise"),
-        ({"cut_points": "kll"}, "kll shows values"),
         ({"on_loss": "shrink"}, "one more release"),
         ({"protection": "plain"}, "share of the noise"),
     ],
@@ -649,7 +647,7 @@ def test_what_noise_cannot_go_with_says_why(settings, said):
 def test_even_cut_points_are_for_noise():
     with pytest.raises(ConfigError, match="which only noise asks for"):
         terms(cut_points="even")
-    assert noisy(cut_points="even").cut_points == "even"
+    assert noisy(cut_points="even").histograms.cut_points == "even"
 
 
 @pytest.mark.parametrize(("parties", "colluding", "honest"), [(3, None, 2), (4, None, 3), (6, 3, 3)])

@@ -19,7 +19,8 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 
 if TYPE_CHECKING:
-    from fedboost.protocol.terms import Schema, Terms
+    from fedboost.terms.columns import Schema
+    from fedboost.terms.terms import Terms
 
 MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""
@@ -81,21 +82,22 @@ def _said(text: str) -> Mapping[str, Any] | None:
 
 def _of_model(booster: Booster, terms: "Terms") -> str:
     """What differs between the model and the terms, of that which XGBoost knows; '' if nothing does."""
-    if booster.objective != terms.loss.xgboost_equivalent.name:
-        return f"its objective is {booster.objective}, that of the terms {terms.objective}"
-    if booster.loss.outputs != terms.loss.outputs:
-        return f"it has {booster.loss.outputs} classes, the terms have {terms.loss.outputs}"
-    if booster.num_parallel_tree != terms.num_parallel_tree:
-        return f"its num_parallel_tree is {booster.num_parallel_tree}, in the terms {terms.num_parallel_tree}"
-    own, others = booster.features, terms.columns.features
-    for number, (name, other) in enumerate(zip(own, others, strict=False), 1):
-        if name != other:
-            return f"its feature {number} is {name[:100]!r}, that of the terms {other!r}"
-    if len(own) != len(others):
-        return f"it has {len(own)} features, the terms have {len(others)}"
+    if booster.objective != terms.objective.loss.xgboost_equivalent.name:
+        return f"its objective is {booster.objective}, that of the terms {terms.objective.name}"
+    if booster.loss.outputs != terms.objective.loss.outputs:
+        return f"it has {booster.loss.outputs} classes, the terms have {terms.objective.loss.outputs}"
+    if booster.num_parallel_tree != terms.trees.num_parallel_tree:
+        own, other = booster.num_parallel_tree, terms.trees.num_parallel_tree
+        return f"its num_parallel_tree is {own}, in the terms {other}"
+    features, others = booster.features, terms.columns.features
+    for number, (name, wanted) in enumerate(zip(features, others, strict=False), 1):
+        if name != wanted:
+            return f"its feature {number} is {name[:100]!r}, that of the terms {wanted!r}"
+    if len(features) != len(others):
+        return f"it has {len(features)} features, the terms have {len(others)}"
     odd = {*booster.categorical} ^ {*terms.columns.categorical}
     if odd:
-        name = next(name for name in own if name in odd)
+        name = next(name for name in features if name in odd)
         has, has_not = ("it", "the terms") if name in booster.categorical else ("the terms", "it")
         return f"feature {name!r} has levels in {has}, and is numeric in {has_not}"
     return ""
@@ -108,10 +110,10 @@ def _of_columns(booster: Booster, said: Mapping[str, Any] | None, terms: "Terms"
     if (based and not booster.begins_with_a_leaf) or (said and (said["base_margin"] is not None) != based):
         with_margins, without = ("the terms", "it") if based else ("it", "the terms")
         return f"columns.base_margin is in {with_margins}, and not in {without}"
-    if terms.base_score is not None:
+    if terms.objective.base_score is not None:
         constant = booster.trees[0].value[0] if based else booster.constant
-        if terms.loss.margin(float(np.float32(terms.base_score))) != constant:
-            return f"it does not start from base_score {terms.base_score:g}: leave that out"
+        if terms.objective.loss.margin(float(np.float32(terms.objective.base_score))) != constant:
+            return f"it does not start from base_score {terms.objective.base_score:g}: leave that out"
     if said is None:
         return ""
     for name, levels in columns["categorical"].items():

@@ -1,0 +1,165 @@
+"""The columns of the table that every party has: label, features, and what stands beside them.
+
+Refuses: columns named twice, names that no model file takes, levels and ranges that cannot be.
+"""
+
+import re
+from collections import Counter
+
+from pydantic import Field, model_validator
+
+from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL
+from fedboost.terms.reading import LONGEST, MAX_FEATURES, Name, Several, Submitted, Table, nearest
+
+MAX_CLASSES = 1 << 10
+NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Characters that no column name and no level can have: control characters and lone surrogates."""
+NOT_IN_FEATURES = re.compile(rf"[][<]|{NOT_IN_TEXT.pattern}")
+"""Characters that the name of a feature cannot have: the above, and those XGBoost refuses."""
+
+
+class Schema(Submitted):
+    """The columns every party must have. Features stand in this order: numeric, then categorical."""
+
+    label: Name = Field(
+        description="Column to predict. For `survival:aft`, the lower bound of a time: 0 if there is none."
+    )
+    label_upper_bound: Name | None = Field(
+        default=None,
+        description="Column of the upper bound of a time, for `survival:aft`: infinite or missing if the "
+        "event has not happened yet.",
+    )
+    positive: str | None = Field(
+        default=None,
+        description="Label value that counts as 1, for `binary:logistic` with labels that are words. "
+        "Without it, labels are 0 and 1.",
+    )
+    classes: Several[str] = Field(
+        default=(),
+        max_length=MAX_CLASSES,
+        description="Label values from class 0 on, for `multi:softprob` with labels that are words or other "
+        "numbers. Without it, labels are 0, 1, 2 and so on.",
+    )
+    weight: Name | None = Field(
+        default=None, description="Column of row weights, 0 or more. Without it, every row weighs 1."
+    )
+    validation: Name | None = Field(
+        default=None,
+        description="Column of 0 and 1, or false and true: no tree grows on rows with 1, and metrics of "
+        "these rows are reported. Use it in place of `validation_fraction` to choose the rows.",
+    )
+    row_id: Name | None = Field(
+        default=None,
+        description="Column of row identifiers. With it, the same rows are drawn whichever party holds them; "
+        "without it, draws depend on the party and the position in its table.",
+    )
+    base_margin: Name | None = Field(
+        default=None,
+        description="Column of margins that boosting starts from, such as log(exposure) for claim counts. "
+        "Not for several classes.",
+    )
+    group: Name | None = Field(
+        default=None,
+        description="Column of text or whole numbers, for `rank:ndcg` and `rank:pairwise`: rows with the "
+        "same value are ranked against each other. XGBoost calls it qid.",
+    )
+    numeric: Several[Name] = Field(
+        default=(), max_length=MAX_FEATURES, description="Names of the numeric features, in order."
+    )
+    ranges: Table[tuple[float, float]] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description="Lowest and highest value of each numeric feature, such as `{ age = [17, 90] }`. Needed "
+        "with `noise`; declare what is generally known, not what the rows show.",
+    )
+    label_range: tuple[float, float] | None = Field(
+        default=None,
+        description="Lowest and highest label, such as `[0, 100]`. Needed with `noise` if labels are "
+        "numbers; declare what is generally known, not what the rows show.",
+    )
+    categorical: Table[Several[str]] = Field(
+        default_factory=dict,
+        max_length=MAX_FEATURES,
+        description=f"Names of the categorical features, each with its levels, at most {MAX_LEVELS}. A level "
+        "that is not declared counts as a missing value.",
+    )
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Feature names, in order."""
+        return (*self.numeric, *self.categorical)
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The columns that are no features: the label, and what stands beside it."""
+        beside = (
+            *(self.label_upper_bound, self.weight, self.base_margin, self.group),
+            *(self.validation, self.row_id),
+        )
+        return (self.label, *filter(None, beside))
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """How many levels each categorical feature has, in order."""
+        return tuple(map(len, self.categorical.values()))
+
+    @model_validator(mode="after")
+    def _columns_are_distinct(self) -> "Schema":
+        columns = [*self.features, *self.others]
+        twice = sorted(name for name, count in Counter(columns).items() if count > 1)
+        if twice:
+            raise ValueError(f"column {twice[0]!r} is named more than once")
+        if not self.features:
+            raise ValueError("no features: name at least one column in numeric or categorical")
+        numeric = {*self.numeric}
+        for name, (low, high) in self.ranges.items():
+            if name not in numeric:
+                hint = nearest(name, self.numeric)
+                raise ValueError(f"ranges names {name[:LONGEST]!r}, which is no numeric column{hint}")
+            if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
+                raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
+        if (
+            self.label_range is not None
+            and not -LARGEST_LABEL <= self.label_range[0] < self.label_range[1] <= LARGEST_LABEL
+        ):
+            raise ValueError("label_range must be two numbers, the lower first")
+        for name, levels in self.categorical.items():
+            if not levels or len(set(levels)) != len(levels):
+                raise ValueError(f"the levels of {name!r} must be at least one, each once")
+            if len(levels) > MAX_LEVELS:
+                raise ValueError(
+                    f"column {name!r} has {len(levels)} levels, at most {MAX_LEVELS} can be: group the rare "
+                    f"ones in the tables, or give them as numbers and declare the column numeric"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _classes_are_distinct(self) -> "Schema":
+        if self.classes and self.positive is not None:
+            raise ValueError("positive is for labels of two values, classes for more: take one away")
+        if len(self.classes) == 1 or len(set(self.classes)) != len(self.classes):
+            raise ValueError("classes must be two label values or more, each once")
+        for name in self.classes:
+            if not name or NOT_IN_TEXT.search(name):
+                raise ValueError(
+                    f"class {name!r} is "
+                    + ("no label value: it counts as missing" if not name else "not one line of text")
+                    + "; replace it in the tables"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _names_can_be_written(self) -> "Schema":
+        rules = [(name, NOT_IN_FEATURES) for name in self.features]
+        for name, rule in [*rules, *((name, NOT_IN_TEXT) for name in self.others)]:
+            if odd := rule.search(name):
+                raise ValueError(
+                    f"the name of column {name!r} cannot have the character {odd[0]!r}: rename it"
+                )
+        for name, levels in self.categorical.items():
+            if odd := next(filter(None, map(NOT_IN_TEXT.search, levels)), None):
+                raise ValueError(
+                    f"a level of {name!r} has the character {odd[0]!r}: replace it in the tables"
+                )
+        return self

@@ -1,0 +1,98 @@
+"""What is measured in each round, on which rows, and when training stops early."""
+
+from typing import Self
+
+from pydantic import Field, field_validator, model_validator
+
+from fedboost.gbdt.metrics.registry import fits, is_metric, metrics_for
+from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.terms.columns import Schema
+from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.flat import Group
+from fedboost.terms.objective import Objective
+from fedboost.terms.reading import LONGEST, Several, require_known
+from fedboost.terms.trees import MAX_ROUNDS
+
+MAX_METRICS = 1 << 8
+MAX_FIGURES = 1 << 14
+"""Of a round: each metric of each set of rows."""
+
+
+class Evaluation(Group):
+    """Metrics and the rows they are of."""
+
+    eval_metric: Several[str] = Field(
+        default=(),
+        max_length=MAX_METRICS,
+        description="Metrics of each round, one or a list. The default is that of the objective. Any of "
+        "`logloss`, `error`, `error@t`, `auc`, `aucpr`, `ks`, `ece`; `mlogloss`, `merror`; `rmse`, `mae`, "
+        "`mphe`, `quantile`; `poisson-nloglik`, `gamma-nloglik`, `gamma-deviance`, `tweedie-nloglik@power`; "
+        "`aft-nloglik`, `interval-regression-accuracy`; `ndcg`, `ndcg@k`, and with `-` behind these, groups "
+        "without a relevant row count 0 in place of 1.",
+    )
+    party_metrics: bool = Field(
+        default=False,
+        description="Report the metrics of the rows of each party alone, too, such as `north:logloss`. A "
+        "site must [allow it](policy.md).",
+    )
+    validation_fraction: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.9,
+        description="Share of the rows that no tree grows on; metrics of these rows are `validation-...`. "
+        f"0 for none, or {SMALLEST_SHARE:g} and more.",
+    )
+    early_stopping_rounds: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_ROUNDS,
+        description="Stop once the last metric of the validation rows has not improved for so many rounds, "
+        "and keep the rounds up to the best. By default all rounds are trained.",
+    )
+
+    def validates(self, columns: Schema) -> bool:
+        """Whether there are validation rows."""
+        return self.validation_fraction > 0.0 or columns.validation is not None
+
+    def check_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> None:
+        """ValueError unless metrics of these names fit the objective, and are not too many for the number of
+        sets of rows."""
+        equivalent = objective.loss.xgboost_equivalent
+        with_metrics = objective.loss if objective.name in OBJECTIVES else equivalent
+        fitting = metrics_for(with_metrics)
+        for name in names:
+            if not is_metric(name):
+                require_known(name, fitting, "eval_metric")
+                raise ValueError(f"eval_metric {name[:LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
+            if not fits(name, with_metrics):
+                raise ValueError(
+                    f"eval_metric {name} does not fit objective {objective.name}; use {', '.join(fitting)}"
+                )
+        if len(names) * sets > MAX_FIGURES:
+            raise ValueError(
+                f"{len(names) * sets} metrics a round are too many: at most {MAX_FIGURES}; leave "
+                f"party_metrics out"
+            )
+
+    def check_rows(self, columns: Schema) -> None:
+        """ValueError unless validation rows are chosen in one way, and are there if they are needed."""
+        if columns.validation is not None and self.validation_fraction:
+            raise ValueError(
+                f"validation_fraction draws validation rows, and column {columns.validation!r} names them: "
+                f"give one"
+            )
+        if self.early_stopping_rounds is not None and not self.validates(columns):
+            raise ValueError(
+                "early_stopping_rounds needs validation rows: set validation_fraction, or columns.validation"
+            )
+
+    @field_validator("eval_metric", mode="before")
+    @classmethod
+    def _one_metric_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _enough_rows(self) -> Self:
+        if 0.0 < self.validation_fraction < SMALLEST_SHARE:
+            raise ValueError(f"validation_fraction must be 0, or {SMALLEST_SHARE:g} to 0.9")
+        return self

@@ -1,0 +1,112 @@
+"""Settings that are one flat table in a file and groups in code.
+
+Promises: what is read and what `model_dump` writes are flat, in the order of ORDER; a fault is at the key of
+the flat table.
+Refuses: the names of groups as keys.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import islice
+from typing import Any, ClassVar, Self
+
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic.fields import FieldInfo
+
+from fedboost.terms.reading import Frozen, Location
+
+
+class Group(Frozen):
+    """Base of a group: its fields, by their aliases if they have any, are keys of the flat table."""
+
+    @classmethod
+    def file_keys(cls) -> Mapping[str, FieldInfo]:
+        return {field.alias or name: field for name, field in cls.model_fields.items()}
+
+    def replaced(self, **values: object) -> Self:
+        """The same group with other values, which are not checked again. What nobody has set stays unset."""
+        own = {name: getattr(self, name) for name in type(self).model_fields}
+        return type(self).model_construct(self.model_fields_set, **{**own, **values})
+
+
+class Flat(Frozen):
+    """Base of settings in groups. A field that is no group is a key of the flat table itself."""
+
+    ORDER: ClassVar[tuple[str, ...]] = ()
+    """The keys of the flat table, in the order of its digest."""
+
+    @classmethod
+    @cache
+    def file_keys(cls) -> Mapping[str, FieldInfo]:
+        fields = {key: field for key, _, _, field in cls._places()}
+        return {key: fields[key] for key in cls.ORDER}
+
+    @classmethod
+    def location_in_file(cls, location: Location) -> Location:
+        first = str(location[0]) if location else ""
+        return location[1:] if _group_of(cls.model_fields.get(first)) else location
+
+    @classmethod
+    def groups(cls) -> Mapping[str, type[Group]]:
+        """The groups by name, in the order of their fields."""
+        found = {name: _group_of(field) for name, field in cls.model_fields.items()}
+        return {name: group for name, group in found.items() if group is not None}
+
+    @property
+    def flat(self) -> dict[str, Any]:
+        """The value of each key of the flat table."""
+        return {
+            key: getattr(getattr(self, home), name) if name else getattr(self, home)
+            for key, (home, name) in self._homes().items()
+        }
+
+    @classmethod
+    @cache
+    def _homes(cls) -> Mapping[str, tuple[str, str]]:
+        """Key -> its field here, and its field in that group, '' if it is no group."""
+        homes = {key: (home, name) for key, home, name, _ in cls._places()}
+        return {key: homes[key] for key in cls.ORDER}
+
+    @classmethod
+    def _places(cls) -> Iterator[tuple[str, str, str, FieldInfo]]:
+        """Each key, its field here, its field in that group, and what that is."""
+        for home, own in cls.model_fields.items():
+            group = _group_of(own)
+            if group is None:
+                yield home, home, "", own
+            else:
+                for name, field in group.model_fields.items():
+                    yield field.alias or name, home, name, field
+
+    @model_validator(mode="before")
+    @classmethod
+    def _into_groups(cls, values: Any) -> Any:
+        """Flat values by group. Of unknown keys the first goes along, for a group to refuse it: each is a
+        fault of its own, and one is reported."""
+        if not isinstance(values, dict):
+            return values
+        homes = cls._homes()
+        out: dict[str, Any] = {name: {} for name in cls.groups()}
+        strangers = (key for key in values if key not in homes)
+        for key in [*(key for key in values if key in homes), *islice(strangers, 1)]:
+            home, name = homes.get(key, (next(iter(out)), key))
+            if name:
+                out[home][key] = values[key]
+            else:
+                out[home] = values[key]
+        return out
+
+    @model_serializer(mode="wrap")
+    def _out_of_groups(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        nested = dump(self)
+        out = {}
+        for key, (home, name) in self._homes().items():
+            table, own = (nested.get(home, {}), name) if name else (nested, home)
+            if own in table:
+                out[key] = table[own]
+        return out
+
+
+def _group_of(field: FieldInfo | None) -> type[Group] | None:
+    annotation = None if field is None else field.annotation
+    return annotation if isinstance(annotation, type) and issubclass(annotation, Group) else None

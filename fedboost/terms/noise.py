@@ -1,0 +1,225 @@
+"""The noise of a session: what the terms say of it, and what follows for every release.
+
+A release is one opened sum of one question. Its noise is a discrete Gaussian in the unit of the sum; the
+honest parties' shares of it alone have at least the variance that the terms' epsilon and delta ask for.
+
+Promises: the cost of all releases of a session, each asked once of the whole roster, is at most what epsilon
+and delta allow (`accounting`: costs add); both ends compute the same shares from the terms alone.
+Refuses: terms with noise that release what has no bound.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.gbdt.objectives.sensitivity import UNITS
+from fedboost.privacy.noise import accounting
+from fedboost.terms.columns import Schema
+from fedboost.terms.reading import LONGEST, Frozen
+
+if TYPE_CHECKING:
+    from fedboost.terms.terms import Terms
+
+SMALLEST_EPSILON, LARGEST_EPSILON = 0.01, 16.0
+LARGEST_DELTA = 1e-3
+"""A delta of one in the number of rows would allow to publish a row; nobody has fewer than a thousand."""
+COUNTING = 0.04
+"""Of the whole cost, what the counts behind the cut points take."""
+ROWS = 1 << 40
+"""What stands for the number of rows, which nobody may know: more than anyone has."""
+HIST_BELOW = 4.0
+"""Epsilon below which noisy histograms are worse than trees of random structure."""
+
+TREES_A_FEATURE, HIST_TREES = 4, 10
+"""Rounds of a session with noise, unless the terms say otherwise."""
+DEPTH = 3
+"""Of trees with noise, unless the terms say otherwise."""
+_WITH_NOISE = {
+    *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
+    *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
+    *("keyholder", "keyholder_rows", "key_bits"),
+    *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
+}
+"""Settings that mean something with noise."""
+_WHY_NOT = {
+    "eval_metric": "metrics of private rows would be one more release each round",
+    "early_stopping_rounds": "metrics of private rows would be one more release each round",
+    "validation_fraction": "metrics of private rows would be one more release each round",
+    "subsample": "noise that hides a row in all rows is never worse than noise that hides it in some",
+    "vote_top_k": "votes have no noise",
+}
+
+Placement = Literal["distributed", "local", "central"]
+Method = Literal["additive", "random", "staged", "hist"]
+
+
+class Noise(Frozen):
+    """(epsilon, delta)-differential privacy of single rows, add or remove one: how much, and who draws it."""
+
+    epsilon: float = Field(
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_EPSILON,
+        description="Bound on what the model and all sums tell of any one row: 1 is strong, 8 is weak. "
+        "Lower is more private and less accurate.",
+    )
+    delta: float = Field(
+        gt=0,
+        le=LARGEST_DELTA,
+        description="Probability that the bound does not hold, such as 1e-6; far below one in the number of "
+        "rows.",
+    )
+    placement: Placement = Field(
+        default="distributed",
+        description="Who draws the noise: `distributed`, each party a share, and the sum has enough even if "
+        "parties that collude subtract theirs; `local`, each party all of it; `central`, the aggregator, "
+        "which sees the exact sums.",
+    )
+    method: Method = Field(
+        default="additive",
+        description="Trees that grow: `additive`, one feature each; `staged`, then three features, from "
+        "epsilon 4 on; `random`, every feature; `hist`, histograms of all features, for millions of rows.",
+    )
+
+    def tree_defaults(self, columns: Schema) -> dict[str, int]:
+        """The settings of trees that have other defaults with noise."""
+        trees = HIST_TREES if self.method == "hist" else TREES_A_FEATURE * len(columns.features)
+        return {"rounds": trees, "max_depth": DEPTH}
+
+
+@dataclass(frozen=True)
+class Release:
+    """Releases of one kind: how many a session has, the sensitivity of one in integers of its sum, and the
+    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which nobody
+    can subtract, are enough."""
+
+    what: str
+    times: int
+    sensitivity: float
+    share: int
+    honest: int
+    drawn: int
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise in the sum, in its integers."""
+        return self.share * math.sqrt(self.drawn)
+
+    @property
+    def cost(self) -> float:
+        """Of one: mu squared, for the honest shares alone."""
+        return self.sensitivity**2 / (self.share**2 * self.honest)
+
+
+CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "sums of a tree"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a session releases if nothing goes wrong, by kind."""
+
+    releases: dict[str, Release]
+
+    @property
+    def cost(self) -> float:
+        """Of all of them: mu squared."""
+        return math.fsum(release.cost * release.times for release in self.releases.values())
+
+
+def plan_of(
+    noise: Noise, counted: int, about_trees: tuple[int, float], sensitivity: float, honest: int, parties: int
+) -> Plan:
+    """The releases of a session that counts values of so many features (0: none) and has so many parties, of
+    which so many are honest at least; sensitivity: of a sum of gradients, 1 for a gradient of 1; about_trees:
+    how many questions, and how many times that a row's part of an answer is."""
+    times, norm = about_trees
+    shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
+    cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
+    for_counts = COUNTING * cost if counted else 0.0
+    found = {}
+    if counted:
+        found[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), for_counts, shares)
+    of_gradients = (cost - for_counts) / (times + 1)
+    found[START] = _release(START, 1, sensitivity * UNITS, of_gradients, shares)
+    found[TREES] = _release(TREES, times, norm * sensitivity * UNITS, of_gradients, shares)
+    return Plan(found)
+
+
+def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
+    """Rounded up: a little more noise than the cost allows."""
+    share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
+    return Release(what, times, sensitivity, share, *shares)
+
+
+def plan_for(terms: "Terms", noise: Noise) -> Plan:
+    """The releases of a session under these terms, which have this noise."""
+    counted = len(terms.columns.numeric) if terms.histograms.cut_points == "grid" else 0
+    honest, parties = max(terms.honest, 1), max(len(terms.holders), 1)
+    times, norm = terms.trees.rounds * terms.levels, 1.0
+    if noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
+        norm = math.sqrt(len(terms.columns.features) + 1)
+    return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties)
+
+
+def check_noise(terms: "Terms", noise: Noise) -> None:
+    """ValueError unless these terms have what this noise needs, and nothing that it leaves no room for."""
+    _check_settings(terms, noise)
+    for name in ("weight", "base_margin", "validation"):
+        if getattr(terms.columns, name) is not None:
+            raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
+    _check_ranges(terms.objective.name, terms.columns)
+    shared = noise.placement == "distributed"
+    if shared and not terms.hiding.hides:
+        raise ValueError(
+            "distributed noise under protection plain: the aggregator would see every party's sums with "
+            'a share of the noise; set protection = "masked", or placement = "local"'
+        )
+    if terms.session.on_loss == "shrink":
+        raise ValueError(
+            'on_loss = "shrink" with noise: a question that is asked again of fewer parties would be one '
+            "more release; set wait or stop"
+        )
+    if shared and terms.parties and terms.honest < 1:
+        raise ValueError(
+            "distributed noise needs two parties, one of which draws some that others do not know"
+        )
+
+
+def _check_settings(terms: "Terms", noise: Noise) -> None:
+    fields = type(terms).file_keys()
+    for name, value in terms.flat.items():
+        if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
+            of_method = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            why = _WHY_NOT.get(name, f"{of_method} trees of noise.method {noise.method}")
+            raise ValueError(f"{name} with noise: {why}; leave it out")
+
+
+def _check_ranges(objective: str, columns: Schema) -> None:
+    """Gradients are clipped to the range of labels, boosting starts from its middle, and cut points lie in
+    the ranges of the columns."""
+    kind = OBJECTIVES.get(objective)
+    if kind is None or kind.sensitivity is None:
+        bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
+        ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
+        known = ", ".join(sorted(ranges, key=ranges.__getitem__))
+        raise ValueError(f"{objective} has no bound for what a row can do; with noise use {known}")
+    if kind.sensitivity.needs_label_range:
+        if columns.label_range is None:
+            raise ValueError(
+                f"{objective} with noise needs the range of the labels, by what is known and not by the "
+                f"rows: columns.label_range = [0, 100]"
+            )
+        low, high = columns.label_range
+        if high - low < 1.0 / LARGEST_LABEL:
+            raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
+        if kind.label_kind is LabelKind.COUNT and low < 0.0:
+            raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
+    missing = [name for name in columns.numeric if name not in columns.ranges]
+    if missing:
+        raise ValueError(
+            f"noise needs the range of every numeric column, by what is known and not by the rows; "
+            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:LONGEST]!r} = [0, 100] }}"
+        )

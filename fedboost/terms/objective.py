@@ -1,0 +1,273 @@
+"""The objective: its name, its parameters, and where boosting starts.
+
+Promises: what follows from a name, or from an installed package, is filled in, so that writing it says
+nothing new.
+Refuses: unknown objectives (naming the nearest known one), and parameters and columns of another one.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from fedboost.errors import ConfigError
+from fedboost.gbdt.objectives import objective as objectives
+from fedboost.gbdt.objectives import plugins
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.ranking import MAX_PAIRS
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
+from fedboost.terms.columns import MAX_CLASSES, Schema
+from fedboost.terms.flat import Group
+from fedboost.terms.reading import LONGEST, Name, unknown
+
+MAX_PARAMETERS = 1 << 8
+MAX_STEP = 1e6
+"""A bound on parameters of objectives, and on their inverses."""
+_NOT_BUILT = {
+    "survival:cox": "the gradient of a row needs sums over all rows, of all parties, that are at risk at its "
+    "time; survival:aft is for such times, too"
+}
+"""Objectives of XGBoost's that do not fit: the gradients of a row are made of rows of its own site alone."""
+_FOR_ALL = ("max_delta_step",)
+"""Parameters of an objective that mean something for the others, too."""
+
+
+class Objective(Group):
+    """What the model predicts. Its parameters are None where the objective's own default holds."""
+
+    name: str = Field(
+        default="binary:logistic",
+        alias="objective",
+        description="Loss to minimise, by its name in XGBoost: "
+        + ", ".join(f"`{name}`" for name in OBJECTIVES)
+        + "; or the name of an [objective of an installed package](objectives.md).",
+    )
+    params: Mapping[Name, int | float | str] = Field(
+        default_factory=dict,
+        alias="objective_params",
+        max_length=MAX_PARAMETERS,
+        description="Parameters of an objective of an installed package, such as `{ over = 3.0 }`. What is "
+        "left out has the default of the package.",
+    )
+    package: Name | None = Field(
+        default=None,
+        alias="objective_package",
+        description="Package and version of an objective of an installed package, such as `acme==1.2`: every "
+        "site must have this version. The default is the version installed where the terms are read first.",
+    )
+    max_delta_step: float | None = Field(
+        default=None,
+        ge=0,
+        le=MAX_STEP,
+        description="Longest step of a leaf before the learning rate; 0 means no limit. The default is 0, "
+        "and 0.7 for `count:poisson`. Set it if classes are very unbalanced.",
+    )
+    base_score: float | None = Field(
+        default=None,
+        description="Constant prediction that boosting starts from. The default is the best constant for the "
+        "labels of all parties.",
+    )
+    num_class: int | None = Field(
+        default=None,
+        ge=2,
+        le=MAX_CLASSES,
+        description="Number of classes, for `multi:softprob`. The default is the number of "
+        "`columns.classes`; without those, set it.",
+    )
+    scale_pos_weight: float | None = Field(
+        default=None,
+        ge=1.0 / MAX_STEP,
+        le=MAX_STEP,
+        description="Weight of rows with label 1, for `binary:logistic`; 1 by default. Set it to the ratio "
+        "of labels 0 to labels 1 if ones are rare and their ranking matters more than probabilities.",
+    )
+    tweedie_variance_power: float | None = Field(
+        default=None,
+        gt=1,
+        lt=2,
+        description="Power of the variance, for `reg:tweedie`; 1.5 by default. Close to 1 is nearly a count, "
+        "close to 2 nearly a gamma distribution.",
+    )
+    huber_slope: float | None = Field(
+        default=None,
+        ge=1.0 / MAX_STEP,
+        le=MAX_STEP,
+        description="Size of an error from which on it counts in proportion and not squared, for "
+        "`reg:pseudohubererror`, in units of the label; 1 by default.",
+    )
+    quantile_alpha: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="Quantile to predict, for `reg:quantileerror`, such as 0.9. It must be set.",
+    )
+    lambdarank_pair_method: Literal["topk", "mean"] | None = Field(
+        default=None,
+        description="How pairs of rows are chosen, for rankings. Only `topk` is built, so leave it out.",
+    )
+    lambdarank_num_pair_per_sample: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_PAIRS,
+        description="Number of top rows of a group that are paired with the others, for rankings; 32 by "
+        "default. Set it to the length of the list that matters.",
+    )
+    lambdarank_normalization: bool | None = Field(
+        default=None,
+        description="Scale the gradients of each group by the sum over its pairs, for rankings; true by "
+        "default.",
+    )
+    lambdarank_score_normalization: bool | None = Field(
+        default=None,
+        description="Divide the change of a pair by the distance of its scores, for rankings; true by "
+        "default.",
+    )
+    ndcg_exp_gain: bool | None = Field(
+        default=None,
+        description="Gain of a label is 2^label - 1, for rankings; true by default. Set it to false for "
+        "labels that are not whole numbers from 0 to 31.",
+    )
+    aft_loss_distribution: Literal["normal", "logistic", "extreme"] | None = Field(
+        default=None,
+        description="Distribution of the noise in the logarithm of a time, for `survival:aft`; `normal` by "
+        "default.",
+    )
+    aft_loss_distribution_scale: float | None = Field(
+        default=None,
+        ge=1.0 / MAX_STEP,
+        le=MAX_STEP,
+        description="Scale of that distribution, for `survival:aft`; 1 by default.",
+    )
+
+    @cached_property
+    def loss(self) -> objectives.Objective:
+        """The objective itself."""
+        if self.name not in OBJECTIVES:
+            return plugins.objective(self.name, self.params)
+        return make_objective(self.name, vars(self))
+
+    @property
+    def step(self) -> float:
+        """The longest step of a leaf before the learning rate, 0 for any: max_delta_step, and where it is not
+        given the objective's own."""
+        own: float = vars(self.loss).get("max_delta_step", 0.0)
+        return own if self.max_delta_step is None else self.max_delta_step
+
+    def completed(self, columns: Schema | None) -> "Objective":
+        """The same objective with what follows from the installed packages, and from the columns if they are
+        known."""
+        try:
+            objective = self._as_installed()
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if columns is not None and columns.classes and self.num_class is None:
+            return objective.replaced(num_class=len(columns.classes))
+        return objective
+
+    def check(self, columns: Schema) -> None:
+        """ValueError unless parameters and columns are those of this objective."""
+        self._check_classes(columns)
+        self._check_parameters()
+        self._check_groups(columns)
+        self._check_intervals(columns)
+
+    def check_start(self, columns: Schema) -> None:
+        """ValueError unless boosting can start from these margins, and from base_score."""
+        if self.base_score is not None:
+            try:
+                if abs(self.base_score) > LARGEST_LABEL:
+                    raise ConfigError(f"base_score {self.base_score} is beyond 2**60")
+                self.loss.margin(float(np.float32(self.base_score)))
+            except ConfigError as error:
+                raise ValueError(str(error)) from None
+        if columns.base_margin is not None and self.loss.outputs > 1:
+            raise ValueError(
+                f"columns.base_margin is one number a row; {self.name} would need one for each class"
+            )
+
+    def check_positive(self, columns: Schema) -> None:
+        """ValueError for a positive label where labels are not of two values."""
+        if columns.positive is not None and self.loss.xgboost_equivalent.classes_key != "positive":
+            raise ValueError(f"columns.positive needs objective binary:logistic, not {self.name}")
+
+    def _as_installed(self) -> "Objective":
+        if self.name in OBJECTIVES:
+            if self.params or self.package:
+                raise ConfigError(f"objective_params and _package are for installed ones, not {self.name}")
+            return self
+        here = plugins.package_of(self.name)
+        if self.package not in (None, here):
+            raise ConfigError(
+                f"objective {self.name} is that of {str(self.package)[:LONGEST]!r} in these terms, and of "
+                f"{here} here: install the same"
+            )
+        objective = self.replaced(package=here, params=plugins.parameters(self.name, self.params))
+        _ = objective.loss
+        return objective
+
+    def _check_classes(self, columns: Schema) -> None:
+        """The number of classes follows from their names."""
+        classes_key = OBJECTIVES[self.name].classes_key if self.name in OBJECTIVES else None
+        multi, named = classes_key == "classes", len(columns.classes)
+        if named and not multi:
+            instead = "; for two values set columns.positive" if classes_key == "positive" else ""
+            raise ValueError(f"columns.classes needs objective multi:softprob, not {self.name}{instead}")
+        if named and self.num_class != named:
+            raise ValueError(
+                f"num_class is {self.num_class}, columns.classes names {named}: leave num_class out"
+            )
+        if multi and self.num_class is None:
+            raise ValueError(
+                "multi:softprob needs num_class, the number of classes, or columns.classes, their names"
+            )
+
+    def _check_parameters(self) -> None:
+        """Those of another objective are a mistake."""
+        own = parameters_of(self.name) if self.name in OBJECTIVES else {}
+        for kind in OBJECTIVES:
+            for name in parameters_of(kind):
+                if name not in own and name not in _FOR_ALL and vars(self).get(name) is not None:
+                    raise ValueError(f"{name} is for {kind}; {self.name} has none")
+        for name, needed in own.items():
+            if needed and vars(self)[name] is None:
+                raise ValueError(f"{self.name} needs {name}")
+
+    def _check_groups(self, columns: Schema) -> None:
+        rankings = names_of(LabelKind.RELEVANCE)
+        ranks = self.name in rankings
+        if ranks and columns.group is None:
+            raise ValueError(
+                f"{self.name} needs columns.group, the column that says which rows are ranked against "
+                f"each other (XGBoost's qid)"
+            )
+        if not ranks and columns.group is not None:
+            raise ValueError(f"columns.group needs objective {' or '.join(rankings)}, not {self.name}")
+        if self.lambdarank_pair_method == "mean":
+            raise ValueError(
+                "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the "
+                "rows; leave it out, for topk"
+            )
+
+    def _check_intervals(self, columns: Schema) -> None:
+        """Labels that are intervals take two columns."""
+        two = columns.label_upper_bound is not None
+        if two != (self.loss.xgboost_equivalent.label_kind is LabelKind.INTERVAL):
+            raise ValueError(
+                f"columns.label_upper_bound is for {', '.join(names_of(LabelKind.INTERVAL))}; "
+                f"{self.name} has one label a row"
+                if two
+                else f"{self.name} needs columns.label_upper_bound, the column of upper bounds: what "
+                f"columns.label says where a time is known, infinite or missing where it is not over"
+            )
+
+    @field_validator("name")
+    @classmethod
+    def _known_objective(cls, value: str) -> str:
+        if value in _NOT_BUILT:
+            raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
+        if value in OBJECTIVES or value in (others := plugins.names()):
+            return value
+        offered = f"; of packages here (entry points of group {plugins.GROUP}): {', '.join(others) or 'none'}"
+        raise ValueError(unknown(value, [*OBJECTIVES, *others], OBJECTIVES, "objective") + offered)

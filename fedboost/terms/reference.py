@@ -1,0 +1,109 @@
+"""docs/terms.md, from the fields of the terms: `python -m fedboost.terms.reference > docs/terms.md`."""
+
+from collections.abc import Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from fedboost.terms.columns import Schema
+from fedboost.terms.noise import Noise
+from fedboost.terms.reading import Frozen
+from fedboost.terms.terms import Terms
+
+_HEAD = """# Terms
+
+<!-- Written by `python -m fedboost.terms.reference > docs/terms.md`: change the fields in fedboost/terms. -->
+
+What every party agrees to for one session: one TOML file, which `fedboost terms` drafts from a table. Keys
+have the names and defaults of XGBoost where XGBoost has them, but for `rounds`. In the file all keys stand at
+the top, except those of the tables `columns` and `noise`. In Python `fb.Terms(max_depth=3, ...)` and
+`terms.changed(max_depth=3)` take the keys of the file, and values are read by group: `terms.trees.max_depth`.
+The keys `objective`, `objective_params` and `objective_package` are read as `terms.objective.name`, `.params`
+and `.package`.
+"""
+_KINDS = {int: "whole number", float: "number", str: "text", bool: "true or false"}
+_LIMITS = (("ge", "from {}"), ("gt", "above {}"), ("le", "to {}"), ("lt", "below {}"))
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    own = {key: field for key, field in Terms.model_fields.items() if key not in Terms.groups()}
+    parts = [_HEAD, _section("The session as a whole", "", own)]
+    for name, group in Terms.groups().items():
+        parts.append(_section(f"`terms.{name}`", _first_line(group), group.file_keys()))
+    for name, table in (("columns", Schema), ("noise", Noise)):
+        parts.append(_section(f"Table `[{name}]`", _first_line(table), table.file_keys()))
+    return "\n".join(parts)
+
+
+def _section(title: str, about: str, fields: Mapping[str, FieldInfo]) -> str:
+    head = f"## {title}\n\n" + (f"{about}\n\n" if about else "")
+    rows = [_row(key, field) for key, field in fields.items()]
+    return head + "\n".join(["| key | type | default | |", "|---|---|---|---|", *rows]) + "\n"
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    cells = (f"`{key}`", _type_of(field), _default_of(field), field.description or "")
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _first_line(model: type[Frozen]) -> str:
+    return (model.__doc__ or "").split("\n\n")[0].replace("\n    ", " ")
+
+
+def _type_of(field: FieldInfo) -> str:
+    limits = [
+        words.format(f"{limit:.15g}" if isinstance(limit, float) else f"{limit}")
+        for words, limit in _limits_of(field)
+    ]
+    return " ".join([_kind_of(field.annotation), *limits])
+
+
+def _limits_of(field: FieldInfo) -> Iterator[tuple[str, float]]:
+    for name, words in _LIMITS:
+        for each in field.metadata:
+            if (limit := getattr(each, name, None)) is not None:
+                yield words, limit
+
+
+def _kind_of(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        kinds = list(dict.fromkeys(_kind_of(kind) for kind in inner if kind is not NoneType))
+        return " or ".join(kinds)
+    if origin is Literal:
+        return ", ".join(f"`{value}`" for value in inner)
+    if origin is tuple:
+        if inner[-1] is not Ellipsis:
+            return f"{len(inner)} {_kind_of(inner[0])}s"
+        return "list of " + {"text": "texts"}.get(
+            kind := _kind_of(inner[0]), kind.replace("list of", "lists of")
+        )
+    if hasattr(annotation, "__metadata__"):
+        return _kind_of(inner[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return f"table of {_kind_of(inner[1]).replace('list of', 'lists of')}"
+    if isinstance(annotation, type) and issubclass(annotation, Frozen):
+        return "table, below"
+    return _KINDS[annotation]
+
+
+def _default_of(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be set"
+    value = field.get_default(call_default_factory=True)
+    if value is None or value == () or value == {}:
+        return ""
+    text = (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:.15g}"
+        if isinstance(value, float)
+        else value
+    )
+    return f"`{text}`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

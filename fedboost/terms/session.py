@@ -1,0 +1,80 @@
+"""How a session runs: its program, its deadlines, and what follows if a party is lost."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
+from fedboost.terms.flat import Group
+from fedboost.terms.reading import LONGEST, Name, Several
+
+MAX_PARTIES = 1 << 12
+
+
+def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) != len(names):
+        raise ValueError("a party is named more than once")
+    for name in names:
+        if not is_name(name):
+            raise ValueError(
+                f"{name[:LONGEST]!r} cannot be a party's name: it takes 1 to {MAX_NAME_BYTES} bytes "
+                f"of printable characters"
+            )
+    return names
+
+
+Parties = Annotated[Several[str], AfterValidator(_distinct)]
+"""Names of parties, each once."""
+
+
+class Session(Group):
+    """The program, its deadlines, and losses."""
+
+    on_loss: Literal["wait", "shrink", "stop"] = Field(
+        default="wait",
+        description="What follows if a party is lost and does not come back in `rejoin_timeout`: `wait` on, "
+        "`stop` the session, or `shrink` the roster and go on with the other parties.",
+    )
+    turn_timeout: float = Field(
+        default=600.0,
+        gt=0,
+        description="Seconds a party may take for one answer. Raise it for large tables or slow machines.",
+    )
+    rejoin_timeout: float = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds a lost party may take to come back before `on_loss` holds.",
+    )
+    quorum: int | None = Field(
+        default=None,
+        ge=1,
+        description='Fewest parties that may be left with `on_loss = "shrink"`. The default is more than '
+        "half, and never fewer than the protection needs.",
+    )
+    program: Name = Field(
+        default="boosting",
+        description="Algorithm of the session: `boosting`, or the name of a program that the aggregator "
+        "offers.",
+    )
+
+    def check_roster(self, parties: tuple[str, ...], fewest: int, protection: str) -> None:
+        """ValueError unless a roster of these parties can shrink as it may. fewest: the fewest parties whose
+        sums are opened."""
+        if self.quorum is not None and parties and not fewest == self.quorum <= len(parties):
+            raise ValueError(
+                f"quorum {self.quorum} of {len(parties)} parties: protection {protection} opens no "
+                f"sum of fewer than {fewest}"
+                if self.quorum < fewest
+                else f"quorum {self.quorum} is more than the {len(parties)} parties"
+            )
+        if self.on_loss == "shrink" and parties and fewest == len(parties):
+            raise ValueError(
+                f'on_loss = "shrink": protection {protection} with this quorum opens no sum of fewer '
+                f"than {fewest} parties, so the roster cannot shrink; add parties, or lower quorum"
+            )
+
+    @model_validator(mode="after")
+    def _quorum_is_of_use(self) -> Self:
+        if self.quorum is not None and self.on_loss != "shrink":
+            raise ValueError('quorum needs on_loss = "shrink": else the roster is always that of all parties')
+        return self

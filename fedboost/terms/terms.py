@@ -1,0 +1,386 @@
+"""What every party agreed to for one session: the model, the data schema, the protection. Frozen, hashed.
+
+Promises: `Terms.digest` is the same on every machine for the same terms; everything that decides the model
+is in here, and nothing else is.
+Refuses: unknown keys and values (naming the nearest known one), and combinations that cannot be trained.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.objectives import sensitivity
+from fedboost.gbdt.split import SplitRule
+from fedboost.terms import continuation
+from fedboost.terms.columns import Schema
+from fedboost.terms.draws import Draws
+from fedboost.terms.evaluation import Evaluation
+from fedboost.terms.flat import Flat
+from fedboost.terms.hiding import Hiding
+from fedboost.terms.noise import Noise, Plan, check_noise, plan_for
+from fedboost.terms.objective import Objective
+from fedboost.terms.reading import MAX_FEATURES, read_model
+from fedboost.terms.session import MAX_PARTIES, Parties, Session
+from fedboost.terms.trees import Histograms, Trees
+
+MOST_REFRESHING = 3
+"""Questions about the residuals in the leaves of a tree."""
+
+_ORDER = (
+    *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
+    *("learning_rate", "max_bin", "max_cat_to_onehot", "max_cat_threshold", "reg_lambda", "reg_alpha"),
+    *("gamma", "min_child_weight", "grow_policy", "max_leaves", "num_parallel_tree", "subsample"),
+    *("sampling_method", "colsample_bytree", "colsample_bylevel", "colsample_bynode"),
+    *("monotone_constraints", "interaction_constraints", "seed", "max_delta_step", "base_score"),
+    *("num_class", "scale_pos_weight", "tweedie_variance_power", "huber_slope", "quantile_alpha"),
+    *("lambdarank_pair_method", "lambdarank_num_pair_per_sample", "lambdarank_normalization"),
+    *("lambdarank_score_normalization", "ndcg_exp_gain", "aft_loss_distribution"),
+    *("aft_loss_distribution_scale", "eval_metric", "party_metrics", "validation_fraction"),
+    *("early_stopping_rounds", "xgb_model", "cut_points", "gradient_bits", "protection", "keyholder"),
+    *("keyholder_rows", "key_bits", "colluding", "allow_two_parties", "on_loss", "turn_timeout"),
+    *("rejoin_timeout", "quorum", "vote_top_k", "noise", "program"),
+)
+"""The keys as they stand in the JSON that is hashed."""
+
+
+class Terms(Flat):
+    """The agreement of one session: one flat table of keys, which have XGBoost's names and defaults but for
+    `rounds`, read into groups. A group is checked by itself, then against the others by `_CHECKS`."""
+
+    ORDER: ClassVar[tuple[str, ...]] = _ORDER
+
+    columns: Schema = Field(description="The columns that every party must have.")
+    parties: Parties = Field(
+        default=(),
+        max_length=MAX_PARTIES,
+        description="Names of the parties, as in their certificates. Simulations may leave them out.",
+    )
+    noise: Noise | None = Field(
+        default=None,
+        description="Differential privacy of each row, such as `{ epsilon = 1.0, delta = 1e-6 }`: other "
+        "trees, other defaults, and `columns.ranges` must be set. See [privacy](privacy.md).",
+    )
+    xgb_model: str | None = Field(
+        default=None,
+        repr=False,
+        description="File of a model to continue, of fedboost or XGBoost with the same features and "
+        "objective: `rounds` more are [added to it](models.md#continue-a-model).",
+    )
+    objective: Objective
+    trees: Trees
+    histograms: Histograms
+    draws: Draws
+    evaluation: Evaluation
+    hiding: Hiding
+    session: Session
+
+    if TYPE_CHECKING:  # the keys are flat, and not those of the fields
+
+        def __init__(self, **settings: Any) -> None: ...
+
+    # ---- what follows from several groups -----------------------------------------------------------
+
+    @property
+    def holders(self) -> tuple[str, ...]:
+        """The parties that hold rows: all but a key holder without any."""
+        return self.hiding.holders(self.parties)
+
+    @property
+    def honest(self) -> int:
+        """Parties with rows, at least, whose shares of the noise nobody else knows. One party can always
+        subtract its own; a key holder without rows draws none."""
+        return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
+
+    @property
+    def fewest(self) -> int:
+        """The fewest parties whose sums are ever opened."""
+        if self.session.on_loss != "shrink":
+            return len(self.parties)
+        smallest = self.hiding.row.min_roster(self.hiding.group(self.parties))
+        return max(smallest, self.session.quorum or len(self.parties) // 2 + 1)
+
+    @property
+    def signers(self) -> int:
+        """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        return self.hiding.signers(self.parties)
+
+    @property
+    def bound(self) -> sensitivity.Bound:
+        """What of a row enters sums that get noise."""
+        return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """What a session with noise releases."""
+        assert self.noise is not None
+        return plan_for(self, self.noise)
+
+    @property
+    def levels(self) -> int:
+        """The most questions about one tree before its end: its levels, the votes before each but the root's,
+        and those about the residuals in its leaves."""
+        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.most_leaves
+        refreshing = 0 if self.objective.loss.quantile is None else MOST_REFRESHING
+        if self.noise is not None:
+            return self.trees.max_depth if self.noise.method == "hist" else 1
+        return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + refreshing
+
+    @property
+    def most_turns(self) -> int:
+        """Questions of a session, at most."""
+        return 2 + MAX_REFINEMENTS + MOST_REFRESHING + (self.trees.rounds + 1) * (self.levels + 1)
+
+    @cached_property
+    def roots(self) -> tuple[int, ...]:
+        """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
+        return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
+
+    @property
+    def most_leaves(self) -> int:
+        """Of a round's trees."""
+        deepest: int = 1 << self.trees.max_depth
+        return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
+
+    @cached_property
+    def earlier(self) -> Booster | None:
+        """The model that is continued."""
+        return None if self.xgb_model is None else continuation.read(self.xgb_model)
+
+    @property
+    def constant_rounds(self) -> int:
+        """Rounds of the model before this session's first tree: those of the model that is continued, and the
+        constant's, which is a leaf where there are base margins."""
+        of_constant = int(self.columns.base_margin is not None)
+        return of_constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
+
+    @property
+    def first_tree(self) -> int:
+        """The number of this session's first tree among all of the model: by it rows and columns are drawn,
+        as if all were trained in one go."""
+        return self.constant_rounds - int(self.columns.base_margin is not None)
+
+    def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
+        """What decides on splits and leaf values, for sums of these scales."""
+        return SplitRule(
+            self.trees.reg_lambda,
+            self.trees.reg_alpha,
+            self.trees.gamma,
+            self.trees.min_child_weight,
+            self.objective.step,
+            self.trees.leaf_rate,
+            gradient,
+            hessian,
+            self.trees.max_cat_to_onehot,
+            self.trees.max_cat_threshold,
+            self.trees.monotone(self.columns),
+        )
+
+    @property
+    def bits(self) -> int:
+        """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
+        if self.noise is not None:
+            return sensitivity.NOISE_BITS
+        return self.histograms.gradient_bits or self.objective.loss.gradient_bits
+
+    @property
+    def asks_for_exponents(self) -> bool:
+        """Whether gradients have no public bound, so that the parties must count their exponents."""
+        return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
+
+    @property
+    def known_weight_scale(self) -> Scale | None:
+        """The scale of row weights where they all are 1."""
+        return None if self.columns.weight else UNIT
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of each round: eval_metric, or the objective's own."""
+        own = (self.objective.loss.default_metric,)
+        return () if self.noise is not None else self.evaluation.eval_metric or own
+
+    @property
+    def sets(self) -> tuple[str, ...]:
+        """The sets of rows that metrics are of: first those of all parties."""
+        if self.noise is not None:
+            return ()
+        sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
+        owners = self.parties if self.evaluation.party_metrics else ()
+        return (*sets, *(f"{party}{OF_PARTY}{rows}" for party in owners for rows in sets))
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are validation rows."""
+        return self.evaluation.validates(self.columns)
+
+    @property
+    def draws_rows(self) -> bool:
+        """Whether rows are drawn, so that each needs a key."""
+        return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
+
+    # ---- in writing ---------------------------------------------------------------------------------
+
+    def canonical(self) -> str:
+        """These terms as JSON, keys in the order of ORDER: what is hashed and what travels.
+
+        Categorical columns keep the order of their declaration, which is the order of the features.
+        """
+        return self._canonical
+
+    @cached_property
+    def _canonical(self) -> str:
+        return json.dumps(self.model_dump(mode="json"), separators=(",", ":"))
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self._canonical.encode()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Terms) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def with_parties(self, parties: Iterable[str]) -> Self:
+        """The same terms for these parties."""
+        return self.changed(parties=tuple(parties))
+
+    def changed(self, **settings: object) -> Self:
+        """The same terms with other settings by their flat keys, checked anew; what nobody has set gets its
+        default there."""
+        return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any], source: str = "terms") -> Self:
+        """Terms from plain values (TOML, JSON). Raises ConfigError with one line that names the key."""
+        return read_model(cls, values, source)
+
+    @classmethod
+    def from_canonical(cls, text: str) -> Self:
+        """Terms from what `canonical` wrote."""
+        return cls.read(_parsed(text))
+
+    # ---- how they are read --------------------------------------------------------------------------
+
+    @field_validator("objective")
+    @classmethod
+    def _complete_objective(cls, value: Objective, info: ValidationInfo) -> Objective:
+        return value.completed(info.data.get("columns"))
+
+    @field_validator("trees")
+    @classmethod
+    def _defaults_with_noise(cls, value: Trees, info: ValidationInfo) -> Trees:
+        noise, columns = info.data.get("noise"), info.data.get("columns")
+        if noise is None or columns is None:
+            return value
+        defaults = noise.tree_defaults(columns)
+        return value.replaced(**{key: defaults[key] for key in defaults.keys() - value.model_fields_set})
+
+    @model_validator(mode="after")
+    def _holds_together(self) -> Self:
+        for check in _CHECKS:
+            check(self)
+        return self
+
+
+def _check_noise(terms: Terms) -> None:
+    if terms.noise is not None:
+        check_noise(terms, terms.noise)
+    elif terms.histograms.cut_points == "even":
+        raise ValueError("cut_points even lays them evenly over declared ranges, which only noise asks for")
+
+
+def _check_model(terms: Terms) -> None:
+    """The objective, its metrics, and the size of a round."""
+    terms.objective.check(terms.columns)
+    terms.trees.check_size(len(terms.roots), terms.most_leaves)
+    terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
+
+
+def _check_draws(terms: Terms) -> None:
+    """Rows and features that are drawn, beside all else that chooses some of them."""
+    terms.evaluation.check_rows(terms.columns)
+    if terms.draws.draws_by_size and terms.objective.loss.quantile is not None:
+        raise ValueError(
+            f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
+            f"{terms.objective.name} are signs and say nothing: set uniform"
+        )
+    if terms.draws.draws_by_size and terms.histograms.vote_top_k:
+        raise ValueError(
+            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
+            "draw hardly any of those: give one of both"
+        )
+    terms.trees.check_names(terms.columns)
+    monotone = terms.trees.monotone(terms.columns)
+    if monotone and terms.histograms.vote_top_k:
+        raise ValueError("vote_top_k elects features without a look at monotone_constraints: give one")
+    if monotone and terms.objective.loss.quantile is not None:
+        raise ValueError(f"{terms.objective.name} gives leaves their values after they grew: no constraints")
+    if terms.histograms.vote_top_k and terms.draws.draws_columns:
+        raise ValueError("vote_top_k elects features, and colsample_* draws them: give one of both")
+
+
+def _check_hiding(terms: Terms) -> None:
+    shared = terms.noise is not None and terms.noise.placement == "distributed"
+    terms.hiding.check_parties(terms.parties, shared)
+    terms.hiding.check_keyholder(terms.parties, terms.session.on_loss == "shrink")
+
+
+def _check_losses(terms: Terms) -> None:
+    """Rosters that shrink."""
+    if terms.session.on_loss == "shrink" and terms.objective.loss.quantile is not None:
+        raise ValueError(
+            f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
+            f"are when margins move, so that two rosters would show the difference; set wait or stop"
+        )
+    terms.session.check_roster(terms.parties, terms.fewest, terms.hiding.protection)
+
+
+def _check_columns(terms: Terms) -> None:
+    terms.objective.check_start(terms.columns)
+    terms.histograms.check_votes(terms.columns)
+    terms.objective.check_positive(terms.columns)
+
+
+def _check_continuation(terms: Terms) -> None:
+    if terms.xgb_model is None:
+        return
+    if terms.session.program != "boosting":
+        raise ValueError(f"xgb_model is continued by the program boosting, not by {terms.session.program!r}")
+    try:
+        continuation.check(terms.xgb_model, terms)
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+_CHECKS = (
+    *(_check_noise, _check_model, _check_draws, _check_hiding, _check_losses, _check_columns),
+    _check_continuation,
+)
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """The JSON object in a text. ConfigError if there is none."""
+    try:
+        values = json.loads(text, object_pairs_hook=_object)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"terms: not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError("terms: not a JSON object")
+    return values
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object of no more keys than can be meant: each unknown one is a fault, and takes memory."""
+    if len(pairs) > MAX_FEATURES:
+        raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
+    return dict(pairs)
