@@ -28,7 +28,7 @@ from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
-from fedboost.protocol.ledger import Spending, release_of
+from fedboost.protocol.ledger import Spending
 from fedboost.protocol.noise import Release
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
@@ -97,12 +97,12 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     tag = Tag(0, 0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:
-        so_far = without.so_far
+        so_far = without.state
         known, other = without.answer(query), with_row.answer(query)
         answer = other if present else known
         for spending in secret:
             answer = spending.release(query, so_far, tag, answer)[0]
-        if (release := release_of(query, terms)) is not None:
+        if (release := query.release(terms)) is not None:
             moved = (other - known).astype(np.float64)
             ratio += float(moved @ (answer - known) - moved @ moved / 2.0) / variance(release)
         try:

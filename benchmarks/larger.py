@@ -28,7 +28,7 @@ from pyarrow import parquet
 
 import fedboost as fb
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries import EndRoundQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard

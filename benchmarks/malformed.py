@@ -1,6 +1,6 @@
 """Do a million malformed messages crash anything, or fill the memory?
 
-Damages real messages of small trainings (plain, masked, KLL sketches, row weights) in seeded ways, and gives
+Damages real messages of small trainings (plain, masked, leaf by leaf, row weights) in seeded ways, and gives
 each to the decoder that would meet it. Every second that can be read goes on to a session in the middle of a
 training, the aggregator's or a party's, which real messages brought there. Half are made from the message
 that is due there, the others from any of that training.
@@ -31,6 +31,7 @@ from sessions import sites, train
 
 import fedboost as fb
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import FromParty, ToParty
 from fedboost.protocol.party import PartySession, Site
@@ -89,7 +90,7 @@ def script(name: str) -> tuple[list[tuple[str, bytes]], list[bytes]]:
 def at_aggregator(name: str, place: int, message: FromParty) -> str:
     """What an aggregator's session makes of this message in place of the one that is due there."""
     up, _ = script(name)
-    session = AggregatorSession("fuzz", terms_of(name), boosting.train)
+    session = AggregatorSession("fuzz", terms_of(name), boosting.train, NOTHING_YET)
     session.start()
     for party, data in up[:place]:
         session.handle(party, decode_from_party(data))

@@ -17,7 +17,9 @@ import numpy as np
 import fedboost as fb
 from fedboost.boosting.programs.boosting import end_round, grow_tree
 from fedboost.boosting.programs.initialisation import Scales, find_base_score, find_cut_points, model_of
-from fedboost.boosting.queries import CONSTANT_TREE, Query, RowsQuery
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import Grown
 from fedboost.gbdt.booster import Booster
 from fedboost.runtime.local.cluster import Loopback

@@ -15,14 +15,13 @@ import collections
 import math
 import random
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import numpy as np
 from inprocess import randomly, run, session_of, shard_of, sites_of, terms_of
 
-from fedboost.boosting import queries
 from fedboost.boosting.programs import boosting, dp_random_trees
-from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import earlier, journal
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
@@ -148,10 +147,7 @@ class World:
         self.written = []
         self.begun = 0
         self.faults = collections.Counter()
-        self.references = {
-            name: HorizontalHolder(partial(site.read_shard, self.terms), self.terms)
-            for name, site in self.sites.items()
-        }
+        self.references = {name: site.holder(self.terms) for name, site in self.sites.items()}
         self.rosters = {}
         self.ends = {name: PartySession(site) for name, site in self.sites.items()}
         self.heard = dict.fromkeys(sites, "")
@@ -175,7 +171,7 @@ class World:
             self.written, past = [], []
             self.begun += 1
         program = dp_random_trees.train if self.noisy else boosting.train
-        session = AggregatorSession(self.name, self.terms, program, self.record, past)
+        session = AggregatorSession(self.name, self.terms, program, NOTHING_YET, self.record, past)
         self.check(session)
         session.tick(self.now)
         self.session = session
@@ -193,7 +189,7 @@ class World:
             parts = {name: self.noised(query, name, party) for name, party in self.references.items()}
             assert (total == sum(parts[name] for name in session.roster)).all(), "a sum of something else"
             # A tree that grows again after a crash may be cut short earlier: another question in that turn.
-            opened = turn, queries.digest(query)
+            opened = turn, query.digest
             assert self.rosters.setdefault(opened, session.roster) == session.roster, "two rosters"
             take(total)
 
@@ -201,12 +197,12 @@ class World:
 
     def noised(self, query, name, party):
         """What a party's answer has to be, and that it was charged."""
-        so_far = party.so_far
+        so_far = party.state
         values = party.answer(query)
         if not self.noisy:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
-        tag = Tag(0, 0, -1, self.terms.parties, b"", queries.runs(query))
+        tag = Tag(0, 0, -1, self.terms.parties, b"", query.runs)
         session = memory.begin(Offer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, so_far, tag, values)[0]
         assert memory.charged.items() <= charged.items(), "a release that was not charged"

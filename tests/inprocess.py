@@ -11,7 +11,9 @@ from datetime import UTC, datetime
 import numpy as np
 
 from fedboost.boosting.programs.boosting import train as boosting
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.gbdt.sampling import mixed
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import Run, parts_of, signed
 from fedboost.privacy.identity.issue import in_memory
@@ -103,7 +105,7 @@ def sites_of(terms, shards, draw=os.urandom):
     return {
         name: Site(
             name,
-            lambda _, own=own: own,
+            holder_of(lambda _, own=own: own, name),
             os.urandom,
             credentials.get(name),
             memory=TransientMemory(draw, name),
@@ -150,7 +152,7 @@ def run(
 def session_of(terms, sites, program=boosting, delivery=0, spoil=None, **kept):
     """As `run`, of parties at these places."""
     ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, program, draw=os.urandom, **kept)
+    aggregator = AggregatorSession("s", terms, program, NOTHING_YET, draw=os.urandom, **kept)
     down = {name: deque() for name in terms.parties}
     up = {name: deque() for name in terms.parties}
     draw = np.random.default_rng(delivery)

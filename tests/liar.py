@@ -6,7 +6,8 @@ import numpy as np
 from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, from_cells
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
@@ -88,7 +89,7 @@ class Liar:
             (help,) = self.say(party, Open(self.turn, self.attempt, request))
             opener.assist(party, help.answer)
         self.so_far = self.so_far.after(query)
-        return from_cells(query, opener.open())
+        return query.from_cells(opener.open())
 
     def train(self, until, before=lambda query: False):
         """Honestly: gather, and go on until a question was opened (or comes, that is not asked)."""

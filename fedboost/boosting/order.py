@@ -6,21 +6,14 @@ Refuses: queries out of order (PeerError: they come from outside).
 
 from typing import assert_never
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import (
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    TreeQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.boosting.state import ModelSoFar, Scales
 from fedboost.errors import PeerError
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, Grid
@@ -38,8 +31,6 @@ def check_order(query: Query, terms: Terms, state: ModelSoFar) -> None:
         case RangeQuery():
             if state.start is not None or state.grids:
                 raise PeerError("counts over ranges are given once, before the cut points")
-        case KllQuery():
-            pass
         case StartQuery():
             if state.start is not None:
                 raise PeerError("the cut points were given already")
@@ -99,8 +90,8 @@ def _check_growing(query: TreeQuery, terms: Terms, state: ModelSoFar) -> None:
 def _check_residuals(query: ResidualQuery, terms: Terms, state: ModelSoFar) -> None:
     """Questions about residuals: after the tree has grown, each within the cells of the one before."""
     tree, levels = state.tree, state.levels
-    constant = tree == queries.CONSTANT_TREE
-    max_levels = queries.RESIDUAL_TURNS if constant else terms.levels
+    constant = tree == CONSTANT_TREE
+    max_levels = RESIDUAL_TURNS if constant else terms.levels
     if query.tree != tree or levels >= max_levels or (levels == 0 and not constant):
         raise PeerError(f"residuals of tree {query.tree} after {levels} questions about tree {tree}")
     if state.residual is not None and not query.narrows(state.residual):

@@ -5,43 +5,32 @@ answered them all; `may_change` is the one rule on when the roster may change, f
 Refuses: nothing itself; `check` says what the terms do not allow (Refused).
 """
 
-import dataclasses
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import assert_never
+from typing import Any
 
 import numpy as np
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import (
-    RESIDUAL_TURNS,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.leaves import RESIDUAL_TURNS, ResidualQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.rules import check_scales, check_splits, check_tree
+from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
+from fedboost.protocol.contracts import Position
 from fedboost.protocol.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
 _SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.Struct(">qqqqd")
-Grown = list[tuple[Tree, tuple[Split, ...]]]
-"""The trees of a session so far, each with the splits that its last histograms led to."""
 
 
 def _packed(splits: tuple[Split, ...]) -> bytes:
@@ -86,33 +75,21 @@ class Scales:
         return _SCALES.pack(*shape, self.threshold)
 
     @classmethod
-    def of(cls, query: HistogramQuery | VoteQuery) -> "Scales":
+    def of(cls, query: TreeQuery) -> "Scales":
         """Those of a question about nodes."""
         threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
         return cls(query.gradient, query.hessian, threshold)
 
+    def to_list(self) -> list[Any]:
+        """All of it as JSON."""
+        gradient, hessian = self.gradient, self.hessian
+        return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
 
-@dataclass(frozen=True)
-class Position:
-    """Where a session stands, by hashes: what a site can keep of it.
-
-    grids, started, rounds, splits, levels: how far it has come; model: the hash of what there is of the
-    model; tree: the hash of what else is known of the tree that grows. Two positions are equal if the session
-    stands at the same place.
-    """
-
-    grids: int
-    started: bool
-    rounds: int
-    splits: int
-    levels: int
-    model: bytes
-    tree: bytes
-
-    @property
-    def digest(self) -> bytes:
-        """A hash of it: 32 bytes."""
-        return hashlib.sha256(fields.pack(self.model, self.tree)).digest()
+    @classmethod
+    def of_list(cls, content: list[Any]) -> "Scales":
+        """What `to_list` wrote."""
+        *bits, threshold = content
+        return cls(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
 
 
 @dataclass(frozen=True)
@@ -139,32 +116,33 @@ class ModelSoFar:
 
     def after(self, query: Query) -> "ModelSoFar":
         """Where the session stands once a question was answered."""
-        match query:
-            case QuantileQuery() | RangeQuery():
-                return dataclasses.replace(self, grids=self.grids + 1)
-            case StartQuery():
-                return dataclasses.replace(self, start=query)
-            case HistogramQuery() | VoteQuery() | ResidualQuery() | SumsQuery():
-                scales, residual = self.scales, self.residual
-                if isinstance(query, ResidualQuery):
-                    residual = query
-                elif isinstance(query, HistogramQuery) and scales is None:
-                    scales = Scales.of(query)
-                splits = self.splits + query.splits
-                grown = ModelSoFar(
-                    self.grids, self.start, self.rounds, splits, self.levels + 1, scales, residual
-                )
-                hashed = self._hash.copy()
-                hashed.update(_packed(query.splits))
-                grown.__dict__["_hash"] = hashed  # as it would compute it
-                return grown
-            case EndRoundQuery():
-                done = Round(self.splits + query.splits, query.values)
-                return ModelSoFar(self.grids, self.start, (*self.rounds, done))
-            case RowsQuery() | KllQuery():
-                return self
-            case _:
-                assert_never(query)
+        state: ModelSoFar = query.applied_to(self)
+        return state
+
+    def grown(
+        self,
+        splits: tuple[Split, ...],
+        scales: tuple[Scale, Scale, float] | None = None,
+        residual: ResidualQuery | None = None,
+    ) -> "ModelSoFar":
+        """The tree that grows with these splits and one more level. scales: of the question that was
+        answered; those of the root count. residual: the question, if it was about residuals."""
+        grown = replace(
+            self,
+            splits=self.splits + splits,
+            levels=self.levels + 1,
+            scales=self.scales or (None if scales is None else Scales(*scales)),
+            residual=residual or self.residual,
+        )
+        hashed = self._hash.copy()
+        hashed.update(_packed(splits))
+        grown.__dict__["_hash"] = hashed  # as it would compute it
+        return grown
+
+    def ended(self, splits: tuple[Split, ...], values: Values) -> "ModelSoFar":
+        """The session with the tree that grew as its last round."""
+        done = Round(self.splits + splits, values)
+        return ModelSoFar(self.grids, self.start, (*self.rounds, done))
 
     @property
     def before_tree(self) -> "ModelSoFar":
@@ -176,7 +154,7 @@ class ModelSoFar:
         """Where that is, by hashes."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else self.scales.packed
-        residual = b"" if self.residual is None else queries.digest(self.residual)
+        residual = b"" if self.residual is None else self.residual.digest
         tree = hashlib.sha256(fields.pack(fields.number(self.levels), scales, residual)).digest()
         counts = self.grids, self.start is not None, len(self.rounds), len(self.splits), self.levels
         return Position(*counts, model, tree)
@@ -228,7 +206,7 @@ class ModelSoFar:
         if not 0 <= self.grids <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
         if self.start is not None:
-            queries.check(self.start, terms)
+            self.start.check(terms)
         elif self.rounds:
             raise Refused("finished rounds before cut points")
         if len(self.rounds) > terms.rounds + 1 or self.levels > terms.levels:
@@ -236,21 +214,57 @@ class ModelSoFar:
                 f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
             )
         for number, done in enumerate(self.rounds):
-            queries.check_tree(terms, number - 1, done.splits, done.values)
-            queries.check_splits(terms, done.splits)
+            check_tree(terms, number - 1, done.splits, done.values)
+            check_splits(terms, done.splits)
         if self.levels and not self.rounds and (terms.loss.quantile is None or self.start is None):
             raise Refused("histograms before the first tree")
         if not self.rounds and self.levels > RESIDUAL_TURNS:
             raise Refused(f"residuals were asked for {self.levels} times, of {RESIDUAL_TURNS}")
         if self.levels:
-            queries.check_tree(terms, self.tree, self.splits, ())
-            queries.check_splits(terms, self.splits)
+            check_tree(terms, self.tree, self.splits, ())
+            check_splits(terms, self.splits)
         elif self.splits:
             raise Refused("splits before the root was asked for")
         if self.residual is not None:
-            queries.check(self.residual, terms)
+            self.residual.check(terms)
         if self.scales is not None:
-            queries.check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
+            check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
+
+    def check_splits(self, terms: Terms, splits: tuple[Split, ...]) -> None:
+        """Raise Refused unless the tree that grows can have these splits next."""
+        check_splits(terms, self.splits + splits)
+
+    def check_grown(self, terms: Terms, tree: Tree, last: tuple[Split, ...]) -> None:
+        """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
+        self.check_splits(terms, last)
+        nodes = 2 * len(self.splits + last) + len(terms.roots)
+        if not (
+            {len(column) for column in vars(tree).values()} == {nodes} and 0 < self.levels <= terms.levels
+        ):
+            raise Refused("it does not grow there")
+
+    def to_record(self) -> list[Any]:
+        """The tree that grows as JSON: splits, levels, scales, the last question about residuals."""
+        scales, residual = self.scales, self.residual
+        return [
+            _listed(self.splits),
+            self.levels,
+            None if scales is None else scales.to_list(),
+            None if residual is None else _residual_to_list(residual),
+        ]
+
+    def with_record(self, record: list[Any]) -> "ModelSoFar":
+        """The same session with the tree of such a record (ValueError, TypeError)."""
+        splits, levels, scales, residual = record
+        return ModelSoFar(
+            self.grids,
+            self.start,
+            self.rounds,
+            tuple(Split(*split) for split in splits),
+            int(levels),
+            None if scales is None else Scales.of_list(scales),
+            None if residual is None else _residual_of_list(residual),
+        )
 
     def structure(self, rounds: int) -> bytes:
         """`structure` of the model after so many rounds, or of all there are; nothing before the constant."""
@@ -263,7 +277,21 @@ class ModelSoFar:
 
 
 NOTHING_YET = ModelSoFar()
-NOWHERE = NOTHING_YET.position
+
+
+def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:
+    return [[*vars(split).values()] for split in splits]
+
+
+def _residual_to_list(query: ResidualQuery) -> list[Any]:
+    cells = _listed(query.splits), query.nodes, query.starts, query.width
+    return [query.rows, query.tree, *cells, query.weight.exponent, query.weight.bits]
+
+
+def _residual_of_list(content: list[Any]) -> ResidualQuery:
+    rows, tree, splits, nodes, starts, width, *scale = content
+    parts = tuple(Split(*split) for split in splits)
+    return ResidualQuery(rows, tree, parts, tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def structure(constant: float, trees: Iterable[Tree]) -> bytes:

@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedboost.boosting.queries import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.cli.show import size
 from fedboost.errors import printable, quoted
 from fedboost.people.summary import AGGREGATOR_SEES, shown

@@ -143,7 +143,7 @@ def run_comparison(
         print(line)
     print(f"federated == pooled{'' if seeds == 1 else ' in every split'}: {'yes' if equal else 'no'}")
     if not equal:
-        print("(they need not be with vote_top_k, KLL cut points, or rows drawn without a row_id)")
+        print("(they need not be with vote_top_k, or rows drawn without a row_id)")
 
 
 class Trial:

@@ -5,29 +5,22 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
-import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar, assert_never
 
 import numpy as np
 
-from fedboost.boosting import queries
 from fedboost.boosting.order import check_order
-from fedboost.boosting.queries import (
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    TreeQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
@@ -53,36 +46,13 @@ Cells = TypeVar("Cells")
 """A grid or a range, whose cells rows are counted in."""
 
 
-class NoRows:
-    """A party that holds no rows: there to hold the key that sums are encrypted under."""
-
-    rows = 0
-    columns: tuple[Column, ...] = ()
-
-    def __init__(self) -> None:
-        self.so_far = NOTHING_YET
-
-    def answer(self, query: Query) -> Int64:
-        """Zeros: int64 [query.cells]."""
-        self.so_far = self.so_far.after(query)
-        return np.zeros(query.cells, np.int64)
-
-    def go_to(self, so_far: ModelSoFar) -> None:
-        """Stand where the session stands."""
-        self.so_far = so_far
-
-    def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of no rows."""
-        return hmac.digest(key, b"", "sha256")
-
-
 class HorizontalHolder:
-    """The state of one session at one party: its rows, and where the session stands (`so_far`)."""
+    """The state of one session at one party: its rows, and where the session stands (`state`)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
         """read: gives the rows; called again if their values are wanted after they were binned; name: of this
         party in the terms."""
-        self.so_far = NOTHING_YET
+        self.state = NOTHING_YET
         self._name = name
         self._read = read
         self._terms = terms
@@ -122,30 +92,31 @@ class HorizontalHolder:
 
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
-        check_order(query, self._terms, self.so_far)
+        check_order(query, self._terms, self.state)
         values = self._answer(query)
-        self.so_far = self.so_far.after(query)
+        self.state = self.state.after(query)
         return values
 
-    def go_to(self, so_far: ModelSoFar) -> None:
+    def go_to(self, state: ModelSoFar) -> None:
         """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
-        if so_far.position == self.so_far.position:
+        if state.position == self.state.position:
             return
-        finished = len(self.so_far.rounds)
-        if not queries.same(so_far.start, self.so_far.start):
+        finished = len(self.state.rounds)
+        starts = [None if each.start is None else each.start.digest for each in (state, self.state)]
+        if starts[0] != starts[1]:
             finished = 0
             self._use(UNBINNED)
-            if so_far.start is not None:
-                self._bin(so_far.start)
-        if not finished or self.so_far.rounds != so_far.rounds[:finished]:
+            if state.start is not None:
+                self._bin(state.start)
+        if not finished or self.state.rounds != state.rounds[:finished]:
             finished = 0
             self._begin_margins()
         self._growing.begin(finished - 1)
-        for tree, done in enumerate(so_far.rounds[finished:], finished - 1):
+        for tree, done in enumerate(state.rounds[finished:], finished - 1):
             self._end_tree(tree, done.splits, done.values)
-        self._split(so_far.splits)
+        self._split(state.splits)
         self._forget_gradients()
-        self.so_far = so_far
+        self.state = state
 
     def _answer(self, query: Query) -> Int64:
         match query:
@@ -156,8 +127,6 @@ class HorizontalHolder:
             case RangeQuery():
                 ranges = self._terms.columns.ranges
                 return self._count(count_parts, [ranges[name] for name in self._terms.columns.numeric])
-            case KllQuery():
-                raise PeerError("a sketch is not a vector of integers")
             case StartQuery():
                 return self._start(query)
             case HistogramQuery():
@@ -213,7 +182,7 @@ class HorizontalHolder:
     def _residuals(self, query: ResidualQuery) -> Int64:
         """Weights of the residuals of each node, by cell."""
         self._split(query.splits)
-        if query.tree == queries.CONSTANT_TREE:
+        if query.tree == CONSTANT_TREE:
             nodes = [np.flatnonzero(self._sets[metrics.TRAIN]).astype(np.uint32)]
         else:
             nodes = [self._growing.of(node) for node in query.nodes]
@@ -275,7 +244,7 @@ class HorizontalHolder:
         sample = SizeSample(training, self._draws, query.tree, *settings)
         self._gradients.quantise(terms.loss, quantise, reweigh=sample.reweigh)
         self._growing.begin_on(sample.masks)
-        self._split(self.so_far.splits)
+        self._split(self.state.splits)
 
     def _quantiser(self, query: StartQuery | TreeQuery | SumsQuery) -> Quantise:
         """The fixed-point numbers of a question; bounded ones where its answer gets noise."""
@@ -333,3 +302,10 @@ def _draws_of(shard: Shard, terms: Terms) -> RowDraws:
     assert shard.keys is not None or not terms.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
     return RowDraws(keys, terms.seed, terms.first_tree, terms.num_parallel_tree)
+
+
+def holder_of(
+    read: Callable[[Terms], Shard], name: str, nthread: int = 1
+) -> Callable[[Terms], HorizontalHolder]:
+    """A `Site.holder`: reads the rows of party `name` and holds them. `read` raises Refused."""
+    return lambda terms: HorizontalHolder(partial(read, terms), terms, nthread, name)

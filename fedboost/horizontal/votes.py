@@ -8,7 +8,8 @@ bins as the question says (PeerError).
 
 import numpy as np
 
-from fedboost.boosting.queries import MAX_CELLS, Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.base import MAX_CELLS
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import histogram

@@ -154,7 +154,7 @@ def _what(terms: Terms) -> list[tuple[str, str]]:
     settings = [
         f"min_child_weight {terms.min_child_weight:g}",
         f"max_bin {terms.max_bin}",
-        f"cut_points {terms.cut_points}" + (", raw values of rows leave" * (terms.cut_points == "kll")),
+        f"cut_points {terms.cut_points}",
     ]
     if terms.draws_for_trees:
         settings.append(f"each tree grows on {terms.share_drawn:.2g} of the rows")

@@ -31,8 +31,6 @@ from typing import Literal
 
 import numpy as np
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import KllQuery
 from fedboost.errors import (
     FedboostError,
     PeerError,
@@ -42,7 +40,6 @@ from fedboost.errors import (
     quoted,
 )
 from fedboost.gbdt.booster import Booster
-from fedboost.horizontal.sketch import SketchOpener
 from fedboost.privacy.encrypted.ends import EncryptedOpener
 from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.opener import MaskedOpener
@@ -51,6 +48,7 @@ from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
+from fedboost.protocol.contracts import Program, TrainingState
 from fedboost.protocol.journal import Record
 from fedboost.protocol.key_exchange import Attempt, Trust, session_digest
 from fedboost.protocol.ledger import with_central_noise
@@ -71,7 +69,7 @@ from fedboost.protocol.messages import (
     ToParty,
 )
 from fedboost.protocol.party import first_transcript, next_transcript, tag_of
-from fedboost.protocol.run import Callback, Course, Program, Round
+from fedboost.protocol.run import Callback, Course, Round
 from fedboost.protocol.terms import Terms
 
 MOST_LOSSES = 5
@@ -101,16 +99,18 @@ class Gone:
 
 
 class AggregatorSession:
-    """From the first Admit to the last Bye. `record` is called with what must outlive the process; `past` is
-    what an earlier process recorded of this session (ConfigError if it cannot be); by `trust` greetings and
-    signatures are checked, where parties sign; `draw`: cryptographic randomness, for noise drawn here;
-    `callbacks` may end the training; `request`: who asked for the session, where that is signed."""
+    """From the first Admit to the last Bye. `state`: where every training begins; `record` is called with
+    what must outlive the process; `past` is what an earlier process recorded of this session (ConfigError if
+    it cannot be); by `trust` greetings and signatures are checked, where parties sign; `draw`: cryptographic
+    randomness, for noise drawn here; `callbacks` may end the training; `request`: who asked for the session,
+    where that is signed."""
 
     def __init__(
         self,
         name: str,
         terms: Terms,
         program: Program,
+        state: TrainingState,
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
@@ -126,7 +126,7 @@ class AggregatorSession:
         self.error: SessionFailed | None = None
         self.digest = b""
         """What the signatures are bound to, once there are any."""
-        self.course = Course(terms, program, record, past, callbacks)
+        self.course = Course(terms, program, state, record, past, callbacks)
         """What of the session outlives the process."""
         self._trust = trust
         self._draw = draw
@@ -408,10 +408,6 @@ class AggregatorSession:
         return self._to_roster(ask)
 
     def _opener_of(self, ask: Ask) -> Opener:
-        if isinstance(ask.query, KllQuery):
-            if self.terms.hides:
-                raise Refused("KLL sketches show raw values: only protection plain allows them")
-            return SketchOpener(ask.query)
         tag = tag_of(ask, self._transcript)
         if self.terms.protection == "plain":
             return PlainOpener(tag)
@@ -472,7 +468,7 @@ class AggregatorSession:
 
     def _open(self) -> Outbox:
         assert self._opener is not None
-        total, self._opener = queries.from_cells(self.course.pending, self._opener.open()), None
+        total, self._opener = self.course.pending.from_cells(self._opener.open()), None
         if self._draw is not None:
             total = with_central_noise(self.course.pending, self.terms, total, self._draw)
         if self.course.last is not None:
@@ -491,7 +487,7 @@ class AggregatorSession:
         if self.booster is not None:
             return self._close()
         back = self._here - set(self.roster) - self._barred
-        if back and self.course.at_a_root and self.course.may_change:
+        if back and self.course.may_change and not self.course.pending.ends_tree:
             self.course.change_roster(tuple(p for p in self.terms.parties if p in back or p in self.roster))
             return self._gather()
         return self._ask() if set(self.roster) == self._met else self._gather()

@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.boosting.queries import ResidualQuery
-from fedboost.boosting.state import Scales
 from fedboost.errors import ConfigError, FedboostError
-from fedboost.fixedpoint import Int64, Scale
+from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.messages import Request
@@ -52,16 +50,13 @@ class Opened:
 
 @dataclass(frozen=True)
 class Grew:
-    """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, those that all
-    have, how many levels were asked for, and by what (`progress.ModelSoFar`)."""
+    """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, and what the
+    parties know of it (`contracts.State.to_record`)."""
 
     turn: int
     tree: Tree = field(repr=False)
     last: tuple[Split, ...] = field(repr=False)
-    splits: tuple[Split, ...] = field(repr=False)
-    levels: int
-    scales: Scales | None = None
-    residual: ResidualQuery | None = field(default=None, repr=False)
+    known: list[Any] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -84,9 +79,8 @@ def encode(record: Record) -> bytes:
             return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
             return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
-        case Grew(turn, tree, last, splits, levels, scales, residual):
-            some = (_listed(part) for part in (last, splits))
-            content = [vars(tree), *some, levels, _scales(scales), _residual(residual)]
+        case Grew(turn, tree, last, known):
+            content = [vars(tree), [[*vars(split).values()] for split in last], *known]
             return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
         case Stopped(turn):
             return fields.pack(b"stopped", fields.number(turn))
@@ -104,10 +98,8 @@ def decode(data: bytes) -> Record:
             case [b"opened", turn, query, total]:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
-                tree, *some, levels, scales, residual = json.loads(content)
-                last, splits = (tuple(Split(*split) for split in part) for part in some)
-                known = _read_scales(scales), _read_residual(residual)
-                return Grew(_number(turn), Tree(**tree), last, splits, int(levels), *known)
+                tree, last, *known = json.loads(content)
+                return Grew(_number(turn), Tree(**tree), tuple(Split(*split) for split in last), known)
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:
@@ -124,39 +116,6 @@ def _request(parts: list[bytes]) -> Request | None:
         return None
     nonce, time, certificate, signature = parts
     return Request(nonce, _number(time), certificate, signature)
-
-
-def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:
-    return [[*vars(split).values()] for split in splits]
-
-
-def _scales(scales: Scales | None) -> list[Any] | None:
-    if scales is None:
-        return None
-    gradient, hessian = scales.gradient, scales.hessian
-    return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, scales.threshold]
-
-
-def _read_scales(content: list[Any] | None) -> Scales | None:
-    if content is None:
-        return None
-    *bits, threshold = content
-    return Scales(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
-
-
-def _residual(query: ResidualQuery | None) -> list[Any] | None:
-    if query is None:
-        return None
-    cells = _listed(query.splits), query.nodes, query.starts, query.width
-    return [query.rows, query.tree, *cells, query.weight.exponent, query.weight.bits]
-
-
-def _read_residual(content: list[Any] | None) -> ResidualQuery | None:
-    if content is None:
-        return None
-    rows, tree, splits, nodes, starts, width, *scale = content
-    parts = tuple(Split(*split) for split in splits)
-    return ResidualQuery(rows, tree, parts, tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def _number(field: bytes) -> int:

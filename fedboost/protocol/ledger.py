@@ -9,47 +9,16 @@ Refuses: what does not fit what is left (Refused, by the memory).
 
 import hmac
 from dataclasses import dataclass
-from typing import assert_never
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import (
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    VoteQuery,
-)
-from fedboost.boosting.state import ModelSoFar
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import Draw
-from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
+from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.protocol.terms import Terms
-
-
-def release_of(query: Query, terms: Terms) -> Release | None:
-    """What kind of release an answer is; None if nothing of rows is in it."""
-    match query:
-        case RangeQuery():
-            return terms.plan.releases[CUT_POINTS]
-        case StartQuery():
-            return terms.plan.releases[START]
-        case SumsQuery() | HistogramQuery():
-            return terms.plan.releases[TREES]
-        case RowsQuery() | QuantileQuery() | KllQuery() | VoteQuery() | ResidualQuery() | EndRoundQuery():
-            return None  # the terms allow no such sums with noise, but for an end of a round without metrics
-        case _:
-            assert_never(query)
 
 
 @dataclass(frozen=True)
@@ -68,7 +37,7 @@ class Spending:
     memory: SessionMemory
 
     def release(
-        self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64
+        self, query: Query, so_far: TrainingState, tag: Tag, values: Int64
     ) -> tuple[Int64, Charge | None]:
         """An answer with this party's share of the noise, and what it was charged as. The answer is as it
         was, and nothing is charged, if nothing of rows is in it, or if the aggregator draws the noise: it
@@ -77,7 +46,7 @@ class Spending:
         so_far: where the session stood when it was asked; sums over the same nodes after other trees are
         another question.
         """
-        release = release_of(query, self.terms)
+        release = query.release(self.terms)
         if release is None:
             if values.size:
                 raise PeerError("an answer without noise, where the terms say that all get some")
@@ -90,11 +59,11 @@ class Spending:
         noise = noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
         return values + noise, charge
 
-    def _key(self, query: Query, so_far: ModelSoFar, tag: Tag, values: Int64) -> bytes:
+    def _key(self, query: Query, so_far: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
         said = fields.pack(
             self.terms.digest.encode(),
-            queries.digest(query),
+            query.digest,
             so_far.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
@@ -111,5 +80,5 @@ def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> 
     """An opened sum with the noise that the aggregator draws, if it is the one to draw it."""
     if terms.noise is None or terms.noise.placement != "central":
         return total
-    release = release_of(query, terms)
+    release = query.release(terms)
     return total if release is None else total + noise_of(draw(KEY_BYTES), release.share, total.size)

@@ -9,8 +9,7 @@ is not heard any more.
 
 from dataclasses import dataclass, field
 
-from fedboost.boosting.queries import Query
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar
+from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.terms import Terms
 
 
@@ -51,7 +50,7 @@ class Meet:
     """The greetings of the roster, this party's among them, and where the session stands."""
 
     greetings: tuple[bytes, ...]
-    so_far: ModelSoFar = NOTHING_YET
+    so_far: TrainingState
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,9 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import assert_never
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import EndRoundQuery, KllQuery, OfTree, Query, RowsQuery
-from fedboost.boosting.state import ModelSoFar
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.horizontal.holder import HorizontalHolder, NoRows
-from fedboost.horizontal.shard import Shard
-from fedboost.horizontal.sketch import sketch
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Secret, greeting_of, scheme_of
@@ -31,6 +24,7 @@ from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
+from fedboost.protocol.contracts import Holder, Query, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Credentials
 from fedboost.protocol.ledger import Charge, Spending
 from fedboost.protocol.messages import (
@@ -86,22 +80,22 @@ class Release:
 class Site:
     """What a session needs of the place it runs at.
 
-    read_shard: the rows as the terms want them, or Refused, and None at a key holder without rows; draw:
-    cryptographic randomness; credentials: who this party is, None where nothing is signed; permit: called
-    with an offer before any row is read, raises Refused if the site's own rules forbid it; taken: called with
-    an offer that is taken, before any row is read; record: called with each release before its bytes leave;
-    nthread: how many threads compute; memory: what the site remembers of sessions, unless given for as long
+    holder: reads this party's data as the terms want them, or raises Refused; None at a key holder without
+    rows; draw: cryptographic randomness; credentials: who this party is, None where nothing is signed;
+    permit: called with an offer before any row is read, raises Refused if the site's own rules forbid it;
+    taken: called with an offer that is taken, before any row is read; record: called with each release before
+    its bytes leave;
+    memory: what the site remembers of sessions, unless given for as long
     as this object lives.
     """
 
     name: str
-    read_shard: Callable[[Terms], Shard] | None
+    holder: Callable[[Terms], Holder] | None
     draw: Draw
     credentials: Credentials | None = None
     permit: Callable[[Offer], Limits] = lambda offer: Limits()
     taken: Callable[[Offer], None] = lambda offer: None
     record: Callable[[Release], None] = lambda release: None
-    nthread: int = 1
     memory: SiteMemory = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
@@ -120,7 +114,7 @@ class PartySession:
         self._admitted: Admit | None = None
         """The first offer that was taken."""
         self._memory: SessionMemory | None = None
-        self._party: HorizontalHolder | NoRows | None = None
+        self._holder: Holder | None = None
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
         self._openings = 0
@@ -232,7 +226,7 @@ class PartySession:
         nonce = b"" if request is None else request.nonce
         offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = self._site.permit(offer)
-        has_rows = self._site.read_shard is not None
+        has_rows = self._site.holder is not None
         self._check_rows(terms, has_rows)
         self._memory = self._site.memory.begin(offer, limits)
         self._site.taken(offer)
@@ -240,13 +234,8 @@ class PartySession:
             self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
         if terms.noise is not None and has_rows:
             self._spending = Spending(terms, self._memory)
-        if self._site.read_shard is None:
-            self._party = NoRows()
-        else:
-            self._party = HorizontalHolder(
-                partial(self._site.read_shard, terms), terms, self._site.nthread, name
-            )
-        self._memory.bind(self._party.rows_hashed)
+        self._holder = Rowless() if self._site.holder is None else self._site.holder(terms)
+        self._memory.bind(self._holder.rows_hashed)
 
     def _check_rows(self, terms: Terms, has_rows: bool) -> None:
         """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
@@ -260,17 +249,17 @@ class PartySession:
                 f"key holder {me} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
             )
 
-    def _meet(self, greetings: tuple[bytes, ...], so_far: ModelSoFar) -> None:
+    def _meet(self, greetings: tuple[bytes, ...], so_far: TrainingState) -> None:
         if self._sealer is not None and greetings == self._met:
             return  # said twice
-        if self._party is None or self._join is None or self._handshake is None or self._memory is None:
+        if self._holder is None or self._join is None or self._handshake is None or self._memory is None:
             raise PeerError("introduced to the others before admitted, or twice")
         met = key_exchange.meet(self._site.credentials, self._join.greeting, self._current, greetings)
         so_far.check(self._terms)
         if not self._can_stand_at(so_far):
             raise PeerError("the session is said to stand where it cannot, after what was asked here")
         self._memory.meet(self._attempt)
-        self._party.go_to(so_far)
+        self._holder.go_to(so_far)
         handshake, self._handshake = self._handshake, None
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
@@ -288,7 +277,7 @@ class PartySession:
         most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
         self._sealer = EncryptedSealer(me, group, met.session, keys, public, self._secret, most)
 
-    def _can_stand_at(self, so_far: ModelSoFar) -> bool:
+    def _can_stand_at(self, so_far: TrainingState) -> bool:
         """Whether the session can have come to stand there, by what this site remembers."""
         standing = self._standing
         # No sum was opened without this party, but a restarted aggregator begins the tree again.
@@ -301,7 +290,7 @@ class PartySession:
         return may_have_been_away and so_far.has_passed(standing.base)
 
     def _answer(self, ask: Ask) -> Iterator[Report]:
-        if self._party is None or self._sealer is None or self._memory is None:
+        if self._holder is None or self._sealer is None or self._memory is None:
             raise PeerError("asked before admitted and introduced")
         if self._attested is not None:
             raise PeerError("asked after the model was signed")
@@ -309,15 +298,15 @@ class PartySession:
             yield from tuple(self._said)
             yield from self._rest()
             return
-        before = self._party.so_far
+        before = self._holder.state
         self._check(ask, self._terms, before)
         self._asked, self._said, self._parts, self._help = ask, [], iter(()), {}
         self._transcript = next_transcript(self._transcript, ask.query)
         parts, size, note, charge = self._sealed(ask.query, tag_of(ask, self._transcript))
-        question = self._remember(ask, before, self._party.so_far)
+        question = self._remember(ask, before, self._holder.state)
         self._answered += 1
         place = question.digest.hex(), before.position.digest.hex()
-        self._record(ask, queries.name_of(ask.query), ask.query.cells, size + len(note), charge, place)
+        self._record(ask, ask.query.name, ask.query.cells, size + len(note), charge, place)
         self._parts = _reports(ask, parts, note)
         yield from self._rest()
 
@@ -327,7 +316,7 @@ class PartySession:
             self._said.append(report)
             yield report
 
-    def _check(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> None:
+    def _check(self, ask: Ask, terms: Terms, so_far: TrainingState) -> None:
         """Raise unless this question may be asked of this roster, here and now."""
         if ask.attempt != self._attempt:
             raise PeerError(f"a question of attempt {ask.attempt} in attempt {self._attempt}")
@@ -345,16 +334,16 @@ class PartySession:
             raise PeerError(f"turn {ask.turn} asked after turn {before}")
         if self._standing.helped is not None:
             stage, helped = self._standing.helped
-            moved = queries.stage_of(ask.query) > stage and so_far.may_change(ask.query)
+            moved = ask.query.stage > stage and so_far.may_change(ask.query)
             if helped != roster and not moved:
                 raise PeerError(
                     f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
                 )
-        queries.check(ask.query, terms)
-        if isinstance(ask.query, OfTree | EndRoundQuery):
-            queries.check_splits(terms, so_far.splits + ask.query.splits)
+        ask.query.check(terms)
+        if ask.query.of_tree or ask.query.ends_tree:
+            so_far.check_splits(terms, ask.query.splits)
 
-    def _is_due(self, ask: Ask, terms: Terms, so_far: ModelSoFar) -> bool:
+    def _is_due(self, ask: Ask, terms: Terms, so_far: TrainingState) -> bool:
         """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
         grows may be asked for again, with the same questions in the same places, or the session went on."""
         before, standing = self._asked, self._standing
@@ -374,11 +363,11 @@ class PartySession:
             return ask.turn > last and so_far.has_passed(standing.reached)
         return ask.turn == last + 1 and so_far.position == standing.reached
 
-    def _remember(self, ask: Ask, before: ModelSoFar, after: ModelSoFar) -> Question:
+    def _remember(self, ask: Ask, before: TrainingState, after: TrainingState) -> Question:
         """Have it written down what was asked where, before the answer leaves."""
         assert self._memory is not None
-        standing, of_tree = self._standing, isinstance(ask.query, OfTree)
-        question = Question(ask.turn, queries.digest(ask.query), of_tree, before.position, after.position)
+        standing, of_tree = self._standing, ask.query.of_tree
+        question = Question(ask.turn, ask.query.digest, of_tree, before.position, after.position)
         base, last = standing.base, max((known.turn for known in standing.questions), default=0)
         if len(before.rounds) > base.rounds:
             base, last = before.before_tree.position, 0
@@ -387,23 +376,21 @@ class PartySession:
 
     def _sealed(self, query: Query, tag: Tag) -> tuple[Iterable[bytes], int, bytes, Charge | None]:
         """The parts of the sealed answer, their bytes, the note that goes with the last, and what it cost."""
-        assert self._party is not None
+        assert self._holder is not None
         assert self._sealer is not None
-        if isinstance(query, KllQuery):
-            return sketch(self._party.columns[: query.features], query), tag.size, b"", None
         plain = self._terms.protection == "plain"
-        if plain and not isinstance(query, RowsQuery) and query.rows < self._party.rows:
+        if plain and query.rows < self._holder.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
-        so_far = self._party.so_far
-        values = self._party.answer(query)
+        so_far = self._holder.state
+        values = self._holder.answer(query)
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
-        if plain and not queries.fits(query, values):
+        if plain and not query.fits(values):
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
             values, charge = self._spending.release(query, so_far, tag, values)
-        parts = self._sealer.seal(queries.to_cells(query, values), tag)
+        parts = self._sealer.seal(query.to_cells(values), tag)
         if plain or self._terms.encrypts:  # not as long as its cells
             sealed = list(parts)
             return sealed, sum(map(len, sealed)), b"", charge
@@ -428,24 +415,24 @@ class PartySession:
     def _note_help(self, asked: Ask) -> None:
         """Have it written down over which roster a sum is opened, where that may change."""
         assert self._memory is not None
-        stage, helped = queries.stage_of(asked.query), self._standing.helped
+        stage, helped = asked.query.stage, self._standing.helped
         if self._terms.on_loss == "shrink" and (helped is None or stage >= helped[0]):
             # A tree that is asked for again does not undo what was opened after it.
             self._memory.help(stage, tuple(sorted(asked.roster)))
 
     def _attest(self, attempt: int, rounds: int) -> Attest:
-        asked, party = self._asked, self._party
-        if self._sealer is None or asked is None or party is None or self._memory is None:
+        asked, holder = self._asked, self._holder
+        if self._sealer is None or asked is None or holder is None or self._memory is None:
             raise PeerError("a model before anything was asked")
         if attempt != self._attempt or asked.attempt != attempt:
             raise PeerError("a model before anything was asked since the parties gathered anew")
         if self._attested is None:
             self._memory.sign()
-            self._attested = self._signed(attempt, rounds, party)
+            self._attested = self._signed(attempt, rounds, holder)
         return self._attested
 
-    def _signed(self, attempt: int, rounds: int, party: HorizontalHolder | NoRows) -> Attest:
-        claims = self._answered, self._transcript, party.so_far.structure(rounds)
+    def _signed(self, attempt: int, rounds: int, holder: Holder) -> Attest:
+        claims = self._answered, self._transcript, holder.state.structure(rounds)
         if self._site.credentials is None:
             return Attest(attempt, *claims, b"", b"")
         signer, request = self._site.credentials.signer, self._current.request
@@ -465,33 +452,32 @@ class PartySession:
         self._site.record(Release(self._session, ask.turn, ask.attempt, what, *shape, charge, *place))
 
 
-def first_transcript(session: bytes, so_far: ModelSoFar) -> bytes:
+def first_transcript(session: bytes, so_far: TrainingState) -> bytes:
     """What transcripts begin with: who has met, and where the session stood then."""
     return hashlib.sha256(fields.pack(session, so_far.position.digest)).digest()
 
 
 def next_transcript(before: bytes, query: Query) -> bytes:
     """The hash of all questions up to this one: both ends must have the same, or nothing opens."""
-    return hashlib.sha256(fields.pack(before, queries.digest(query))).digest()
+    return hashlib.sha256(fields.pack(before, query.digest)).digest()
 
 
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a question is sealed."""
     query = ask.query
-    tree = queries.tree_of(query)
-    return Tag(ask.turn, ask.attempt, tree, ask.roster, transcript, queries.runs(query))
+    return Tag(ask.turn, ask.attempt, query.tree, ask.roster, transcript, query.runs)
 
 
 def _same(one: Ask, other: Ask) -> bool:
     same_label = (one.turn, one.attempt, one.roster) == (other.turn, other.attempt, other.roster)
-    return same_label and queries.same(one.query, other.query)
+    return same_label and one.query.digest == other.query.digest
 
 
 def _repeats(query: Query, before: Question, terms: Terms) -> bool:
     """Whether a question may be asked in the place of the one whose sum was not opened: it is the same, or
     ends the tree where it stands because a party was lost."""
-    cut_short = before.of_tree and isinstance(query, EndRoundQuery)
-    return queries.digest(query) == before.digest or (cut_short and terms.on_loss == "shrink")
+    cut_short = before.of_tree and query.ends_tree
+    return query.digest == before.digest or (cut_short and terms.on_loss == "shrink")
 
 
 def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:

@@ -6,25 +6,17 @@ process the program comes to stand where it stood, but that the tree that was gr
 Refuses: records that cannot be (ConfigError).
 """
 
-import dataclasses
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, OfTree, Query
-from fedboost.boosting.state import NOTHING_YET, Grown, ModelSoFar
 from fedboost.errors import ConfigError, CutShort, Enough, FedboostError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol import journal
+from fedboost.protocol.contracts import GrownTrees, Program, Query, TrainingState
 from fedboost.protocol.journal import Record
 from fedboost.protocol.terms import Terms
 
-Program = Callable[[Terms, Grown], Generator[Query, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
-into it in the place of a sum that will not come, Enough after the last round that is wanted; it keeps its
-trees in the list it is given, and does not ask for those that are there already."""
 Callback = Callable[[int, Mapping[str, float]], bool | None]
 """Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
 
@@ -51,6 +43,7 @@ class Course:
         self,
         terms: Terms,
         program: Program,
+        state: TrainingState,
         record: Callable[[Record], None],
         past: Iterable[Record],
         callbacks: Iterable[Callback] = (),
@@ -61,7 +54,7 @@ class Course:
         """How often the parties have gathered."""
         self.turn = 0
         """The number of the question that is asked now."""
-        self.so_far = NOTHING_YET
+        self.so_far = state
         """Where the model stands: before that question."""
         self.history: list[Round] = []
         self.booster: Booster | None = None
@@ -72,7 +65,7 @@ class Course:
         self._terms = terms
         self._record = record
         self._callbacks = tuple(callbacks)
-        self._grown: Grown = []
+        self._grown: GrownTrees = []
         self._program = program(terms, self._grown)
         self._pending: Query | None = None
         self._durable = True
@@ -92,14 +85,9 @@ class Course:
         return self._pending
 
     @property
-    def at_a_root(self) -> bool:
-        """Whether a tree begins with the question that is asked now."""
-        return isinstance(self.pending, HistogramQuery) and self.so_far.levels == 0
-
-    @property
     def grows_a_tree(self) -> bool:
         """Whether the question that is asked now is about a tree that has split already."""
-        return isinstance(self.pending, OfTree) and bool(self.so_far.splits + self.pending.splits)
+        return self.pending.of_tree and bool(self.so_far.splits + self.pending.splits)
 
     @property
     def may_change(self) -> bool:
@@ -133,13 +121,13 @@ class Course:
     def take(self, total: Int64) -> None:
         """The sum of the question that was asked: the program asks its next one, or ends with its model."""
         self._write_tree()
-        if isinstance(self.pending, EndRoundQuery) and self.pending.tree >= 0:
+        if self._ends_round:
             self.enough = self._watch(self.pending, total) or self.enough
             if self.enough and self._durable:
                 self._record(journal.Stopped(self.turn))
-        again = isinstance(self.pending, OfTree) and self.pending.tree >= 0  # with its tree
+        again = self.pending.of_tree and self.pending.tree >= 0  # with its tree
         if self._durable and not again:
-            self._record(journal.Opened(self.turn, queries.digest(self.pending), total))
+            self._record(journal.Opened(self.turn, self.pending.digest, total))
         self._advance(total)
 
     def cut(self) -> None:
@@ -148,7 +136,7 @@ class Course:
             query = self._program.throw(CutShort("a party was lost"))
         except (CutShort, StopIteration):
             query = None
-        if not isinstance(query, EndRoundQuery):
+        if query is None or not query.ends_tree:
             raise Refused(f"program {self._terms.program!r} does not end a tree that is cut short")
         self._pending = query
 
@@ -163,23 +151,21 @@ class Course:
 
     def _write_tree(self) -> None:
         """Write down the tree that is about to end, once."""
-        if isinstance(self.pending, EndRoundQuery) and self.pending.tree == self._written and self._durable:
+        if self.pending.ends_tree and self.pending.tree == self._written and self._durable:
             self._durable = len(self._grown) == self._written + 1
             if self._durable:
                 tree, last = self._grown[self._written]
-                stands = self.so_far
-                known = stands.splits, stands.levels, stands.scales, stands.residual
-                self._record(journal.Grew(self.turn, tree, last, *known))
+                self._record(journal.Grew(self.turn, tree, last, self.so_far.to_record()))
                 self._written += 1
 
     def _advance(self, total: Int64 | None) -> None:
-        asked = self._pending
-        if isinstance(asked, EndRoundQuery) and asked.tree >= 0:
+        asked, ended = self._pending, self._pending is not None and self._ends_round
+        if asked is not None and ended:
             assert total is not None
             self.history.append(self._round(asked, total))
         try:
             query = next(self._program) if total is None else self._program.send(total)
-            if self.enough and isinstance(asked, EndRoundQuery) and asked.tree >= 0:
+            if self.enough and ended:
                 query = self._program.throw(Enough("no more rounds are wanted"))
         except StopIteration as end:
             if not isinstance(end.value, Booster):
@@ -193,13 +179,20 @@ class Course:
         if asked is not None:
             self.so_far = self.so_far.after(asked)
         self._pending, self.turn = query, self.turn + 1
-        if isinstance(query, EndRoundQuery) and query.tree in self._ends:
+        if query.ends_tree and query.tree in self._ends:
             grew = self._ends.pop(query.tree)
-            known = grew.splits, grew.levels, grew.scales, grew.residual
-            self.so_far = ModelSoFar(self.so_far.grids, self.so_far.start, self.so_far.rounds, *known)
+            try:
+                self.so_far = self.so_far.with_record(grew.known)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
             self.turn = grew.turn
 
-    def _watch(self, query: EndRoundQuery, total: Int64) -> bool:
+    @property
+    def _ends_round(self) -> bool:
+        """Whether a round ends with the question that is asked now."""
+        return self.pending.ends_tree and self.pending.tree >= 0
+
+    def _watch(self, query: Query, total: Int64) -> bool:
         """Whether a callback wants no more rounds; all are called."""
         if not self._callbacks:
             return False
@@ -207,9 +200,8 @@ class Course:
         said = [callback(done.round, done.metrics) for callback in self._callbacks]
         return any(said)
 
-    def _round(self, query: EndRoundQuery, total: Int64) -> Round:
-        sums = query.metrics, query.sets, total, query.weight
-        return Round(query.tree, metrics.by_set(*sums), metrics.published(*sums), self.roster)
+    def _round(self, query: Query, total: Int64) -> Round:
+        return Round(query.tree, *query.metrics_of(total), self.roster)
 
     # ---- after a restart ----------------------------------------------------------------------------
 
@@ -240,8 +232,7 @@ class Course:
                     self._check_grew(record)
                     self._read += 1
                 case journal.Stopped():
-                    ends = isinstance(self.pending, EndRoundQuery) and self.pending.tree >= 0
-                    if not ends or record.turn < self.turn:
+                    if not self._ends_round or record.turn < self.turn:
                         raise ConfigError(f"it was stopped in turn {record.turn}, where no round ends")
                     self.enough = True
                 case journal.Begun():
@@ -257,7 +248,7 @@ class Course:
             raise ConfigError(f"attempt {record.attempt} of {len(roster)} parties cannot follow here")
 
     def _check_opened(self, record: journal.Opened) -> None:
-        if self.last is not None or record.query != queries.digest(self.pending) or not self.attempt:
+        if self.last is not None or record.query != self.pending.digest or not self.attempt:
             raise ConfigError("the journal holds sums that this program does not ask for")
         if record.turn < self.turn:
             raise ConfigError(f"turn {record.turn} after turn {self.turn}")
@@ -265,13 +256,10 @@ class Course:
             raise ConfigError(f"the sum of turn {record.turn} has another size than was asked for")
 
     def _check_grew(self, record: journal.Grew) -> None:
-        whole = record.splits + record.last
+        ends = self.pending.ends_tree and self.pending.tree == self._read
         try:
-            queries.check_splits(self._terms, whole)
+            if not (ends and record.turn == self.turn):
+                raise Refused("it does not grow there")
+            self.so_far.check_grown(self._terms, record.tree, record.last)
         except Refused as error:
             raise ConfigError(f"a tree in turn {record.turn}: {error}") from None
-        nodes = 2 * len(whole) + len(self._terms.roots)
-        fits = len({nodes, *map(len, dataclasses.astuple(record.tree))}) == 1
-        ends = isinstance(self.pending, EndRoundQuery) and self.pending.tree == self._read
-        if not (ends and fits and record.turn == self.turn and 0 < record.levels <= self._terms.levels):
-            raise ConfigError(f"a tree in turn {record.turn} that does not grow there")

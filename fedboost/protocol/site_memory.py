@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from fedboost.boosting.state import NOWHERE, Position
 from fedboost.errors import Refused, quoted
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.shamir import Draw
+from fedboost.protocol.contracts import NOWHERE, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.protocol.terms import Terms
 

@@ -6,8 +6,9 @@ Refuses: bytes that are no message of this version, values outside their ranges,
 more of anything than there can be: an item of two bytes takes some hundred when it is read.
 """
 
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
+from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import ModelSoFar, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
@@ -114,9 +115,9 @@ def encode_to_party(message: ToParty) -> bytes:
             admit = pb.Admit(session=session, terms=terms.canonical(), attempt=attempt)
             out = pb.ToParty(admit=with_request(admit, request))
         case Meet(greetings, so_far):
-            out = pb.ToParty(meet=_meet_to_pb(greetings, so_far))
+            out = pb.ToParty(meet=_meet_to_pb(greetings, cast(ModelSoFar, so_far)))
         case Ask(turn, attempt, roster, query):
-            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(query))
+            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(cast(Query, query)))
             out = pb.ToParty(ask=ask)
         case Open(turn, attempt, request):
             out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))

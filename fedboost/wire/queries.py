@@ -8,22 +8,14 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    MAX_ROWS,
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
@@ -56,8 +48,6 @@ def query_to_pb(query: Query) -> dict[str, Any]:
         case SumsQuery(rows, tree, splits, nodes):
             sums = pb.SumsQuery(rows=rows, tree=tree, splits=map(split_to_pb, splits), nodes=nodes)
             return {"sums": sums}
-        case KllQuery(rows, features, max_bin):
-            return {"kll": pb.KllQuery(rows=rows, features=features, max_bin=max_bin)}
         case StartQuery(rows, cut_points, gradient, hessian):
             categorical = {*cut_points.categorical}
             cuts = [
@@ -129,9 +119,6 @@ def query_from_pb(ask: Any) -> Query:
         case "quantiles":
             q = ask.quantiles
             return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, bounded(q.grids, MAX_FEATURES, "grids"))))
-        case "kll":
-            q = ask.kll
-            return KllQuery(_rows(q), q.features, q.max_bin)
         case "start":
             return start_from_pb(ask.start)
         case "ranges":

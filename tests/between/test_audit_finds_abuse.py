@@ -14,6 +14,7 @@ from inprocess import randomly, shard_of, sites_of, terms_of
 from sites import fedboost
 
 from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import Refused
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
@@ -57,7 +58,7 @@ def train(log, name, terms, parts, memory=None, permit=lambda offer: Limits()):
         memory=memory or TransientMemory(os.urandom, "p0"),
     )
     program = boosting.train if terms.noise is None else dp_random_trees.train
-    aggregator = AggregatorSession(name, terms, program, draw=os.urandom)
+    aggregator = AggregatorSession(name, terms, program, NOTHING_YET, draw=os.urandom)
     ends = {party: PartySession(site) for party, site in sites.items()}
     waiting = deque(aggregator.start())
     while waiting:
@@ -320,7 +321,6 @@ def test_ten_logs(write, due, said, path):
         {"objective": "reg:absoluteerror", "vote_top_k": 1},
         {"early_stopping_rounds": 1, "validation_fraction": 0.3, "rounds": 6, "eval_metric": "logloss"},
         {"protection": "plain", "party_metrics": True},
-        {"protection": "plain", "cut_points": "kll", "rounds": 1, "max_depth": 1},
         {"ranges": [(-3, 3)] * 2, "noise": {"epsilon": 8.0, "delta": 1e-5, "method": "hist"}},
     ],
 )

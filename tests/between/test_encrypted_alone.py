@@ -11,6 +11,7 @@ import pytest
 from inprocess import randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting, dp_random_trees
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import NAME_BYTES
@@ -66,10 +67,10 @@ class Liar:
         self.released = {}
         for name, site in self.sites.items():
             kept = self.released[name] = []
-            read = site.read_shard if name in parts else None
-            self.sites[name] = dataclasses.replace(site, read_shard=read, record=kept.append)
+            holder = site.holder if name in parts else None
+            self.sites[name] = dataclasses.replace(site, holder=holder, record=kept.append)
         self.parties = {name: PartySession(site) for name, site in self.sites.items()}
-        self.session = AggregatorSession("s", self.terms, program, draw=os.urandom)
+        self.session = AggregatorSession("s", self.terms, program, NOTHING_YET, draw=os.urandom)
         self.reports, self.answers = {}, []
         self.public = None
         """What sums are encrypted under, once the key holder has greeted with it."""

@@ -12,7 +12,8 @@ from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_o
 from test_memory_file import THREE, noisy
 from test_privacy_cli import lines
 
-from fedboost.boosting.queries import RowsQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Meet, Report
 from fedboost.protocol.party import PartySession
@@ -61,7 +62,7 @@ def answer(session, name, query, attempt=1, turn=1, agreement=None):
     if isinstance(joined, Leave):
         return joined.reason
     assert isinstance(joined, Join)
-    assert [*session.handle(Meet((joined.greeting,)))] == []
+    assert [*session.handle(Meet((joined.greeting,), NOTHING_YET))] == []
     said = reply(session, Ask(turn, attempt, ("north",), query))
     return said.cells if isinstance(said, Report) else said.reason
 

@@ -11,7 +11,8 @@ import pytest
 from inprocess import randomly, shard_of, terms_of
 from liar import SMALL, Left, Liar, X, Y, end_of, never, root_of
 
-from fedboost.boosting.queries import HistogramQuery, RowsQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.horizontal.holder import HorizontalHolder
@@ -209,9 +210,9 @@ def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
         liar = Liar()
         liar.gather()
         end, sealed, answered = liar.ends["p0"], [], []
-        seal, answer = end._sealer.seal, end._party.answer
+        seal, answer = end._sealer.seal, end._holder.answer
         end._sealer.seal = lambda *what, seal=seal, sealed=sealed: sealed.append(what) or seal(*what)
-        end._party.answer = lambda query, answer=answer, done=answered: done.append(query) or answer(query)
+        end._holder.answer = lambda query, answer=answer, done=answered: done.append(query) or answer(query)
         ask = Ask(1, 1, liar.terms.parties, RowsQuery())
         replies = end.handle(ask)
         first = [next(replies) for _ in range(broken)]
@@ -267,7 +268,7 @@ def test_parties_refuse_greetings_of_an_earlier_attempt():
     (old,) = [join.greeting for join in liar.say("p1", Admit("s", liar.terms, 1))]
     joins = {p: liar.say(p, Admit("s", liar.terms, 2))[0].greeting for p in liar.terms.parties}
     with pytest.raises(Left, match="signature"):
-        liar.say("p0", Meet(tuple({**joins, "p1": old}.values())))
+        liar.say("p0", Meet(tuple({**joins, "p1": old}.values()), liar.so_far))
 
 
 def test_two_parties_with_one_key():

@@ -22,6 +22,7 @@ with atheris.instrument_imports(include=["fedboost"], exclude=COMPILED):
     from sessions import heard, sites
 
     from fedboost.boosting.programs import boosting
+    from fedboost.boosting.state import NOTHING_YET
     from fedboost.errors import FedboostError
     from fedboost.protocol.aggregator import AggregatorSession
     from fedboost.protocol.party import PartySession
@@ -44,7 +45,7 @@ def try_one(data: bytes) -> None:
     if kind == "to_party":
         heard(PartySession(sites("plain")["p0"]), message)
     elif kind == "from_party":
-        aggregator = AggregatorSession("fuzz", TERMS, boosting.train)
+        aggregator = AggregatorSession("fuzz", TERMS, boosting.train, NOTHING_YET)
         aggregator.start()
         aggregator.handle("p0", message)
 

@@ -29,7 +29,7 @@ SMALL = {"on_loss": "stop", "rounds": 2, "max_depth": 2, "max_bin": 8, "min_chil
 TRAININGS = {
     "plain": {"protection": "plain", "parties": 2},
     "masked": {"protection": "masked", "parties": 3},
-    "kll": {"protection": "plain", "parties": 2, "cut_points": "kll"},
+    "levels": {"protection": "plain", "parties": 2, "grow_policy": "lossguide", "max_leaves": 3},
     "weighted": {"protection": "plain", "parties": 2, "objective": "reg:squarederror", "weight": "w"},
 }
 """Settings of the terms by name, `parties` as a number."""

@@ -14,7 +14,9 @@ from functools import cache
 from captured import table, terms_of
 
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import PeerError
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Gone
@@ -60,7 +62,7 @@ def sites(name: str) -> dict[str, Site]:
             party: Credentials(signer, roots, (), lambda: now) for party, signer in signers.items()
         }
     return {
-        party: Site(party, reader(i, party), os.urandom, credentials.get(party))
+        party: Site(party, holder_of(reader(i, party), party), os.urandom, credentials.get(party))
         for i, party in enumerate(terms.parties)
     }
 
@@ -78,7 +80,7 @@ def undamaged(way: str, number: int, data: bytes) -> bytes:
 def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None = None) -> Training:
     """One of the trainings of `captured`; `at` other sites than `sites` has."""
     terms = terms_of(name)
-    aggregator = AggregatorSession("fuzz", terms, boosting.train)
+    aggregator = AggregatorSession("fuzz", terms, boosting.train, NOTHING_YET)
     places = {party: replace(site, memory=None) for party, site in (at or sites(name)).items()}  # each anew
     parties = {party: PartySession(site) for party, site in places.items()}
     training = Training(aggregator, parties)

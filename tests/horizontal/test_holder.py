@@ -10,23 +10,13 @@ import pytest
 from inprocess import one_party, randomly, shard_of, terms_of
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    START_BITS,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    check,
-    check_splits,
-    fits,
-    from_cells,
-    runs,
-    to_cells,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.rules import check_splits
+from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
@@ -69,9 +59,9 @@ def train_beside(X, y, weight, parts, **settings):
         assert total.shape == due.shape == (query.cells,)
         assert total.dtype == np.int64
         assert total.tolist() == due.tolist(), f"{query} after {seen}"
-        assert all(fits(query, answer) for answer in (*answers, total))
-        cells = np.sum([to_cells(query, answer) for answer in answers], axis=0)
-        assert from_cells(query, signed(cells.view(np.uint64), runs(query))).tolist() == total.tolist()
+        assert all(query.fits(answer) for answer in (*answers, total))
+        cells = np.sum([query.to_cells(answer) for answer in answers], axis=0)
+        assert query.from_cells(signed(cells.view(np.uint64), query.runs)).tolist() == total.tolist()
         seen[type(query)] += 1
         try:
             query = program.send(total)
@@ -177,7 +167,6 @@ def test_histograms_of_the_root_and_of_a_child():
         ((START, CONSTANT), dataclasses.replace(ROOT, nodes=(1,)), "the root must be asked for once"),
         ((START,), dataclasses.replace(CONSTANT, values=()), "leaf values"),
         ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
-        ((), KllQuery(4, 1, 256), "a sketch is not"),
         ((COUNT,) * 5, COUNT, "given 5 times"),
         ((START,), COUNT, "before the cut points"),
         ((), QuantileQuery(4, (FINE,)), "the first grid is not the coarse one"),
@@ -223,15 +212,15 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
 )
 def test_queries_the_terms_do_not_allow(query, says):
     with pytest.raises(Refused, match=says):
-        check(query, terms_of(np.zeros((1, 1)), 1))
+        query.check(terms_of(np.zeros((1, 1)), 1))
 
 
 @pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan, math.inf])
 def test_thresholds_that_cannot_be(threshold):
     terms = terms_of(np.zeros((1, 1)), 1, sampling_method="gradient_based", subsample=0.5)
-    check(dataclasses.replace(ROOT, threshold=1e-30), terms)
+    dataclasses.replace(ROOT, threshold=1e-30).check(terms)
     with pytest.raises(Refused, match="rows drawn by gradients of size"):
-        check(dataclasses.replace(ROOT, threshold=threshold), terms)
+        dataclasses.replace(ROOT, threshold=threshold).check(terms)
 
 
 LEVELS_OF = terms_of(np.zeros((1, 3)), 1, levels=(3, 5))
@@ -251,24 +240,21 @@ LEVEL_CUTS = CUTS.with_levels((3, 5))
 )
 def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
     fine = Scale(0, START_BITS)
-    check(StartQuery(4, LEVEL_CUTS, fine, fine), LEVELS_OF)
+    StartQuery(4, LEVEL_CUTS, fine, fine).check(LEVELS_OF)
     with pytest.raises(Refused, match="not the levels of the terms"):
-        check(StartQuery(4, cut_points, fine, fine), LEVELS_OF)
+        StartQuery(4, cut_points, fine, fine).check(LEVELS_OF)
 
 
-@pytest.mark.parametrize(
-    ("query", "settings"), [(QuantileQuery(4, ()), {}), (KllQuery(4, 0, 256), {"cut_points": "kll"})]
-)
-def test_nothing_is_asked_where_all_features_have_levels(query, settings):
+def test_nothing_is_asked_where_all_features_have_levels():
     with pytest.raises(Refused, match="the terms"):
-        check(query, terms_of(np.zeros((1, 2)), 1, levels=(3, 5), **settings))
+        QuantileQuery(4, ()).check(terms_of(np.zeros((1, 2)), 1, levels=(3, 5)))
 
 
 @pytest.mark.parametrize("grids", [0, 2, 3])
 def test_levels_are_not_counted_over_grids(grids):
-    check(QuantileQuery(4, (Grid.first(1),)), LEVELS_OF)
+    QuantileQuery(4, (Grid.first(1),)).check(LEVELS_OF)
     with pytest.raises(Refused, match="grids of 1 numeric features"):
-        check(QuantileQuery(4, (Grid.first(1),) * grids), LEVELS_OF)
+        QuantileQuery(4, (Grid.first(1),) * grids).check(LEVELS_OF)
 
 
 @pytest.mark.parametrize(
@@ -324,10 +310,10 @@ def test_what_is_signed_tells_sets_of_levels_apart():
 )
 def test_residuals_the_terms_do_not_allow(change, says):
     of = terms_of(np.zeros((1, 1)), 1, objective="reg:absoluteerror", rounds=2)
-    check(RESIDUALS, of)
-    check(dataclasses.replace(RESIDUALS, tree=0, nodes=(1, 2), starts=(0, 1 << 24), width=24), of)
+    RESIDUALS.check(of)
+    dataclasses.replace(RESIDUALS, tree=0, nodes=(1, 2), starts=(0, 1 << 24), width=24).check(of)
     with pytest.raises(Refused, match=says):
-        check(dataclasses.replace(RESIDUALS, **change), of)
+        dataclasses.replace(RESIDUALS, **change).check(of)
 
 
 def test_residuals_are_given_so_often_in_their_place_and_no_more():
@@ -369,9 +355,9 @@ def test_margins_begin_at_the_base_margins_again_after_a_return():
     program = train(terms, [])
     query, places = next(program), []
     while query is not None:
-        places.append(party.so_far)
+        places.append(party.state)
         answer = party.answer(query)
-        other.go_to(party.so_far)
+        other.go_to(party.state)
         other.go_to(places[-1])
         assert other.answer(query).tolist() == answer.tolist()
         try:
@@ -402,9 +388,9 @@ def test_a_party_that_returns_within_a_tree_draws_the_same_rows(name):
     query = next(program)
     while query is not None:
         other.go_to(NOTHING_YET)
-        other.go_to(party.so_far)
-        within += party.so_far.levels > 0
-        check(query, terms)
+        other.go_to(party.state)
+        within += party.state.levels > 0
+        query.check(terms)
         answer = party.answer(query)
         assert other.answer(query).tolist() == answer.tolist()
         try:
@@ -426,11 +412,11 @@ def test_values_are_forgotten_once_they_are_binned_and_read_again_if_they_are_wa
     query = next(program)
     while not isinstance(query, StartQuery):
         query = program.send(party.answer(query))
-    before, first = party.so_far, party.answer(query)
+    before, first = party.state, party.answer(query)
     assert reads == [0]
     party.go_to(before)  # the aggregator lost the answer, and asks again
     assert party.answer(query).tolist() == first.tolist()
     assert reads == [0, 1]
     following, other = program.send(first), HorizontalHolder(read, terms)
-    other.go_to(party.so_far)
+    other.go_to(party.state)
     assert party.answer(following).tolist() == other.answer(following).tolist()

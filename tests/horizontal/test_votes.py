@@ -6,15 +6,10 @@ import numpy as np
 import pytest
 from inprocess import shard_of, terms_of
 
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    StartQuery,
-    VoteQuery,
-    check,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import histogram
@@ -81,7 +76,7 @@ def test_what_is_answered_of_elected_features_is_what_all_would_show():
 def test_a_party_that_forgot_its_histograms_answers_the_same():
     there = party_after(ROOT, VOTE)
     back = party_after()
-    back.go_to(there.so_far)
+    back.go_to(there.state)
     assert back.answer(CHILD).tolist() == there.answer(CHILD).tolist()
 
 
@@ -156,7 +151,7 @@ def test_no_more_questions_of_a_tree_than_its_levels_and_votes():
     ],
 )
 def test_what_the_terms_do_not_allow(settings, query, says):
-    check(VOTE, terms())
-    check(CHILD, terms())
+    VOTE.check(terms())
+    CHILD.check(terms())
     with pytest.raises(Refused, match=says):
-        check(query, terms(**settings))
+        query.check(terms(**settings))

@@ -13,7 +13,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.programs.initialisation import Scales
-from fedboost.boosting.queries import HistogramQuery, ResidualQuery, RowsQuery, StartQuery, runs
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.fixedpoint import exponent_counts
 from fedboost.gbdt import metrics, sampling
 from fedboost.gbdt.booster import Booster
@@ -310,13 +312,12 @@ def test_models_of_levels_split_by_them(name):
 
 def test_nothing_is_asked_of_levels_before_the_cut_points():
     X, y, _, settings = setting_of("levels")
-    for cut_points in ("grid", "kll"):
-        program = train(terms_of(X, 1, cut_points=cut_points, **settings), [])
-        next(program)
-        query = program.send(
-            HorizontalHolder(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery())
-        )
-        assert (query.features if cut_points == "kll" else len(query.grids)) == 2
+    program = train(terms_of(X, 1, **settings), [])
+    next(program)
+    query = program.send(
+        HorizontalHolder(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery())
+    )
+    assert len(query.grids) == 2
     X, y, _, settings = setting_of("nothing but levels")
     kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
     assert kinds[:2] == [RowsQuery, StartQuery]
@@ -1089,14 +1090,6 @@ def test_auc_is_xgboosts_where_sets_of_levels_tell_the_label():
     assert np.mean(ours) > np.mean(as_numbers) + 0.02
 
 
-@pytest.mark.parametrize("name", ["logistic", "levels"])
-def test_kll_cut_points_train(name):
-    X, y, _, settings = setting_of(name)
-    session = run(X, y, PARTITIONS["3 at random"], cut_points="kll", eval_metric="auc", **settings)
-    assert session.error is None
-    assert session.history[-1].metrics["auc"] > 0.8
-
-
 def test_each_round_learns_what_the_last_one_left():
     X, y, _ = data("number")
     session = run(X, y, PARTITIONS["5 at random"], **{**REGRESSION, "rounds": 12})
@@ -1229,7 +1222,7 @@ def test_parties_are_asked_for_the_smaller_child():
 
 def spoiling(turn, query, cell, by=1):
     """Change one cell of what party p1 reports in one turn, in which this is asked."""
-    of_query = [(run.cells, run.bits) for run in runs(query)]
+    of_query = [(run.cells, run.bits) for run in query.runs]
 
     def spoil(party, message):
         if party != "p1" or not isinstance(message, Report) or message.turn != turn:
@@ -1270,7 +1263,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         "a child": kinds["HistogramQuery"][1],
     }
     for what, turn in spoilt.items():
-        last = sum(run.cells for run in runs(asked[turn])) - 1
+        last = sum(run.cells for run in asked[turn].runs) - 1
         for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
             session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
             assert session.state == "failed", (what, cell, by)

@@ -5,8 +5,7 @@ import pytest
 from inprocess import run, shard_of, terms_of
 from test_boosting import PARTITIONS, ROWS, setting_of
 
-from fedboost.boosting import queries
-from fedboost.boosting.queries import EndRoundQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt import metrics
@@ -106,11 +105,11 @@ def test_sets_that_the_terms_do_not_have_are_refused():
     closed = terms_of(X, 3, **settings)
     opened = closed.changed(party_metrics=True)
     assert ends(opened).cells == 4 * ends(closed).cells
-    queries.check(ends(opened), opened)
-    assert queries.name_of(ends(opened)) != queries.name_of(ends(closed)) == "EndRoundQuery"
+    ends(opened).check(opened)
+    assert ends(opened).name != ends(closed).name == "EndRoundQuery"
     for terms, sets in ((closed, opened.sets), (opened, closed.sets), (opened, ("train", "p0:train"))):
         with pytest.raises(Refused, match="the terms allow metrics of the rows train"):
-            queries.check(ends(terms, sets=sets), terms)
+            ends(terms, sets=sets).check(terms)
 
 
 def test_a_party_that_is_lost_has_none():

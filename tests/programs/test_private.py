@@ -9,19 +9,21 @@ import xgboost
 from inprocess import one_party, randomly, run, shard_of, terms_of
 from sklearn.metrics import roc_auc_score
 
-from fedboost.boosting import queries
 from fedboost.boosting.programs import dp_random_trees
-from fedboost.boosting.queries import EndRoundQuery, RangeQuery, RowsQuery, StartQuery, SumsQuery
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.bounded import SCALE
-from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import noise as noise_of_terms
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.ledger import Spending, release_of
+from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Report
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 
@@ -220,12 +222,12 @@ def test_additive_trees_have_one_feature_each_and_take_turns():
 def test_a_party_gives_nothing_without_noise():
     X, y = data(rows=50)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
-    for query in (RowsQuery(), queries.KllQuery(50, 3, 256)):
+    for query in (RowsQuery(), QuantileQuery(50, (Grid.first(3),) * 3)):
         with pytest.raises(Refused, match="without noise"):
-            queries.check(query, terms)
+            query.check(terms)
     without = terms_of(X, 1, levels=(3, 8))
     with pytest.raises(Refused, match="noise"):
-        queries.check(RangeQuery(1 << 40, 3), without)
+        RangeQuery(1 << 40, 3).check(without)
     party = HorizontalHolder(lambda: shard_of(X, y), terms)
     party.answer(RangeQuery(1 << 40, 3))
     with pytest.raises(PeerError, match="once"):
@@ -248,7 +250,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
     while True:
         answers = [party.answer(query) for party in parties]
         if not isinstance(query, EndRoundQuery):
-            what = release_of(query, terms).what
+            what = query.release(terms).what
             name = next(name for name in moved if getattr(noise_of_terms, name) == what)
             moved[name].append(math.dist(*answers))
         try:
@@ -268,7 +270,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
 
 
 def tagged(query, roster, turn=1):
-    return Tag(turn, 1, -1, roster, b"", queries.runs(query))
+    return Tag(turn, 1, -1, roster, b"", query.runs)
 
 
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():
@@ -334,7 +336,7 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     X, _ = data(rows=10)
     noise = {**MASKED["noise"], "placement": "central"}
     terms = terms_of(X, 3, levels=(3, 8), ranges=RANGES, protection="masked", noise=noise)
-    session = AggregatorSession("s", terms, dp_random_trees.train)
+    session = AggregatorSession("s", terms, dp_random_trees.train, NOTHING_YET)
     assert session.start() or session.error
     assert "nothing to draw from" in str(session.error)
 
@@ -370,10 +372,10 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
 def test_a_number_of_rows_cannot_be_found_out_by_what_is_refused():
     X, _ = data(rows=10)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
-    queries.check(RangeQuery(noise_of_terms.ROWS, 3), terms)
+    RangeQuery(noise_of_terms.ROWS, 3).check(terms)
     for query in (RangeQuery(5, 3), SumsQuery(1 << 39, 0, (), (0,))):
         with pytest.raises(Refused, match="which nobody may know"):
-            queries.check(query, terms)
+            query.check(terms)
 
 
 @pytest.mark.parametrize("placement", ["central", "local"])

@@ -8,6 +8,7 @@ import pytest
 from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
 
 from fedboost.boosting.programs import boosting
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.encrypted.scheme import scheme_of
 from fedboost.protocol import aggregator as aggregator_session
@@ -60,7 +61,7 @@ def consortium(protection, parties=3, rows_of=None, **settings):
 def watched(terms, sites, look=lambda name, message: message):
     """Run a session; `look` sees each message of a party and of the aggregator, and may change it."""
     ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, boosting.train, draw=os.urandom)
+    aggregator = AggregatorSession("s", terms, boosting.train, NOTHING_YET, draw=os.urandom)
     waiting = aggregator.start()
     while waiting:
         name, message = waiting.pop(0)
@@ -73,7 +74,7 @@ def test_a_key_holder_need_not_have_rows(protection):
     X, y = data()
     parts = randomly(ROWS, 3)
     terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
-    sites["p0"] = dataclasses.replace(sites["p0"], read_shard=None)
+    sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
     aggregator, _ = watched(terms, sites)
     assert aggregator.state == "done", aggregator.error
     assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
@@ -96,9 +97,9 @@ def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, nam
     """And the other way round, before any row is read."""
     terms, sites = consortium(protection, 4, **settings)
     read = []
-    sites = {each: dataclasses.replace(site, read_shard=read.append) for each, site in sites.items()}
+    sites = {each: dataclasses.replace(site, holder=read.append) for each, site in sites.items()}
     if not has_rows:
-        sites[name] = dataclasses.replace(sites[name], read_shard=None)
+        sites[name] = dataclasses.replace(sites[name], holder=None)
     session = PartySession(sites[name])
     (left,) = session.handle(Admit("s", terms, 1))
     assert said in left.reason
@@ -143,7 +144,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
 def test_a_turn_is_opened_once(protection):
     terms, sites = consortium(protection)
     ends = {name: PartySession(site) for name, site in sites.items()}
-    aggregator = AggregatorSession("s", terms, boosting.train, draw=os.urandom)
+    aggregator = AggregatorSession("s", terms, boosting.train, NOTHING_YET, draw=os.urandom)
     waiting, opened = aggregator.start(), None
     while opened is None:
         name, message = waiting.pop(0)

@@ -11,7 +11,10 @@ import pytest
 from liar import Left, Liar, agreed, end_of, never, places, root_of
 
 from fedboost.boosting.programs import boosting
-from fedboost.boosting.queries import EndRoundQuery, HistogramQuery, QuantileQuery, RowsQuery
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
@@ -267,7 +270,7 @@ def test_nor_a_tree_that_cannot_grow(grown, change):
 def test_but_one_that_can(grown):
     liar = begun()
     liar.gather(grown.before_tree)
-    (signed,) = {(end._party.so_far.structure(100)) for end in liar.ends.values()}
+    (signed,) = {(end._holder.state.structure(100)) for end in liar.ends.values()}
     assert len(signed) == 32
 
 
@@ -365,6 +368,7 @@ class Together:
             "s",
             self.terms,
             boosting.train,
+            NOTHING_YET,
             lambda record: self.written.append(journal.encode(record)),
             trust=trust,
         )
@@ -618,7 +622,7 @@ def honest():
 
 
 def resumed(terms, records):
-    return AggregatorSession("s", terms, boosting.train, past=records)
+    return AggregatorSession("s", terms, boosting.train, NOTHING_YET, past=records)
 
 
 def test_a_journal_is_believed_wherever_it_ends(honest):
@@ -642,6 +646,10 @@ def moved(records, kind, to):
     place = place_of(records, kind)
     rest = records[:place] + records[place + 1 :]
     return [*rest[:to], records[place], *rest[to:]]
+
+
+def in_disorder(splits, *rest):
+    return [splits[::-1] * 2, *rest]
 
 
 HAND_MADE = {
@@ -670,9 +678,9 @@ HAND_MADE = {
     "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, Grew)]],
     "a tree after the last": lambda r, t: [*r, r[place_of(r, Grew)]],
     "a tree without leaves": lambda r, t: changed(r, Grew, tree=Tree()),
-    "a tree of other splits": lambda r, t: changed(r, Grew, splits=(), last=()),
-    "splits in disorder": lambda r, t: changed(r, Grew, splits=r[place_of(r, Grew)].splits[::-1] * 2),
-    "a tree of no level": lambda r, t: changed(r, Grew, levels=0),
+    "a tree of other splits": lambda r, t: changed(r, Grew, known=[[], 1, None, None], last=()),
+    "splits in disorder": lambda r, t: changed(r, Grew, known=in_disorder(*r[place_of(r, Grew)].known)),
+    "a tree of no level": lambda r, t: changed(r, Grew, known=[r[place_of(r, Grew)].known[0], 0, None, None]),
     "a tree in another turn": lambda r, t: changed(r, Grew, turn=10**6),
     "turns that go back": lambda r, t: changed(r, Opened, -1, turn=1),
     "more sums after the end": lambda r, t: [*r, next(x for x in reversed(r) if isinstance(x, Opened))],

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
-from fedboost.boosting.queries import RowsQuery
-from fedboost.boosting.state import ModelSoFar
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.state import NOTHING_YET, ModelSoFar
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy import shamir
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
@@ -33,7 +33,7 @@ class Played:
         self.said = []
         self._sites = sites_of(self.terms, shards)
         self.ends = {name: PartySession(site) for name, site in self._sites.items()}
-        self.session = AggregatorSession("s", self.terms, self.two_counts)
+        self.session = AggregatorSession("s", self.terms, self.two_counts, NOTHING_YET)
         self._change = change or (lambda party, message: [message])
 
     def two_counts(self, terms, grown):
@@ -183,12 +183,12 @@ def test_another_key_in_the_place_of_a_partys():
     strangers = Played(3)
     strangers.play()
     foreign = strangers.session._greetings["p0"]
-    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:])))
+    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:]), m.so_far))
     assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
 
 
 def test_a_party_less_in_the_introduction():
-    less = changing(Meet, lambda m: Meet(m.greetings[:2]))
+    less = changing(Meet, lambda m: Meet(m.greetings[:2], m.so_far))
     assert sums_until_one_leaves(Played(3, less), "introduced are not") == []
 
 

@@ -3,8 +3,11 @@
 import numpy as np
 import pytest
 
-from fedboost.boosting.memory import GIB, check_terms, needed, within
-from fedboost.boosting.queries import MAX_CELLS, HistogramQuery, KllQuery, QuantileQuery, RowsQuery
+from fedboost.boosting.memory import GIB, check_terms, within
+from fedboost.boosting.queries.base import MAX_CELLS
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import CutShort, Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grid
@@ -26,12 +29,12 @@ def test_fifteen_thousand_columns_of_256_bins_and_depth_6_are_possible():
     check_terms(terms(15_000), DEFAULT)
     bits = np.array([12], np.uint8)
     finest = Grid(np.zeros(1, np.uint32), np.array([32], np.uint8), bits)
-    assert needed(QuantileQuery(1000, (finest,) * 15_000), 3) <= DEFAULT
-    assert needed(histogram(16, 15_000 * 256), 3) <= DEFAULT
+    assert QuantileQuery(1000, (finest,) * 15_000).bytes_needed(3) <= DEFAULT
+    assert histogram(16, 15_000 * 256).bytes_needed(3) <= DEFAULT
 
 
 def test_the_default_is_what_parties_answer_at_most():
-    assert needed(histogram(1, MAX_CELLS // 2 - 1), 3) == DEFAULT
+    assert histogram(1, MAX_CELLS // 2 - 1).bytes_needed(3) == DEFAULT
 
 
 def test_terms_that_cannot_do_are_refused_before_anything_is_asked():
@@ -41,14 +44,6 @@ def test_terms_that_cannot_do_are_refused_before_anything_is_asked():
         "the aggregator would need 1.8 GiB for the sums of this training, and gives 1; lower max_depth or "
         "max_bin, leave columns out, or have `memory` in the aggregator's file raised"
     )
-
-
-def test_sketches_are_counted_for_every_party():
-    of_one = needed(KllQuery(1000, 10, 256), 1)
-    assert needed(KllQuery(1000, 10, 256), 5) > 4 * of_one
-    check_terms(terms(1000, cut_points="kll", parties=["a", "b"]), DEFAULT)
-    with pytest.raises(Refused, match="GiB"):
-        check_terms(terms(15_000, cut_points="kll", parties=list("abcdefgh")), DEFAULT)
 
 
 def test_a_program_runs_as_before_until_it_asks_too_much():

@@ -24,20 +24,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    START_BITS,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    RowsQuery,
-    StartQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import parts_of
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
@@ -64,7 +61,6 @@ CUTS = CutPoints((np.array([0.5], np.float32),), (False,))
 QUERIES = {
     "Rows": RowsQuery(),
     "Quantiles": QuantileQuery(4, (Grid.first(1),)),
-    "Kll": KllQuery(4, 1, 256),
     "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
     "Wide": HistogramQuery(4, 0, (), (0,), 80_000, BITS, BITS),  # 80,001 cells: two parts
@@ -121,7 +117,7 @@ class Aggregator:
         self._script = [name for name in values.pop("program").split(",") if name]
         self._got = []
         self._asked = []
-        self._session = AggregatorSession("s", terms_of(**values), self._program)
+        self._session = AggregatorSession("s", terms_of(**values), self._program, NOTHING_YET)
         self._state = ""
         self._transcript = b""
         self.opening = self._told(self._session.start())
@@ -219,7 +215,7 @@ class OneParty:
             column = np.arange(int(rows), dtype=np.float32) % 2
             return Shard((column,), column, np.ones_like(column))
 
-        self._session = PartySession(Site(name, read, bytes))
+        self._session = PartySession(Site(name, holder_of(read, name), bytes))
         self._attempt = 1
         self._admitted = terms_of("north,south")
         self._ended = None
@@ -245,7 +241,7 @@ class OneParty:
                 self._attempt = attempt
                 return Admit("s", self._admitted, attempt)
             case "Meet":
-                return Meet((b"", b""))
+                return Meet((b"", b""), NOTHING_YET)
             case "Open":
                 return Open(int(values["turn"]), attempt, b"")
             case "Close":

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedboost.boosting.state import NOWHERE
 from fedboost.errors import Refused
+from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.groups import MAX_GROUPS
 from fedboost.protocol.site_memory import MAX_OFFERS, Limits, Offer, Question, Standing, TransientMemory
 from fedboost.protocol.terms import Terms

@@ -1,4 +1,4 @@
-"""A question that nobody has written rules for is permitted nowhere, with noise or without."""
+"""A query that lacks a rule cannot be made; one that lets a rule be is refused where answers get noise."""
 
 from dataclasses import dataclass
 
@@ -6,28 +6,51 @@ import pytest
 from inprocess import terms_of
 from liar import X
 
-from fedboost.boosting import memory, queries
+from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.protocol import ledger
+from fedboost.errors import Refused
+from fedboost.protocol.contracts import NOWHERE
 
 
 @dataclass(frozen=True)
-class Unknown:
-    """A query that was added to the union and forgotten elsewhere."""
+class Forgetful(BeforeTrees, BaseQuery):
+    """A query with no rules at all."""
 
     rows: int = 1
-    cells: int = 1
 
 
-@pytest.mark.parametrize(
-    "look",
-    [
-        lambda terms: queries.check(Unknown(), terms),
-        lambda terms: NOTHING_YET.after(Unknown()),
-        lambda terms: memory.needed(Unknown(), 3),
-        lambda terms: ledger.release_of(Unknown(), terms),
-    ],
-)
-def test_an_unknown_query_is_no_query(look):
-    with pytest.raises(AssertionError, match="Unknown"):
-        look(terms_of(X, 3, protection="masked"))
+@dataclass(frozen=True)
+class Usual(BeforeTrees, BaseQuery):
+    """A query with the rules that each must have."""
+
+    rows: int = 1
+    cells = 1
+    cell_bits = 8
+
+    def check_terms(self, terms):
+        pass
+
+    def applied_to(self, state):
+        return state
+
+
+@pytest.mark.parametrize("rule", ["cells", "cell_bits", "check_terms", "applied_to"])
+def test_a_query_without_a_rule_cannot_be_asked(rule):
+    kind = type("Lacking", (Usual,), {rule: getattr(BaseQuery, rule)})
+    with pytest.raises(TypeError, match=rule):
+        kind()
+    with pytest.raises(TypeError, match="abstract"):
+        Forgetful()
+
+
+def test_with_noise_a_query_is_refused_unless_it_says_otherwise():
+    noise = {"epsilon": 8.0, "delta": 1e-5}
+    Usual().check(terms_of(X, 3, protection="masked"))
+    with pytest.raises(Refused, match="without noise"):
+        Usual().check(terms_of(X, 3, protection="masked", ranges=[(-3, 3)] * 2, noise=noise))
+    assert Usual().release(terms_of(X, 3)) is None
+    assert NOTHING_YET.after(Usual()) == NOTHING_YET
+
+
+def test_every_training_begins_where_a_site_remembers_nothing():
+    assert NOTHING_YET.position == NOWHERE

@@ -17,9 +17,13 @@ from inprocess import sites_of
 from sites import fedboost, rows, terms
 
 from fedboost.boosting.programs.boosting import train as boosting
-from fedboost.boosting.queries import BY_PARTY, Query, RowsQuery
+from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.union import Query
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli.audit import run_audit
 from fedboost.errors import ConfigError
+from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
@@ -166,7 +170,7 @@ def session(path):
     with AuditLog(path) as log:
         site = Site(
             "north",
-            lambda _: shard,
+            holder_of(lambda _: shard, "north"),
             os.urandom,
             taken=lambda offer: log.admitted("s", offer.terms),
             record=log.record,
@@ -174,7 +178,7 @@ def session(path):
         one = PartySession(site)
         (join,) = one.handle(Admit("s", terms(PAIR)))
         assert isinstance(join, Join)
-        assert list(one.handle(Meet((b"", b"")))) == []
+        assert list(one.handle(Meet((b"", b""), NOTHING_YET))) == []
         yield one, log
 
 
@@ -612,7 +616,7 @@ def test_names_from_outside_cannot_move_the_cursor(path, capsys):
 
 def trained(agreement, sites):
     """Train with these sites, every message in turn."""
-    aggregator = AggregatorSession("s", agreement, boosting)
+    aggregator = AggregatorSession("s", agreement, boosting, NOTHING_YET)
     ends = {name: PartySession(site) for name, site in sites.items()}
     waiting = deque(aggregator.start())
     while waiting:
@@ -638,7 +642,7 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {release.what for release in releases}
     noisy = {"RangeQuery", "SumsQuery"}
-    assert kinds == set(IN_WORDS) - {"KllQuery", "VoteQuery", "ResidualQuery", BY_PARTY} - noisy
+    assert kinds == set(IN_WORDS) - {"VoteQuery", "ResidualQuery", BY_PARTY} - noisy
     assert all(IN_WORDS[kind] in table for kind in kinds)
     assert table.split("in all")[1].split()[:2] == [
         str(len(releases)),

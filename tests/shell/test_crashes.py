@@ -29,7 +29,7 @@ from sites import (
     written,
 )
 
-from fedboost.boosting.queries import RowsQuery, digest
+from fedboost.boosting.queries.start import RowsQuery
 from fedboost.errors import ConfigError, Refused
 from fedboost.gbdt.tree import Tree
 from fedboost.privacy.identity import issue as issue_identity
@@ -243,11 +243,14 @@ def journals(folder, *sessions):
         ([FIRST, FIRST], "the session begins twice"),
         ([FIRST, GATHERED, GATHERED], "attempt 1 of 3 parties cannot follow"),
         ([FIRST, GATHERED, Gathered(2, ("north", "south"))], "attempt 2 of 2 parties cannot follow"),
-        ([FIRST, GATHERED, Grew(1, Tree(), (), (), 1)], "a tree in turn 1 that does not grow there"),
-        ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),
-        ([FIRST, GATHERED, Opened(1, digest(RowsQuery()), np.ones(7, np.int64))], "another size"),
         (
-            [FIRST, GATHERED, Opened(1, digest(RowsQuery()), np.zeros(COUNTS, np.int64)), Gathered(2, THREE)],
+            [FIRST, GATHERED, Grew(1, Tree(), (), [[], 1, None, None])],
+            "a tree in turn 1: it does not grow there",
+        ),
+        ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),
+        ([FIRST, GATHERED, Opened(1, RowsQuery().digest, np.ones(7, np.int64))], "another size"),
+        (
+            [FIRST, GATHERED, Opened(1, RowsQuery().digest, np.zeros(COUNTS, np.int64)), Gathered(2, THREE)],
             "count 0 rows in all",
         ),
     ],
@@ -271,7 +274,7 @@ def test_a_journal_that_cannot_be_is_refused_by_name_when_the_aggregator_starts(
 
 def test_a_program_that_breaks_over_the_sums_of_a_journal_is_refused_by_name(tmp_path):
     begun = Begun("s", AGREED.changed(program="sites:fails_later"), "")
-    sums = Opened(1, digest(RowsQuery()), np.ones(COUNTS, np.int64))
+    sums = Opened(1, RowsQuery().digest, np.ones(COUNTS, np.int64))
     folder = journals(tmp_path / "state", [begun, GATHERED, sums])
 
     async def scenario():
@@ -285,7 +288,7 @@ def test_a_program_that_breaks_over_the_sums_of_a_journal_is_refused_by_name(tmp
 def test_an_analyst_stops_a_session_that_waits_for_another(tmp_path):
     """Both are of an earlier process. The other one goes on, and no party hears of it."""
     later = AGREED.changed(rounds=7)
-    begun = [GATHERED, Opened(1, digest(RowsQuery()), np.ones(COUNTS, np.int64))]
+    begun = [GATHERED, Opened(1, RowsQuery().digest, np.ones(COUNTS, np.int64))]
     folder = journals(tmp_path / "state", [FIRST, *begun], [Begun("t", later, ""), *begun])
 
     async def scenario():

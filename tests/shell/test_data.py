@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pyarrow import csv, parquet
 
 from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.terms import Schema, Terms
@@ -1037,7 +1038,9 @@ def test_the_others_read_which_column_is_absent_and_no_other(agreed: Terms, publ
 )
 def test_a_party_leaves_without_quoting_its_table(table: pa.Table, agreed: Terms, value: str) -> None:
     agreed = agreed.with_parties(["north", "south", "east"])
-    session = PartySession(Site("north", lambda wanted: to_shard(table, wanted, "north"), bytes))
+    session = PartySession(
+        Site("north", holder_of(lambda wanted: to_shard(table, wanted, "north"), "north"), bytes)
+    )
     assert list(session.handle(Admit("s", agreed))) == [Leave(NEUTRAL, "s")]
     assert session.ended is not None
     assert session.ended.startswith(f"{NEUTRAL}: column ")

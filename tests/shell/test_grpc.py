@@ -26,6 +26,7 @@ from sites import (
 )
 
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
+from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
 from fedboost.protocol.party import PartySession, Site
 from fedboost.runtime.aggregator import server as aggregator_server
@@ -536,7 +537,11 @@ def test_a_party_the_terms_do_not_name_cannot_meddle(folder):
             training = asyncio.create_task(one.train(terms(TWO)))
             admit = decode_to_party(await south.read())
             session = PartySession(
-                Site("south", lambda terms: to_shard(tables["south"], terms, "south"), bytes)
+                Site(
+                    "south",
+                    holder_of(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
+                    bytes,
+                )
             )
             for message in (
                 Join(admit.session, admit.terms.digest),
@@ -619,7 +624,11 @@ def slow_party_in_two_sessions(folder, last_words):
                 await odd.write(encode_from_party(message))
             await asyncio.sleep(0.1)
             session = PartySession(
-                Site("south", lambda terms: to_shard(tables["south"], terms, "south"), bytes)
+                Site(
+                    "south",
+                    holder_of(lambda terms: to_shard(tables["south"], terms, "south"), "south"),
+                    bytes,
+                )
             )
             await answer(odd, session, second)
             return await training

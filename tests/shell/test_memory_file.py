@@ -18,14 +18,16 @@ import numpy as np
 import pytest
 from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
-from fedboost.boosting.queries import RangeQuery
-from fedboost.boosting.state import NOTHING_YET, NOWHERE
+from fedboost.boosting.queries.cut_points import RangeQuery
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, LocalProtocolError, Refused
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.privacy_report import card_of
 from fedboost.people.summary import summary
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
+from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
@@ -332,7 +334,9 @@ def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is
 
 def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
     with opened(path, budget=Budget(0.5, 1e-5)) as memory:
-        site = Site("north", lambda _: pytest.fail("rows were read"), os.urandom, memory=memory)
+        site = Site(
+            "north", holder_of(lambda _: pytest.fail("rows were read"), "north"), os.urandom, memory=memory
+        )
         (reply,) = PartySession(site).handle(Admit("s", noisy()))
     assert isinstance(reply, Leave)
     assert "has 0.5 left" in reply.reason
@@ -349,7 +353,9 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
         labels, weights = np.full(8, label, np.float32)[rows], np.ones(8, np.float32)[rows]
         shard = Shard(tuple(column[rows] for column in columns), labels, weights)
         with opened(path) as memory:
-            party = PartySession(Site("north", lambda _: shard, os.urandom, memory=memory))
+            party = PartySession(
+                Site("north", holder_of(lambda _: shard, "north"), os.urandom, memory=memory)
+            )
             (reply,) = party.handle(Admit(session, agreement))
         return (reply.reason, party.ended) if isinstance(reply, Leave) else "joined"
 
@@ -366,7 +372,12 @@ def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):
     for gone in (path, path.with_name(f"{NAME}-wal")):
         with opened(path) as memory:
             begun(memory, f"before {gone.name}")
-            site = Site("north", lambda _: pytest.fail("rows were read"), os.urandom, memory=memory)
+            site = Site(
+                "north",
+                holder_of(lambda _: pytest.fail("rows were read"), "north"),
+                os.urandom,
+                memory=memory,
+            )
             gone.rename(path.parent / "away")
             with pytest.raises(CannotRecord, match="was removed or replaced"):
                 list(PartySession(site).handle(Admit("s", noisy())))

@@ -11,9 +11,9 @@ from sites import Log, fedboost, rows, terms, written
 from test_memory_file import ANY, BUDGET, THREE, begun, noisy, question, spend_all
 from test_privacy_cli import lines, refused
 
-from fedboost.boosting.state import NOWHERE
 from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import fields
+from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.party import Release
 from fedboost.protocol.site_memory import Offer

@@ -16,6 +16,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.kernels.objectives import logistic_gradients
+from fedboost.horizontal.holder import holder_of
 from fedboost.people.summary import IN_LINES, summary, terminal_ask
 from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
@@ -52,7 +53,12 @@ def answer(rules, agreement, ask=None):
     def read_shard(_):
         raise Refused(AT_THE_ROWS)
 
-    site = Site("north", read_shard, os.urandom, permit=lambda offer: rules.permit(offer.terms, "north", ask))
+    site = Site(
+        "north",
+        holder_of(read_shard, "north"),
+        os.urandom,
+        permit=lambda offer: rules.permit(offer.terms, "north", ask),
+    )
     (said,) = PartySession(site).handle(Admit("s", agreement))
     assert isinstance(said, Leave)
     return said.reason

@@ -13,17 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.boosting.queries import (
-    Elected,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.state import ModelSoFar, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
@@ -141,7 +135,6 @@ residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbe
 queries = st.one_of(
     st.builds(RowsQuery),
     st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
-    st.builds(KllQuery, rows, u32, u32),
     st.builds(StartQuery, rows, cut_points, scales, scales),
     st.builds(
         HistogramQuery,
@@ -326,7 +319,6 @@ any_query = st.one_of(
     st.builds(
         lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)), rows=u64, grids=st.lists(any_grid, max_size=3)
     ),
-    st.builds(lambda **q: pb.Ask(kll=pb.KllQuery(**q)), rows=u64, features=u32, max_bin=u32),
     st.builds(
         lambda **q: pb.Ask(start=pb.StartQuery(**q)),
         rows=u64,

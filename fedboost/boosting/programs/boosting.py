@@ -19,15 +19,11 @@ from fedboost.boosting.programs.initialisation import (
     residuals_vanish,
 )
 from fedboost.boosting.programs.leaf_renewal import refresh
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    EndRoundQuery,
-    HistogramQuery,
-    Query,
-    RowsQuery,
-    VoteQuery,
-)
-from fedboost.boosting.state import Grown
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError, CutShort, Enough
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import metrics
@@ -36,10 +32,11 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split, Tree
+from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.terms import Terms
 
 
-def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
+def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: see `grow_tree`."""
     counts = yield RowsQuery()
     rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
@@ -102,7 +99,7 @@ def end_round(
 
 
 def grow_tree(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: Grown
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: GrownTrees
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
     """Grow one tree level by level; returns it with the splits no party has heard of yet.
 

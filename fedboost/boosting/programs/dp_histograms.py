@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedboost.boosting.queries import HistogramQuery, Query
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.bounded import SCALE, Bound
 from fedboost.gbdt.cut_points import CutPoints

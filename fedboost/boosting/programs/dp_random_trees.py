@@ -22,14 +22,19 @@ import numpy as np
 from fedboost.boosting.programs import dp_histograms
 from fedboost.boosting.programs.dp_histograms import Sums
 from fedboost.boosting.programs.initialisation import model_of
-from fedboost.boosting.queries import CONSTANT_TREE, EndRoundQuery, Query, RangeQuery, StartQuery, SumsQuery
-from fedboost.boosting.state import Grown
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import RangeQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import StartQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
+from fedboost.protocol.contracts import GrownTrees
 from fedboost.protocol.noise import CUT_POINTS, ROWS, START, TREES
 from fedboost.protocol.terms import Terms
 
@@ -44,7 +49,7 @@ LONGEST_STEP = 2.0
 STAGED_FEATURES = 3
 
 
-def train(terms: Terms, grown: Grown) -> Generator[Query, Int64, Booster]:
+def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: the trees so far, which are not asked for again."""
     cut_points = yield from lay_cut_points(terms)
     total = yield StartQuery(ROWS, cut_points, SCALE, SCALE)

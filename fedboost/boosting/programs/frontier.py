@@ -12,7 +12,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
-from fedboost.boosting.queries import Elected, HistogramQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling

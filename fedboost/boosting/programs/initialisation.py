@@ -13,20 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.boosting.programs.leaf_renewal import Narrowing
-from fedboost.boosting.queries import (
-    CONSTANT_TREE,
-    MAX_ROWS,
-    RESIDUAL_TURNS,
-    START_BITS,
-    KllQuery,
-    QuantileQuery,
-    Query,
-    StartQuery,
-)
+from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
+from fedboost.boosting.queries.start import START_BITS, StartQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles, keys_to_floats
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
 from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
 from fedboost.gbdt.tree import Tree
 from fedboost.protocol.terms import Terms
@@ -94,14 +89,9 @@ def count_rows(counts: Int64) -> int:
 
 
 def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
-    """Cut points of every feature: of the numeric ones by grid refinement or from KLL sketches. Those of the
+    """Cut points of every feature: of the numeric ones by grid refinement. Those of the
     others are the levels of the terms, whether rows have them or not."""
     features = len(terms.columns.numeric)
-    if terms.cut_points == "kll" and features:
-        found = yield KllQuery(rows, features, terms.max_bin)
-        table = found.reshape(features, -1)
-        cuts = tuple(keys_to_floats(row[2 : 2 + row[1]]) for row in table)
-        return CutPoints(cuts, tuple(bool(row[0]) for row in table)).with_levels(terms.columns.levels)
     quantiles = [Quantiles(terms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
         grids = tuple(quantile.grid for quantile in quantiles)

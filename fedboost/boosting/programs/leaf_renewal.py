@@ -10,7 +10,8 @@ from collections.abc import Generator
 
 import numpy as np
 
-from fedboost.boosting.queries import RESIDUAL_BITS, RESIDUAL_TURNS, Query, ResidualQuery
+from fedboost.boosting.queries.leaves import RESIDUAL_BITS, RESIDUAL_TURNS, ResidualQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.errors import CutShort, PeerError
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, keys_to_floats

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedboost.boosting.queries import MAX_CELLS
+from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import PART_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR

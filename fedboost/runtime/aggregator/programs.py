@@ -8,7 +8,7 @@ from typing import cast
 
 from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.errors import ConfigError
-from fedboost.protocol.run import Program
+from fedboost.protocol.contracts import Program
 from fedboost.protocol.terms import Terms
 
 BUILT_IN: dict[str, Program] = {"boosting": boosting.train}

@@ -20,14 +20,15 @@ from typing import Any
 import grpc
 
 from fedboost.boosting import memory
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.identity.certificates import Identified, key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.contracts import Program
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open, Request
-from fedboost.protocol.run import Program
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.active_session import Running
@@ -429,6 +430,7 @@ class AggregatorServer:
             name,
             terms,
             program,
+            NOTHING_YET,
             journal.append if journal else lambda record: None,
             trust=self._trust(),
             draw=secrets.token_bytes,
@@ -450,9 +452,16 @@ class AggregatorServer:
             program = self._program(begun.terms)
             if not begun.terms.parties:
                 raise ConfigError("its terms name no parties")
-            kept = self._trust(), secrets.token_bytes
             session = AggregatorSession(
-                begun.session, begun.terms, program, journal.append, past, *kept, request=begun.request
+                begun.session,
+                begun.terms,
+                program,
+                NOTHING_YET,
+                journal.append,
+                past,
+                self._trust(),
+                secrets.token_bytes,
+                request=begun.request,
             )
         except FedboostError as error:
             raise ConfigError(f"{journal.path}: {error}; move the file away to go on without it") from None

@@ -14,14 +14,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession, Outbox
+from fedboost.protocol.contracts import Program
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty
 from fedboost.protocol.party import PartySession, Site
-from fedboost.protocol.run import Callback, Program
+from fedboost.protocol.run import Callback
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import keep_freed_memory
@@ -71,7 +74,9 @@ def simulate(
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
-    session = AggregatorSession("simulation", terms, chosen, draw=os.urandom, callbacks=callbacks)
+    session = AggregatorSession(
+        "simulation", terms, chosen, NOTHING_YET, draw=os.urandom, callbacks=callbacks
+    )
     sites = _sites(terms, readers, nthread)
     nodes = {name: _Node(PartySession(site)) for name, site in sites.items()}
     _deliver(session.start(), nodes, meter)
@@ -129,10 +134,9 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     return {
         name: Site(
             name,
-            readers.get(name),
+            holder_of(readers[name], name, nthread) if name in readers else None,
             os.urandom,
             credentials.get(name),
-            nthread=nthread,
         )
         for name in terms.parties
     }

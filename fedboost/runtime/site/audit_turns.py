@@ -7,19 +7,12 @@ Refuses: nothing. Without the terms, only what no terms allow is warned of.
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from fedboost.boosting.queries import (
-    BY_PARTY,
-    EndRoundQuery,
-    HistogramQuery,
-    KllQuery,
-    QuantileQuery,
-    RangeQuery,
-    ResidualQuery,
-    RowsQuery,
-    StartQuery,
-    SumsQuery,
-    VoteQuery,
-)
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.people.summary import shown
 from fedboost.protocol.terms import MOST_REFRESHING, Terms
@@ -31,7 +24,6 @@ IN_WORDS = {
     RowsQuery.__name__: "row count; magnitudes of labels, weights",
     QuantileQuery.__name__: "how many rows lie in each column interval",
     RangeQuery.__name__: "how many rows lie in each part of a range",
-    KllQuery.__name__: "samples of columns: values of single rows",
     StartQuery.__name__: "sum over all rows (for the mean label)",
     HistogramQuery.__name__: "sums over groups of rows, by interval",
     VoteQuery.__name__: "votes: which columns part groups best",
@@ -60,7 +52,6 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
         RowsQuery.__name__: int(not noisy),
         QuantileQuery.__name__: MAX_REFINEMENTS * (terms.cut_points == "grid" and not noisy),
         RangeQuery.__name__: int(terms.cut_points == "grid" and noisy),
-        KllQuery.__name__: int(terms.cut_points == "kll"),
         StartQuery.__name__: 1,
         HistogramQuery.__name__: terms.rounds * _deepest(terms) * by_level,
         VoteQuery.__name__: terms.rounds * (_deepest(terms) - 1) * (terms.vote_top_k > 0),

@@ -28,8 +28,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedboost.boosting.state import Position
 from fedboost.errors import ConfigError, LocalProtocolError, Refused, quoted
+from fedboost.protocol.contracts import Position
 from fedboost.protocol.site_memory import (
     KEY_BYTES,
     Known,

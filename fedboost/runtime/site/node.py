@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
+from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.summary import shown, terminal_ask
 from fedboost.protocol.key_exchange import Credentials
@@ -299,8 +300,8 @@ class PartyNode:
             bundle = self._bundle
             credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         name, nthread = self._config.party, self._config.nthread
-        read = None if self._table is None else self._read_shard
-        return Site(name, read, urandom, credentials, permit, taken, record, nthread, self._memory)
+        holder = None if self._table is None else holder_of(self._read_shard, name, nthread)
+        return Site(name, holder, urandom, credentials, permit, taken, record, self._memory)
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)

@@ -133,13 +133,12 @@ class Request(_message.Message):
     def __init__(self, nonce: _Optional[bytes] = ..., time: _Optional[int] = ..., certificate: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Ask(_message.Message):
-    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "kll", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums")
+    __slots__ = ("turn", "attempt", "roster", "rows", "quantiles", "start", "histograms", "end_round", "votes", "residuals", "ranges", "sums")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ROSTER_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     QUANTILES_FIELD_NUMBER: _ClassVar[int]
-    KLL_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
     HISTOGRAMS_FIELD_NUMBER: _ClassVar[int]
     END_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -152,7 +151,6 @@ class Ask(_message.Message):
     roster: _containers.RepeatedScalarFieldContainer[str]
     rows: RowsQuery
     quantiles: QuantileQuery
-    kll: KllQuery
     start: StartQuery
     histograms: HistogramQuery
     end_round: EndRoundQuery
@@ -160,7 +158,7 @@ class Ask(_message.Message):
     residuals: ResidualQuery
     ranges: RangeQuery
     sums: SumsQuery
-    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., kll: _Optional[_Union[KllQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ...) -> None: ...
+    def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ...) -> None: ...
 
 class Meet(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual")
@@ -239,16 +237,6 @@ class Grid(_message.Message):
     widths: bytes
     subdivisions: bytes
     def __init__(self, starts: _Optional[_Iterable[int]] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
-
-class KllQuery(_message.Message):
-    __slots__ = ("rows", "features", "max_bin")
-    ROWS_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
-    MAX_BIN_FIELD_NUMBER: _ClassVar[int]
-    rows: int
-    features: int
-    max_bin: int
-    def __init__(self, rows: _Optional[int] = ..., features: _Optional[int] = ..., max_bin: _Optional[int] = ...) -> None: ...
 
 class StartQuery(_message.Message):
     __slots__ = ("rows", "features", "gradient", "hessian")

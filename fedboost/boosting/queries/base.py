@@ -1,0 +1,161 @@
+"""What all queries have in common.
+
+Promises: a class that forgets a rule cannot be instantiated; with noise, only those queries are allowed that
+say so.
+"""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.tree import Split
+from fedboost.privacy.bit_packing import Run
+from fedboost.protocol.noise import ROWS, Noise, Release
+from fedboost.protocol.terms import Terms
+
+CONSTANT_TREE = -1
+MAX_ROWS = 1 << 48
+"""Rows behind a sum: fewer than this."""
+MAX_CELLS = 1 << 27
+"""Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
+BYTES_PER_CELL = 16
+"""Bytes that the aggregator needs for each integer: of the running sum, and of what it opens to."""
+
+
+class BaseQuery(ABC):
+    """A query (`protocol.contracts.Query`) with the usual answers. Each query is a frozen dataclass with the
+    fields `rows`, `tree` and `splits`, or with `BeforeTrees`."""
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+
+    @property
+    @abstractmethod
+    def cells(self) -> int:
+        """Integers of the answer."""
+
+    @property
+    @abstractmethod
+    def cell_bits(self) -> int:
+        """Bits in which the sum of each integer over all rows fits."""
+
+    @abstractmethod
+    def check_terms(self, terms: Terms) -> None:
+        """Raise Refused if the terms do not allow it."""
+
+    @abstractmethod
+    def applied_to(self, state: Any) -> Any:
+        """The state (`boosting.state`) once it was answered."""
+
+    @property
+    def of_tree(self) -> bool:
+        """Whether it is about a tree before its end."""
+        return False
+
+    @property
+    def ends_tree(self) -> bool:
+        """Whether it ends a tree, and the round with it."""
+        return False
+
+    @property
+    def needs_noise(self) -> bool:
+        """Whether only answers with noise are allowed."""
+        return False
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Whether it may be asked where answers get this noise."""
+        return False
+
+    @property
+    def name(self) -> str:
+        """Its name in logs."""
+        return type(self).__name__
+
+    @property
+    def stage(self) -> int:
+        """Its place in the session: two a tree, its growth and its end."""
+        return 2 * self.tree + self.ends_tree
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The cells in which an answer travels."""
+        return (Run(self.cells, self.cell_bits),)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """A hash of everything it says: 32 bytes."""
+        return digest_of(self)
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if the terms do not allow it, whoever asks."""
+        if self.cells > MAX_CELLS:
+            raise Refused(
+                f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"
+            )
+        if terms.noise is None and self.needs_noise:
+            raise Refused("sums that would need noise, and the terms have none")
+        if terms.noise is not None:
+            if not self.is_allowed_with(terms.noise):
+                raise Refused(
+                    "sums without noise, or about trees of another method, and the terms say otherwise"
+                )
+            if self.rows != ROWS:  # else a refusal would tell whether there are so many
+                raise Refused("sums over a number of rows, which nobody may know where they get noise")
+        self.check_terms(terms)
+
+    def fits(self, answer: Int64) -> bool:
+        """Whether the cells hold this answer, when no other party adds to it."""
+        return True
+
+    def to_cells(self, answer: Int64) -> Int64:
+        """An answer as it is sealed: an integer for each cell."""
+        return answer
+
+    def from_cells(self, total: Int64) -> Int64:
+        """The sum of answers, from the sum of their cells: [cells]."""
+        return total
+
+    def bytes_needed(self, parties: int) -> int:
+        """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
+        return BYTES_PER_CELL * self.cells
+
+    def release(self, terms: Terms) -> Release | None:
+        """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
+        return None
+
+    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics of the round that it ends: all of them, and those that the analyst gets."""
+        return {}, {}
+
+
+class BeforeTrees:
+    """A query before the first tree."""
+
+    tree = CONSTANT_TREE
+    splits: tuple[Split, ...] = ()
+
+
+def digest_of(value: object) -> bytes:
+    """A hash of everything a dataclass of queries, splits and numbers says: 32 bytes."""
+    text = json.dumps(value, default=_members, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _members(value: object) -> object:
+    """The members of a value that JSON does not know, under the name of its type, so that no two types look
+    alike."""
+    if isinstance(value, np.ndarray):
+        return {value.dtype.str: value.tobytes().hex()}
+    if isinstance(value, Split):  # most members are splits; the general way takes twice as long
+        return {
+            "Split": (value.node, value.feature, value.bin, value.missing_left, value.left, value.categories)
+        }
+    kind = type(value)
+    return {kind.__name__: [getattr(value, member) for member in kind.__dataclass_fields__]}  # type: ignore[attr-defined]

@@ -1,0 +1,91 @@
+"""Questions that cut points are chosen by: counts of rows."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
+from fedboost.errors import Refused
+from fedboost.fixedpoint import cell_bits
+from fedboost.gbdt.cut_points import RANGE_PARTS, SUBCELLS_PER_BIN, Grid
+from fedboost.protocol.noise import CUT_POINTS, Noise, Release
+from fedboost.protocol.terms import Terms
+
+BYTES_PER_COUNT = 64
+"""Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
+the cells it becomes (24) beside those it refines (24)."""
+
+
+@dataclass(frozen=True)
+class QuantileQuery(BeforeTrees, BaseQuery):
+    """How many rows lie in each subcell of these grids (one a numeric feature)?"""
+
+    rows: int
+    grids: tuple[Grid, ...]
+
+    @property
+    def cells(self) -> int:
+        return sum(grid.cells for grid in self.grids)
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse grids of other features than the terms', and grids finer than a program needs."""
+        numeric = len(terms.columns.numeric)
+        most = max(terms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
+        if not numeric or len(self.grids) != numeric or any(grid.cells > most for grid in self.grids):
+            raise Refused(
+                f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
+            )
+
+    def bytes_needed(self, parties: int) -> int:
+        """Bytes of the sums, and of the grids that come of them."""
+        return BYTES_PER_COUNT * self.cells
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more grid."""
+        return replace(state, grids=state.grids + 1)
+
+
+@dataclass(frozen=True)
+class RangeQuery(BeforeTrees, BaseQuery):
+    """How many rows lie in each part of the range that the terms declare of each numeric feature
+    (`bins.range_edges`)? Values beyond a range count in its first or last part, missing ones not at all.
+
+    Asked where the answer gets noise, once.
+    """
+
+    rows: int
+    features: int
+
+    @property
+    def cells(self) -> int:
+        return self.features * RANGE_PARTS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.rows)
+
+    @property
+    def needs_noise(self) -> bool:
+        """Always."""
+        return True
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Always."""
+        return True
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse other ranges than the terms'."""
+        numeric = len(terms.columns.numeric)
+        if terms.cut_points != "grid" or self.features != numeric:
+            raise Refused(f"counts over {self.features} ranges; the terms allow {numeric}, once")
+
+    def release(self, terms: Terms) -> Release | None:
+        """The counts that cut points are chosen by."""
+        return terms.plan.releases[CUT_POINTS]
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more grid."""
+        return replace(state, grids=state.grids + 1)

@@ -1,0 +1,75 @@
+"""Questions that leaf values are renewed by: weights of residuals in parts of a cell of keys."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedboost.boosting.queries.base import CONSTANT_TREE, BaseQuery
+from fedboost.boosting.queries.rules import check_several, check_tree
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Scale, cell_bits
+from fedboost.gbdt.cut_points import KEY_BITS
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.terms import MOST_REFRESHING, Terms
+
+RESIDUAL_BITS = 8
+RESIDUAL_TURNS = MOST_REFRESHING
+"""Times that residuals are asked for: 24 bits of the key, sign, exponent and 15 bits of the mantissa."""
+RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
+
+
+@dataclass(frozen=True)
+class ResidualQuery(BaseQuery):
+    """Apply these splits to the tree that has grown. What do the rows of these nodes weigh whose residuals,
+    labels less margins, lie in each part of a cell of keys?
+
+    Asked where leaf values are quantiles of residuals; tree -1: the labels, less base margins, of all rows.
+    The cell of a node is the 2**width keys of float32 from its start. Answer: [node, part], of 2**8 equal
+    parts of the cell, in units of this scale.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    starts: tuple[int, ...]
+    width: int
+    weight: Scale
+
+    def narrows(self, before: "ResidualQuery") -> bool:
+        """Whether each node's cell is one of the parts of the cell that was asked for before."""
+        pairs = zip(self.starts, before.starts, strict=False)
+        within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
+        return self.nodes == before.nodes and self.width == before.width - RESIDUAL_BITS and within
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) << RESIDUAL_BITS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(self.weight.limit, self.rows)
+
+    @property
+    def of_tree(self) -> bool:
+        """Always."""
+        return True
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""
+        nodes, starts, width = self.nodes, self.starts, self.width
+        if terms.loss.quantile is None:
+            raise Refused(f"residuals are asked for, which {terms.objective} has no use for")
+        check_tree(terms, self.tree, self.splits, ())
+        check_several(terms, nodes)
+        if self.tree == CONSTANT_TREE and nodes != (0,):
+            raise Refused("residuals of another node than all rows, before the first tree")
+        if width not in RESIDUAL_WIDTHS or len(starts) != len(nodes):
+            raise Refused(f"cells of {width} bits, or {len(starts)} of them for {len(nodes)} nodes")
+        if any(start % (1 << width) or not 0 <= start < 1 << KEY_BITS for start in starts):
+            raise Refused("a cell of residuals that begins where none does")
+        if self.weight != terms.known_weight_scale and self.weight.bits != terms.bits:
+            raise Refused(f"the terms allow weights of {terms.bits} bits here, no others")
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more level, and this question."""
+        return state.grown(self.splits, residual=self)

@@ -1,0 +1,68 @@
+"""Questions about a tree whose structure was drawn: sums of its leaves, with noise."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.rules import check_nodes
+from fedboost.fixedpoint import Scale, cell_bits
+from fedboost.gbdt.bounded import SCALE
+from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.noise import TREES, Noise, Release
+from fedboost.protocol.terms import Terms
+
+
+@dataclass(frozen=True)
+class SumsQuery(BaseQuery):
+    """These splits are the tree, its structure drawn without a look at rows. What are the sums of gradients
+    and hessians in its leaves?
+
+    Asked where the answer gets noise, once a tree. Answer: [leaf, (gradient, hessian)], in units of
+    `bounded.SCALE`.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+
+    @property
+    def gradient(self) -> Scale:
+        return SCALE
+
+    hessian = gradient
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * STATS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(SCALE.limit, self.rows)
+
+    @property
+    def of_tree(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def needs_noise(self) -> bool:
+        """Always."""
+        return True
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Where the structure of trees is drawn."""
+        return noise.method != "hist"
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse leaves that a tree of the terms cannot have."""
+        check_nodes(terms, self.tree, self.splits, self.nodes)
+
+    def release(self, terms: Terms) -> Release | None:
+        """The sums of a tree."""
+        return terms.plan.releases[TREES]
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more level."""
+        return state.grown(self.splits)

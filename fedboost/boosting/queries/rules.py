@@ -1,0 +1,81 @@
+"""Rules on trees, nodes and scales that several queries share. All raise Refused."""
+
+import math
+
+import numpy as np
+
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.errors import Refused
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.terms import Terms
+
+LARGEST_VALUE = float(np.finfo(np.float32).max)
+"""Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
+
+
+def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
+    """Raise Refused unless the nodes can be a level of that tree, which these splits go on."""
+    check_tree(terms, tree, splits, ())
+    if tree == CONSTANT_TREE:
+        raise Refused("histograms before the first tree")
+    check_several(terms, nodes)
+
+
+def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
+    """Raise Refused unless the nodes can be a level of a tree."""
+    if not nodes or len(nodes) > terms.most_leaves or len(set(nodes)) != len(nodes):
+        raise Refused(
+            f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.max_depth}"
+        )
+
+
+def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
+    """Raise Refused if the terms do not allow that gradients of a tree are so scaled, and rows so drawn."""
+    check_bits(terms.bits, gradient, hessian)
+    if not (0.0 < threshold < math.inf if terms.draws_by_size else threshold == 0.0):
+        raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
+
+
+def check_bits(bits: int, *scales: Scale) -> None:
+    """Raise Refused unless all scales have that many bits."""
+    if any(scale.bits != bits for scale in scales):
+        raise Refused(f"the terms allow gradients of {bits} bits here, no others")
+
+
+def check_tree(
+    terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
+) -> None:
+    """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
+    nodes = 2 * terms.most_leaves
+    if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
+        raise Refused(f"splits that a tree of depth {terms.max_depth} cannot have")
+    if tree == CONSTANT_TREE and splits:
+        raise Refused("splits of the constant that boosting starts from")
+    if len(values) > terms.most_leaves:
+        raise Refused(f"{len(values)} leaves; a tree of depth {terms.max_depth} has not so many")
+    if len({node for node, _ in values}) != len(values):
+        raise Refused("a leaf with two values")
+    if any(not abs(value) <= LARGEST_VALUE for _, value in values):
+        raise Refused("a leaf value is not finite")
+    if not CONSTANT_TREE <= tree < terms.rounds:
+        raise Refused(f"tree {tree} is asked for, the terms allow {terms.rounds} rounds")
+
+
+def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
+    """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
+    deeper than the terms allow, its children numbered next, behind the roots, and by levels where and only
+    where the feature has them. Other numbers could make a tree of a few splits, which travels in a few bytes,
+    as large as the largest."""
+    depths = dict.fromkeys(terms.roots, 0)
+    levels = (0,) * len(terms.columns.numeric) + terms.columns.levels
+    for number, split in enumerate(splits):
+        depth = depths.pop(split.node, terms.max_depth) + 1
+        if depth > terms.max_depth or split.left != 2 * number + len(terms.roots):
+            raise Refused(
+                f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
+                f"{terms.max_depth}"
+            )
+        if not (0 <= split.feature < len(levels) and split.fits(levels[split.feature])):
+            raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
+        depths[split.left] = depths[split.left + 1] = depth

@@ -1,0 +1,90 @@
+"""Questions where margins begin: the number of rows, and the sums of their gradients."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, digest_of
+from fedboost.boosting.queries.rules import check_bits
+from fedboost.errors import Refused
+from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
+from fedboost.gbdt.bounded import NOISE_BITS
+from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.protocol.noise import START, Noise, Release
+from fedboost.protocol.terms import Terms
+
+START_BITS = 31
+"""Bits of the gradients behind the base score, whatever gradient_bits: it is two integers, and a mean that
+carries through the whole model."""
+EXPONENT_VECTORS = 3
+"""Exponents are counted of gradients, hessians and weights."""
+
+
+@dataclass(frozen=True)
+class RowsQuery(BeforeTrees, BaseQuery):
+    """How many rows are there, and how large are gradients, hessians and weights where margins begin?
+
+    Answer: the row count, then exponent counts of gradients, hessians and weights.
+    """
+
+    rows = MAX_ROWS
+
+    @property
+    def cells(self) -> int:
+        return 1 + EXPONENT_VECTORS * EXPONENT_CELLS
+
+    @property
+    def cell_bits(self) -> int:
+        return MAX_CELL_BITS  # nobody knows the number of rows yet
+
+    def check_terms(self, terms: Terms) -> None:
+        """Allow it always."""
+
+    def applied_to(self, state: Any) -> Any:
+        """The same state: it changes nothing."""
+        return state
+
+
+@dataclass(frozen=True)
+class StartQuery(BeforeTrees, BaseQuery):
+    """These are the cut points. What are the sums of gradients and hessians where margins begin?"""
+
+    rows: int
+    cut_points: CutPoints
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return STATS
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(max(self.gradient.limit, self.hessian.limit), self.rows)
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Always."""
+        return True
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse cut points that are not those of the terms' features."""
+        features, numeric = len(terms.columns.features), len(terms.columns.numeric)
+        cut_points = self.cut_points
+        check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
+        if len(cut_points.cuts) != features:
+            raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
+        codes = zip(cut_points.cuts, cut_points.missing, strict=True)
+        if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
+            raise Refused("more bins than a byte can number")
+        due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
+        if digest_of(cut_points) != digest_of(due.with_levels(terms.columns.levels)):
+            raise Refused("bins of categorical features that are not the levels of the terms")
+
+    def release(self, terms: Terms) -> Release | None:
+        """The sums that boosting starts from."""
+        return terms.plan.releases[START]
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with these cut points."""
+        return replace(state, start=self)

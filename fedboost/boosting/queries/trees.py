@@ -1,0 +1,223 @@
+"""Questions about the nodes of the tree that grows: histograms, and votes for features."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from fedboost.boosting.queries.base import BaseQuery
+from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales
+from fedboost.errors import Refused
+from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
+from fedboost.gbdt import histogram
+from fedboost.gbdt.histogram import STATS, Widths
+from fedboost.gbdt.tree import Split
+from fedboost.privacy.bit_packing import Run
+from fedboost.protocol.noise import TREES, Noise, Release
+from fedboost.protocol.terms import Terms
+
+BYTES_PER_HISTOGRAM_CELL = 32
+"""Bytes for each integer of a level's histograms: the running sum (8 of the root, else 4) and the integers it
+opens to (8), while the level above, of which there may be half as many nodes twice over, is still there (16);
+later the sum, its siblings and their parents, which are less."""
+
+
+@dataclass(frozen=True)
+class Elected:
+    """The features of a node whose bins are asked for, increasing, and how many bins they have together."""
+
+    features: tuple[int, ...]
+    bins: int
+
+
+@dataclass(frozen=True)
+class HistogramQuery(BaseQuery):
+    """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
+
+    Gradients are taken and quantised when a tree's root is asked for. `bins` is the number of bins of all
+    features. Answer: [node, bin, (gradient, hessian)], and of each node one pair more, behind its bins: the
+    sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
+
+    widths: of each node, what its sums take, where that follows from sums that were opened before: bits of a
+    gradient's sum, with the sign, and of a hessian's, without one. None where nothing is known but the rows.
+    A pair travels as one cell of both widths, if there are so many bits.
+
+    elected: of each node the features that are asked for, increasing, and how many bins they have. All
+    features of all nodes where there are none.
+
+    threshold: where rows are drawn by the sizes of their gradients, what those are measured by
+    (`sampling.chances`); the gradients are of one threshold while a tree grows. Else 0.
+
+    `rows` counts a row as often as a bootstrap may draw it.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    bins: int
+    gradient: Scale
+    hessian: Scale
+    widths: tuple[Widths, ...] = ()
+    elected: tuple[Elected, ...] = ()
+    threshold: float = 0.0
+
+    @cached_property
+    def cells(self) -> int:
+        return sum(self.node_pairs) * STATS
+
+    @cached_property
+    def node_pairs(self) -> tuple[int, ...]:
+        """Pairs of sums of each node."""
+        bins = (node.bins for node in self.elected) if self.elected else (self.bins for _ in self.nodes)
+        return tuple(node_bins + 1 for node_bins in bins)
+
+    def by_node(self, answer: Int64) -> list[Int64]:
+        """An answer, or the sum of answers, node by node."""
+        return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
+
+    def by_run(self, cells: Int64) -> list[Int64]:
+        """The cells of an answer, node by node."""
+        return _in_turn(cells, [run.cells for run in self.runs])
+
+    @cached_property
+    def node_widths(self) -> tuple[Widths, ...]:
+        """The widths of each node's sums."""
+        gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
+        return self.widths or ((gradient, hessian - 1),) * len(self.nodes)
+
+    @property
+    def cell_bits(self) -> int:
+        """Bits of the widest cell."""
+        return max(run.bits for run in self.runs)
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        return tuple(
+            Run(pairs, gradient + hessian)
+            if gradient + hessian <= MAX_CELL_BITS
+            else Run(pairs * STATS, max(gradient, hessian + 1))
+            for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
+        )
+
+    @property
+    def of_tree(self) -> bool:
+        """Always."""
+        return True
+
+    def is_allowed_with(self, noise: Noise) -> bool:
+        """Where trees grow on histograms with noise."""
+        return noise.method == "hist"
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse nodes, scales, widths or elected features that the terms do not have."""
+        check_scales(terms, self.gradient, self.hessian, self.threshold)
+        check_nodes(terms, self.tree, self.splits, self.nodes)
+        self._check_widths(terms)
+        elected, nodes, features = self.elected, self.nodes, len(terms.columns.features)
+        if bool(elected) != bool(terms.vote_top_k and nodes != terms.roots):
+            raise Refused(f"elected features of {len(elected)} nodes, the terms say otherwise")
+        if elected and len(elected) != len(nodes):
+            raise Refused(f"elected features of {len(elected)} nodes, of {len(nodes)} that are asked for")
+        for chosen in (node.features for node in elected):
+            known = not chosen or 0 <= chosen[0] <= chosen[-1] < features
+            if not known or len(chosen) > terms.vote_top_k or sorted(set(chosen)) != [*chosen]:
+                raise Refused(f"{len(chosen)} elected features, or one that is none or twice")
+
+    def _check_widths(self, terms: Terms) -> None:
+        if terms.noise is not None and self.widths:
+            raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
+        if self.widths and len(self.widths) != len(self.nodes):
+            raise Refused(f"cells of {len(self.widths)} nodes for the sums of {len(self.nodes)}")
+        if any(
+            not (1 <= gradient <= MAX_CELL_BITS and 1 <= hessian < MAX_CELL_BITS)
+            for gradient, hessian in self.widths
+        ):
+            raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
+
+    def fits(self, answer: Int64) -> bool:
+        """Whether the cells hold this answer, when no other party adds to it."""
+        nodes = zip(self.by_node(answer), self.node_widths, strict=True)
+        return all(histogram.fit(sums, widths) for sums, widths in nodes)
+
+    def to_cells(self, answer: Int64) -> Int64:
+        """An answer as it is sealed: a pair in one cell where it fits."""
+        out = np.empty(sum(run.cells for run in self.runs), np.int64)
+        nodes = zip(self.by_node(answer), self.by_run(out), self.node_widths, strict=True)
+        for sums, cells, widths in nodes:
+            histogram.join(sums, widths[1], cells)
+        return out
+
+    def from_cells(self, total: Int64) -> Int64:
+        """The sum of answers, from the sum of their cells: [cells]."""
+        out = np.empty(self.cells, np.int64)
+        nodes = zip(self.by_run(total), self.by_node(out), self.node_widths, strict=True)
+        for cells, sums, widths in nodes:
+            histogram.part(cells, widths[1], sums)
+        return out
+
+    def bytes_needed(self, parties: int) -> int:
+        """Bytes of a level's sums beside those of the level above."""
+        return BYTES_PER_HISTOGRAM_CELL * self.cells
+
+    def release(self, terms: Terms) -> Release | None:
+        """The sums of a tree."""
+        return terms.plan.releases[TREES]
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more level, and the scales of the first."""
+        return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold))
+
+
+@dataclass(frozen=True)
+class VoteQuery(BaseQuery):
+    """Apply these splits to the tree that grows. By which features would you split each of these nodes?
+
+    Asked before the histograms of each level but the root's, where the terms have features elected. `parties`
+    is how many answer. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
+    own rows (fewer if fewer gain), 0 for others.
+    """
+
+    rows: int
+    tree: int
+    splits: tuple[Split, ...]
+    nodes: tuple[int, ...]
+    features: int
+    parties: int
+    gradient: Scale
+    hessian: Scale
+
+    @property
+    def cells(self) -> int:
+        return len(self.nodes) * self.features
+
+    @property
+    def cell_bits(self) -> int:
+        return cell_bits(1, self.parties)
+
+    @property
+    def of_tree(self) -> bool:
+        """Always."""
+        return True
+
+    def check_terms(self, terms: Terms) -> None:
+        """Refuse votes where the terms have none, and on other features."""
+        features = len(terms.columns.features)
+        check_bits(terms.bits, self.gradient, self.hessian)
+        check_nodes(terms, self.tree, self.splits, self.nodes)
+        allowed = self.features == features and 1 <= self.parties <= len(terms.parties)
+        if not terms.vote_top_k or not allowed:
+            raise Refused(
+                f"votes of {self.parties} parties on {self.features} features, the terms say otherwise"
+            )
+
+    def applied_to(self, state: Any) -> Any:
+        """The state with one more level."""
+        return state.grown(self.splits)
+
+
+def _in_turn(values: Int64, sizes: list[int]) -> list[Int64]:
+    """Pieces of these sizes, one after the other."""
+    return [values[end - size : end] for size, end in zip(sizes, accumulate(sizes), strict=True)]

@@ -1,0 +1,14 @@
+"""The closed set of queries: whoever matches on a query has a case for each of these."""
+
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+
+TreeQuery = HistogramQuery | VoteQuery
+"""What is asked while a tree grows."""
+OfTree = TreeQuery | ResidualQuery | SumsQuery
+"""What is asked of a tree before its end."""
+Query = RowsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery

@@ -1,0 +1,276 @@
+"""The contracts a session stands on: a query, the state of a training, the holder of the data.
+
+A session carries queries to holders and adds their answers up. What a query is about, how the state changes
+with it and how an answer is computed stands behind these contracts: the session knows no algorithm.
+
+A **Query** is asked of all holders; each answers with one vector of integers, and only the sum of the vectors
+is opened. The **TrainingState** is where a training stands after the queries so far: a pure function of them,
+the same at the aggregator and at every party. A **Holder** computes a party's answers from its data.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from fedboost.errors import PeerError
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.tree import Split, Tree
+from fedboost.privacy import fields
+from fedboost.privacy.bit_packing import Run
+from fedboost.protocol.noise import Release
+from fedboost.protocol.terms import Terms
+
+
+class Query(Protocol):
+    """One question. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
+
+    @property
+    def name(self) -> str:
+        """Its name in logs."""
+        ...
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of everything it says: 32 bytes."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Upper bound of the rows behind the sum: a public number."""
+        ...
+
+    @property
+    def tree(self) -> int:
+        """The tree it is about: -1 before the first."""
+        ...
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Splits that every party applies before it answers."""
+        ...
+
+    @property
+    def of_tree(self) -> bool:
+        """Whether it is about a tree before its end."""
+        ...
+
+    @property
+    def ends_tree(self) -> bool:
+        """Whether it ends a tree, and the round with it."""
+        ...
+
+    @property
+    def stage(self) -> int:
+        """Its place in the session, which only grows: two a tree, its growth and its end."""
+        ...
+
+    @property
+    def cells(self) -> int:
+        """Integers of the answer."""
+        ...
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The cells in which an answer travels."""
+        ...
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if the terms do not allow it, whoever asks."""
+        ...
+
+    def fits(self, answer: Int64) -> bool:
+        """Whether the cells hold this answer, when no other party adds to it."""
+        ...
+
+    def to_cells(self, answer: Int64) -> Int64:
+        """An answer as it is sealed: an integer for each cell."""
+        ...
+
+    def from_cells(self, total: Int64) -> Int64:
+        """The sum of answers, from the sum of their cells: [cells]."""
+        ...
+
+    def bytes_needed(self, parties: int) -> int:
+        """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
+        ...
+
+    def release(self, terms: Terms) -> Release | None:
+        """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
+        ...
+
+    def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
+        """Metrics of the round that it ends: all of them, and those that the analyst gets."""
+        ...
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a training stands, by hashes: what a site can keep of it.
+
+    grids, started, rounds, splits, levels: how far it has come; model: the hash of what there is of the
+    model; tree: the hash of what else is known of the tree that grows. Two positions are equal if the
+    training stands at the same place.
+    """
+
+    grids: int
+    started: bool
+    rounds: int
+    splits: int
+    levels: int
+    model: bytes
+    tree: bytes
+
+    @property
+    def digest(self) -> bytes:
+        """A hash of it: 32 bytes."""
+        return hashlib.sha256(fields.pack(self.model, self.tree)).digest()
+
+
+def _empty(*parts: bytes) -> bytes:
+    return hashlib.sha256(fields.pack(fields.number(0), *parts)).digest()
+
+
+NOWHERE = Position(0, False, 0, 0, 0, _empty(b""), _empty(b"", b""))
+"""The position of every training before its first query."""
+
+
+class TrainingState(Protocol):
+    """Where a training stands."""
+
+    @property
+    def position(self) -> Position:
+        """The same by hashes."""
+        ...
+
+    @property
+    def rounds(self) -> Sequence[Any]:
+        """The finished rounds; the first is the constant that boosting starts from."""
+        ...
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """Splits of the tree that grows."""
+        ...
+
+    @property
+    def levels(self) -> int:
+        """Queries about the tree that grows which were answered."""
+        ...
+
+    @property
+    def before_tree(self) -> Self:
+        """The state before the tree that grows."""
+        ...
+
+    @property
+    def moved(self) -> bool:
+        """Whether the last finished tree tells rows apart and moved the margin of each."""
+        ...
+
+    def after(self, query: Any) -> Self:
+        """The state once this query was answered."""
+        ...
+
+    def check(self, terms: Terms) -> None:
+        """Raise Refused if a training under these terms cannot stand here."""
+        ...
+
+    def check_splits(self, terms: Terms, splits: tuple[Split, ...]) -> None:
+        """Raise Refused unless the tree that grows can have these splits next."""
+        ...
+
+    def has_passed(self, earlier: Position) -> bool:
+        """Whether a training that stood there can have come to stand here."""
+        ...
+
+    def may_change(self, query: Any) -> bool:
+        """Whether the roster may be another one from this query on."""
+        ...
+
+    def may_lack_parties(self, query: Any) -> bool:
+        """Whether the roster may lack a party of the terms when this query is asked."""
+        ...
+
+    def structure(self, rounds: int) -> bytes:
+        """A hash of what the model predicts with, after that many rounds."""
+        ...
+
+    def to_record(self) -> list[Any]:
+        """The tree that grows, as JSON for the journal."""
+        ...
+
+    def with_record(self, record: list[Any]) -> Self:
+        """The same training with the tree of a journal's record (ValueError, TypeError)."""
+        ...
+
+    def check_grown(self, terms: Terms, tree: Tree, last: tuple[Split, ...]) -> None:
+        """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
+        ...
+
+
+class Holder(Protocol):
+    """A party's data, as far as a session needs it."""
+
+    @property
+    def rows(self) -> int:
+        """Rows that it holds."""
+        ...
+
+    @property
+    def state(self) -> Any:
+        """Where the training stands."""
+        ...
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """An HMAC of all that it holds."""
+        ...
+
+    def go_to(self, state: Any) -> None:
+        """Stand where the others stand."""
+        ...
+
+    def answer(self, query: Any) -> Int64:
+        """Its integers: int64 [query.cells]. The state then is the one after the query."""
+        ...
+
+
+class Rowless:
+    """The holder of a key holder without rows: it follows the training, and adds nothing to any sum."""
+
+    rows = 0
+
+    def __init__(self) -> None:
+        self._state: TrainingState | None = None
+
+    @property
+    def state(self) -> Any:
+        """Where the training stands, once `go_to` said so."""
+        return self._state
+
+    def rows_hashed(self, key: bytes) -> bytes:
+        """An HMAC of no rows."""
+        return hmac.digest(key, b"", "sha256")
+
+    def go_to(self, state: TrainingState) -> None:
+        """Stand there."""
+        self._state = state
+
+    def answer(self, query: Query) -> Int64:
+        """Zeros: int64 [query.cells]."""
+        if self._state is None:
+            raise PeerError("asked before introduced")
+        self._state = self._state.after(query)
+        return np.zeros(query.cells, np.int64)
+
+
+GrownTrees = list[tuple[Tree, tuple[Split, ...]]]
+"""The trees of a session so far, each with the splits that its last histograms led to."""
+Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster]]
+"""An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
+into it instead of a sum that will not come, Enough after the last round that is wanted; it keeps its trees in
+the list it is given, and does not ask for those that are there already."""
