@@ -35,9 +35,9 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy.bit_packing import Part, Run
 from fedboost.privacy.encrypted import paillier
-from fedboost.privacy.encrypted.scheme import scheme_of
 from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_parts
 from fedboost.privacy.protection import Tag
+from fedboost.privacy.protections import scheme_of
 
 PARTIES, BITS = 3, 46
 NAMES = ("north", "south", "east")

@@ -11,6 +11,7 @@ from fedboost.cli.show import notice
 from fedboost.errors import ConfigError, Misfit, Refused, quoted
 from fedboost.people.summary import WIDTH, Counts, ask_terminal, entry, is_yes, listed, summary
 from fedboost.privacy.identity.certificates import is_name
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import PartyConfig, read_party, read_terms, read_toml
 from fedboost.runtime.data.features import label_counts, level_counts, undeclared
@@ -24,7 +25,11 @@ REFUSED = 1
 ANY = "any"
 NOT_ANY = 'no analyst has this name; write analysts = "any" in [policy], or name the analysts'
 LOUD = {
-    ("protections", "plain"): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them.",
+    **{
+        ("protections", protection.name): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them."
+        for protection in PROTECTIONS.values()
+        if not protection.hides
+    },
     ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
 }
 """What is said besides, of a rule and the value that it is relaxed to."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.cli.show import size
 from fedboost.errors import printable, quoted
-from fedboost.people.summary import AGGREGATOR_SEES, shown
+from fedboost.people.summary import shown
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.site.audit import HELP, Admitted, Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_turns import IN_WORDS
@@ -125,14 +126,16 @@ def _of_them_again(session: Session) -> str:
 def _print_protection(session: Session) -> None:
     """What the aggregator could see of what left."""
     central = session.admitted is not None and session.admitted.placement == "central"
-    for protection in session.protections:
-        seen = AGGREGATOR_SEES.get(protection, "what this version of fedboost cannot say")
+    for name in session.protections:
+        protection = PROTECTIONS.get(name)
+        hides = protection is None or protection.hides
+        seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
         if central:
-            seen = "this site's own numbers" if protection == "plain" else "sums over the parties"
+            seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, as it added the noise itself"
-        elif protection != "plain" and BY_PARTY in session.by_kind:
+        elif hides and BY_PARTY in session.by_kind:
             seen += ", but for its metrics"
-        _line("protection", f"{shown(protection)}: the aggregator could see {seen}")
+        _line("protection", f"{shown(name)}: the aggregator could see {seen}")
 
 
 def _print_answers(session: Session, heading: Heading) -> None:

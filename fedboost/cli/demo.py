@@ -17,8 +17,7 @@ import numpy as np
 
 from fedboost.cli.scores import HeldOut, score, shown_metrics, unprotected
 from fedboost.cli.show import (
-    PLAIN_NOTICE,
-    notice,
+    notice_not_hidden,
     print_json,
     print_traffic,
     printable,
@@ -27,6 +26,7 @@ from fedboost.cli.show import (
 )
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
@@ -38,7 +38,6 @@ from fedboost.runtime.model_file import Model
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
-ENCRYPTED = ("paillier", "bfv")
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
@@ -82,7 +81,7 @@ def run_demo(
             "learning_rate": 0.2,
             "parties": list(sites.tables),
             "protection": protection or ("masked" if len(sites.tables) >= SMALLEST_GROUP else "plain"),
-            **(_encrypted(list(sites.tables)) if protection in ENCRYPTED else {}),
+            **_key_settings(protection, list(sites.tables)),
         }
     )
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
@@ -94,8 +93,7 @@ def run_demo(
     model_file = folder / "model.json"
     say("each site approves the terms, as a person there does by `fedboost approve`")
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
-    if terms.protection == "plain":
-        notice(PLAIN_NOTICE)
+    notice_not_hidden(terms)
     with Loopback(folder, files, approved=terms, state=_empty_state(folder)) as consortium:
         training = consortium.analyst.train(terms)
         with progress(terms, as_json) as draw:
@@ -130,8 +128,11 @@ def run_demo(
         raise FedboostError("the federated model differs from the pooled one: please report this")
 
 
-def _encrypted(parties: list[str]) -> dict[str, object]:
-    """Settings for sums that are encrypted: a key holder beside the sites, and few bins, since each costs."""
+def _key_settings(protection: str | None, parties: list[str]) -> dict[str, object]:
+    """Settings where sums are encrypted: a key holder beside the sites, and few bins, since each costs."""
+    row = PROTECTIONS.get(protection or "")
+    if row is None or not row.uses_key_holder:
+        return {}
     return {
         "parties": [*parties, KEYHOLDER],
         "keyholder": KEYHOLDER,

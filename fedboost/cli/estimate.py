@@ -6,9 +6,10 @@ import rich.table
 from rich.console import Console
 
 from fedboost.cli.show import print_json
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import read_terms
-from fedboost.runtime.local.estimate import PROTECTIONS, estimate
+from fedboost.runtime.local.estimate import estimate
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 

@@ -77,7 +77,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
     protection: Annotated[
         str | None,
-        typer.Option(help="masked, plain, paillier or bfv (masked, from 3 sites on).", show_default=False),
+        typer.Option(help="What hides sites' numbers (masked, from 3 sites on).", show_default=False),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import quoted
 from fedboost.gbdt import metrics
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.model_file import Model
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 MAX_LINE = 2000
 ACCOUNTED = ("round", "seconds", "bytes")
-
-PLAIN_NOTICE = "protection plain: the aggregator sees each party's own counts, histograms and metric sums"
 
 
 def signatures(model: Model) -> str:
@@ -62,6 +61,13 @@ def unless_nobody_reads() -> Iterator[None]:
 def notice(text: str) -> None:
     """A line on standard error."""
     print(printable(text), file=sys.stderr, flush=True)
+
+
+def notice_not_hidden(terms: Terms) -> None:
+    """Print that the aggregator sees single parties' numbers, where it does."""
+    if not PROTECTIONS[terms.protection].hides:
+        observed = "each party's own counts, histograms and metric sums"
+        notice(f"protection {terms.protection}: the aggregator sees {observed}")
 
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:

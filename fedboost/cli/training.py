@@ -10,11 +10,11 @@ from pathlib import Path
 
 from fedboost.cli.scores import rows_of_sites
 from fedboost.cli.show import (
-    PLAIN_NOTICE,
     absences,
     figures,
     metrics_of,
     notice,
+    notice_not_hidden,
     notice_shared_groups,
     notice_undeclared,
     print_json,
@@ -82,8 +82,8 @@ def run_training(
     try:
         with progress(terms, as_json) as draw:
             for row in training:
-                if row["round"] == 0 and terms.protection == "plain":
-                    notice(PLAIN_NOTICE)
+                if row["round"] == 0:
+                    notice_not_hidden(terms)
                 draw(row)
     except KeyboardInterrupt:
         training.stop()

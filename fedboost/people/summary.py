@@ -17,15 +17,8 @@ from dataclasses import dataclass
 
 from fedboost.errors import Refused, printable, quoted
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
-
-AGGREGATOR_SEES = {
-    "masked": "sums over the parties, never this site's own numbers",
-    "paillier": "sums over the parties, never this site's own numbers, even with the key holder's help",
-    "bfv": "sums over the parties, never this site's own numbers, even with the key holder's help",
-    "plain": "this site's own numbers, before they are added to the others'",
-}
-"""What each protection lets the aggregator see, for people."""
 
 WIDTH, INDENT = 79, 13
 ANSWER_POLL = 0.2
@@ -122,7 +115,8 @@ def _who(terms: Terms) -> list[tuple[str, str]]:
         ("protection", terms.protection + (f", keys of {terms.key_bits} bits" if terms.encrypts else "")),
         (
             "aggregator",
-            f"sees {AGGREGATOR_SEES[terms.protection]}" + (", but for its metrics" if hidden else ""),
+            f"sees {PROTECTIONS[terms.protection].aggregator_observes}"
+            + (", but for its metrics" if hidden else ""),
         ),
         ("other sites", "see the model as it grows: every split, every leaf value"),
         ("colluders", _colluders(terms) + (", two parties allowed" if terms.allow_two_parties else "")),

@@ -23,14 +23,14 @@ from fedboost.privacy.bit_packing import Part, Run, parts_of
 class Tag:
     """The unique label of one sealing, and the shape of what is sealed.
 
-    turn, attempt: grow strictly; tree: the tree that grows (-1 before the first); roster: the parties whose
-    vectors go into the sum; transcript: hash of all questions of the session up to this one; runs: cells of
-    so many bits each.
+    turn, attempt: grow strictly; epoch: grows, and has its own keys and one roster (the epochs of a session
+    are its trees, from -1 before the first); roster: the parties whose vectors go into the sum; transcript:
+    hash of all questions of the session up to this one; runs: cells of so many bits each.
     """
 
     turn: int
     attempt: int
-    tree: int
+    epoch: int
     roster: tuple[str, ...]
     transcript: bytes
     runs: tuple[Run, ...]

@@ -40,12 +40,10 @@ from fedboost.errors import (
     quoted,
 )
 from fedboost.gbdt.booster import Booster
-from fedboost.privacy.encrypted.ends import EncryptedOpener
 from fedboost.privacy.encrypted.scheme import Public
-from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.plain import PlainOpener
 from fedboost.privacy.protection import Opener
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program, TrainingState
@@ -77,8 +75,6 @@ MOST_LOSSES = 5
 wait: else one that always comes back, and never answers, would keep the others from their model."""
 LONGEST_GREETING = 64 * 1024
 """Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
-MOST_ENCRYPTED = 200_000
-"""Cells of a sum that a key holder opens: its answer is one message."""
 LONGEST_SIGNATURE = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
@@ -128,6 +124,7 @@ class AggregatorSession:
         """What the signatures are bound to, once there are any."""
         self.course = Course(terms, program, state, record, past, callbacks)
         """What of the session outlives the process."""
+        self._protection = PROTECTIONS[terms.protection]
         self._trust = trust
         self._draw = draw
         self._helped = bool(self.course.attempt)
@@ -163,7 +160,7 @@ class AggregatorSession:
         given)."""
         self._here = set(self.terms.parties if here is None else here) & set(self.terms.parties)
         draws = self.terms.noise is not None and self.terms.noise.placement == "central"
-        if self.terms.encrypts and self._draw is None:
+        if self._protection.uses_key_holder and self._draw is None:
             return self._fail("sums are encrypted, and the aggregator has nothing to draw blinds from")
         if draws and self._draw is None:
             return self._fail(
@@ -326,7 +323,7 @@ class AggregatorSession:
     def _meet(self) -> Outbox:
         greetings = tuple(self._greetings[member] for member in self.roster)
         self._met_as, self._met = session_digest(self._current, greetings), set(self.roster)
-        if self.terms.encrypts:
+        if self._protection.uses_key_holder:
             self._public = key_exchange.public_of(self.terms, greetings)
         self._transcript = first_transcript(self._met_as, self.course.so_far)
         return self._to_roster(Meet(greetings, self.course.so_far)) + self._ask()
@@ -408,22 +405,15 @@ class AggregatorSession:
         return self._to_roster(ask)
 
     def _opener_of(self, ask: Ask) -> Opener:
-        tag = tag_of(ask, self._transcript)
-        if self.terms.protection == "plain":
-            return PlainOpener(tag)
-        group = Group.of(self.terms.parties, self.terms.colluding)
-        if self.terms.encrypts:
-            if tag.cells > MOST_ENCRYPTED:
-                raise Refused(
-                    f"a sum of {tag.cells:,} cells; encrypted ones have at most {MOST_ENCRYPTED:,}: lower "
-                    f"max_bin or max_depth"
-                )
-            assert self._public is not None
-            assert self.terms.keyholder is not None
-            assert self._draw is not None
-            keyholder = self.terms.keyholder
-            return EncryptedOpener(tag, self._public, keyholder, group, self._met_as, self._draw)
-        return MaskedOpener(tag, group, self._met_as)
+        tag, terms, max_cells = tag_of(ask, self._transcript), self.terms, self._protection.max_cells
+        if max_cells is not None and tag.cells > max_cells:
+            raise Refused(
+                f"a sum of {tag.cells:,} cells; those under protection {terms.protection} have at most "
+                f"{max_cells:,}: lower max_bin or max_depth"
+            )
+        group = Group.of(terms.parties, terms.colluding)
+        setup = AggregatorSetup(group, self._met_as, self._draw, self._public, terms.keyholder)
+        return self._protection.opener(tag, setup)
 
     def _report(self, party: str, report: Report) -> Outbox:
         known = self._parts.get(party, 0)

@@ -19,10 +19,11 @@ from datetime import UTC, datetime, timedelta
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted.scheme import Public, agreement_key, scheme_key, scheme_of
+from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.identity.certificates import identify
 from fedboost.privacy.identity.signatures import Signer, verify
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol.messages import Attest, Request
 from fedboost.protocol.terms import Terms
@@ -137,8 +138,9 @@ def meet(
 ) -> Meeting:
     """Check everybody's greeting. Raises PeerError for the first that is not right."""
     session, terms = session_digest(attempt, greetings), attempt.terms
+    protection = PROTECTIONS[terms.protection]
     if credentials is None:
-        if terms.hides:
+        if protection.hides:
             raise Refused(f"protection {terms.protection} needs this site's keys, and it has none")
         return Meeting(session, {})
     if own not in greetings:
@@ -146,7 +148,7 @@ def meet(
     publics: dict[str, bytes] = {}
     for greeting in greetings:
         name, greeted = _check(credentials, attempt, greeting)
-        public = agreement_key(greeted) if terms.encrypts else greeted
+        public = protection.agreement_key(greeted)
         if name in publics:
             raise PeerError(f"party {name} was introduced twice")
         if public and public in publics.values():
@@ -162,7 +164,8 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
     name, public = _check(trust, attempt, greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
-    if attempt.terms.encrypts and len(agreement_key(public)) != KEY_BYTES:
+    protection = PROTECTIONS[attempt.terms.protection]
+    if protection.uses_key_holder and len(protection.agreement_key(public)) != KEY_BYTES:
         raise PeerError("it greets without an X25519 key for its masks")
     if party == attempt.terms.keyholder:
         read_public(attempt.terms, public)
@@ -170,7 +173,7 @@ def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) 
 
 def read_public(terms: Terms, public: bytes) -> Public:
     """The key that sums are encrypted under. PeerError for one that cannot be, or is too short."""
-    return scheme_of(terms.protection).read_public(scheme_key(public), terms.key_bits)
+    return PROTECTIONS[terms.protection].read_public(public, terms.key_bits)
 
 
 def public_of(terms: Terms, greetings: Collection[bytes]) -> Public:

@@ -12,16 +12,15 @@ import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.privacy import fields
-from fedboost.privacy.encrypted.ends import EncryptedSealer
-from fedboost.privacy.encrypted.scheme import Secret, greeting_of, scheme_of
+from fedboost.privacy.encrypted.scheme import Secret
 from fedboost.privacy.masked.pairwise import Group, Handshake
-from fedboost.privacy.masked.sealer import MaskedSealer
-from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Sealer, Tag
+from fedboost.privacy.protections import PROTECTIONS, PartySetup, Protection
 from fedboost.privacy.shamir import Draw
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Query, Rowless, TrainingState
@@ -53,7 +52,7 @@ from fedboost.protocol.site_memory import (
 )
 from fedboost.protocol.terms import Terms
 
-MOST_OPENINGS = 2
+MAX_OPENINGS_PER_TURN = 2
 """Times that a key holder opens as many sums as a session has turns: a tree may be asked for again."""
 
 
@@ -118,7 +117,7 @@ class PartySession:
         self._secret: Secret | None = None
         """Of the key holder, for this session and in memory alone."""
         self._openings = 0
-        """Sums it has opened, before the parties met last."""
+        """Sums it has opened."""
         self._spending: Spending | None = None
         """Where the terms say that answers get noise."""
         self._attempt = 0
@@ -174,6 +173,10 @@ class PartySession:
         return self._admitted.terms
 
     @property
+    def _protection(self) -> Protection:
+        return PROTECTIONS[self._terms.protection]
+
+    @property
     def _standing(self) -> Standing:
         """Where the session stands, by what this site remembers of it."""
         assert self._memory is not None
@@ -196,13 +199,9 @@ class PartySession:
             return self._join
         if admit.attempt <= max(self._attempt, self._standing.attempt):
             raise PeerError(f"gathered for attempt {admit.attempt} after attempt {self._attempt}")
-        if isinstance(self._sealer, EncryptedSealer):
-            self._openings += self._sealer.openings
         self._attempt, self._sealer = admit.attempt, None
         self._handshake = Handshake(self._site.draw)
-        public = self._handshake.public
-        if self._terms.encrypts:
-            public = greeting_of(public, None if self._secret is None else self._secret.public)
+        public = self._protection.key_greeting(self._handshake.public, self._secret)
         credentials, name = self._site.credentials, self._site.name
         greeting = key_exchange.greet(credentials, name, self._current, public, self._site.draw)
         self._join = Join(self._session, self._terms.digest, self._attempt, greeting)
@@ -231,7 +230,7 @@ class PartySession:
         self._memory = self._site.memory.begin(offer, limits)
         self._site.taken(offer)
         if terms.keyholder == name:
-            self._secret = scheme_of(terms.protection).new_secret(terms.key_bits)
+            self._secret = self._protection.encryption().new_secret(terms.key_bits)
         if terms.noise is not None and has_rows:
             self._spending = Spending(terms, self._memory)
         self._holder = Rowless() if self._site.holder is None else self._site.holder(terms)
@@ -264,18 +263,22 @@ class PartySession:
         self._met, self._attested = greetings, None
         self._digest, self._transcript = met.session, first_transcript(met.session, so_far)
         self._roster = tuple(sorted(met.publics))
-        if self._terms.protection == "plain":
-            self._sealer = PlainSealer(sparsely=self._terms.noise is None)
-            return
-        me, group = self._site.name, Group.of(self._terms.parties, self._terms.colluding)
-        keys = handshake.pair_keys(me, met.publics, met.session)
-        if not self._terms.encrypts:
-            self._sealer = MaskedSealer(me, group, met.session, keys, self._site.draw)
-            return
-        own = None if self._secret is None else self._secret.public
-        public = own or key_exchange.public_of(self._terms, greetings)
-        most = max(MOST_OPENINGS * self._terms.most_turns - self._openings, 0)
-        self._sealer = EncryptedSealer(me, group, met.session, keys, public, self._secret, most)
+        me, terms, public = self._site.name, self._terms, None
+        if self._protection.uses_key_holder:
+            public = self._secret.public if self._secret else key_exchange.public_of(terms, greetings)
+        self._sealer = self._protection.sealer(
+            PartySetup(
+                me,
+                Group.of(terms.parties, terms.colluding),
+                met.session,
+                partial(handshake.pair_keys, me, met.publics, met.session),
+                self._site.draw,
+                public,
+                self._secret,
+                max_openings=max(MAX_OPENINGS_PER_TURN * terms.most_turns - self._openings, 0),
+                sparse=terms.noise is None,
+            )
+        )
 
     def _can_stand_at(self, so_far: TrainingState) -> bool:
         """Whether the session can have come to stand there, by what this site remembers."""
@@ -378,23 +381,23 @@ class PartySession:
         """The parts of the sealed answer, their bytes, the note that goes with the last, and what it cost."""
         assert self._holder is not None
         assert self._sealer is not None
-        plain = self._terms.protection == "plain"
-        if plain and query.rows < self._holder.rows:
+        shown = not self._protection.hides
+        if shown and query.rows < self._holder.rows:
             raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
         so_far = self._holder.state
         values = self._holder.answer(query)
         if values.size != query.cells:
             raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
-        if plain and not query.fits(values):
+        if shown and not query.fits(values):
             raise PeerError("cells too narrow for the sums of this site alone")
         charge: Charge | None = None
         if self._spending is not None:
             values, charge = self._spending.release(query, so_far, tag, values)
         parts = self._sealer.seal(query.to_cells(values), tag)
-        if plain or self._terms.encrypts:  # not as long as its cells
-            sealed = list(parts)
-            return sealed, sum(map(len, sealed)), b"", charge
-        return parts, tag.size, self._sealer.note(), charge
+        if self._protection.fixed_size:
+            return parts, tag.size, self._sealer.note(), charge
+        sealed = list(parts)
+        return sealed, sum(map(len, sealed)), self._sealer.note(), charge
 
     def _assist(self, turn: int, attempt: int, request: bytes) -> Assist:
         asked = self._asked
@@ -407,6 +410,7 @@ class PartySession:
             if len(self._help) > len(asked.roster):
                 raise PeerError(f"help is asked for with turn {turn} more often than parties can be lost")
             answer = self._sealer.assist(request)
+            self._openings += self._secret is not None
             self._note_help(asked)
             self._record(asked, "help to open the sum", 0, len(answer))
             self._help[request] = answer

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     FailFast,
@@ -42,6 +43,7 @@ from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
 from fedboost.privacy.masked.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.protections import check_name
 from fedboost.protocol import earlier
 from fedboost.protocol.noise import Noise, Plan, plan_of
 
@@ -50,6 +52,7 @@ _LONGEST = 100
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 Name = Annotated[str, Field(min_length=1, max_length=256)]
+ProtectionName = Annotated[str, AfterValidator(check_name)]
 Several = Annotated[tuple[T, ...], FailFast()]
 """The first fault is enough: each takes half a kilobyte, and terms from outside could have millions."""
 MAX_FEATURES = 1 << 16
@@ -326,7 +329,7 @@ class Terms(_Submitted):
     xgb_model: str | None = Field(default=None, repr=False)
     cut_points: Literal["grid", "kll", "even"] = "grid"
     gradient_bits: int | None = Field(default=None, ge=8, le=24)
-    protection: Literal["masked", "plain", "paillier", "bfv"] = "masked"
+    protection: ProtectionName = "masked"
     keyholder: Name | None = None
     keyholder_rows: bool = True
     key_bits: int = Field(default=3072, ge=2048, le=8192)

@@ -13,11 +13,11 @@ import numpy as np
 
 from fedboost.privacy.bit_packing import Run
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.encrypted.scheme import scheme_of
 from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
 from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.protection import Tag
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, scheme_of
 
 SESSION = b"session".ljust(32, b".")
 TRANSCRIPT = b"transcript".ljust(32, b".")
@@ -101,8 +101,40 @@ def encrypted_opener(scheme, tag, public=None, keyholder=None, session=SESSION):
     return EncryptedOpener(tag, public, holder, Group.of(tag.roster), session, secrets.token_bytes)
 
 
-def tag_of(roster, turn=1, attempt=0, tree=0, cells=3, bits=64, transcript=TRANSCRIPT):
-    return Tag(turn, attempt, tree, tuple(roster), transcript, (Run(cells, bits),))
+def sealers_of(protection, parties, seed=0):
+    """Party to its sealer, as the table makes it. Where a key holder is used, it is the first by name."""
+    row, group, keys = PROTECTIONS[protection], Group.of(parties), keys_of_pairs(parties, seed)
+    secret = small_secret(protection) if row.uses_key_holder else None
+    return {
+        party: row.sealer(
+            PartySetup(
+                party,
+                group,
+                SESSION,
+                functools.partial(keys.get, party),
+                drawing(f"{party} {seed}"),
+                None if secret is None else secret.public,
+                secret if party == keyholder_of(parties) else None,
+                max_openings=OPENINGS,
+                sparse=True,
+            )
+        )
+        for party in parties
+    }
+
+
+def opener_of(protection, tag):
+    """The opener of one turn, as the table makes it."""
+    row = PROTECTIONS[protection]
+    public = small_secret(protection).public if row.uses_key_holder else None
+    setup = AggregatorSetup(
+        Group.of(tag.roster), SESSION, secrets.token_bytes, public, keyholder_of(tag.roster)
+    )
+    return row.opener(tag, setup)
+
+
+def tag_of(roster, turn=1, attempt=0, epoch=0, cells=3, bits=64, transcript=TRANSCRIPT):
+    return Tag(turn, attempt, epoch, tuple(roster), transcript, (Run(cells, bits),))
 
 
 def vectors(parties, cells, bits, seed=0):

@@ -1,21 +1,17 @@
-"""The contract of a protection, held against every one of them. A new protection is a line in PROTECTIONS."""
+"""The contract of a protection, held against every row of the table."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from consortium import (
-    encrypted_opener,
-    encrypted_sealers,
     help_open,
     installed,
     keyholder_of,
-    masked_opener,
-    masked_sealers,
     names,
+    opener_of,
+    sealers_of,
     tag_of,
     upload,
     vectors,
@@ -26,44 +22,37 @@ from hypothesis import strategies as st
 from fedboost.errors import PeerError, RosterTooSmall
 from fedboost.privacy import bit_packing
 from fedboost.privacy.bit_packing import Run
-from fedboost.privacy.encrypted.scheme import SCHEMES
-from fedboost.privacy.plain import PlainOpener, PlainSealer
-from fedboost.privacy.protection import Opener, Sealer, Tag
+from fedboost.privacy.protections import PROTECTIONS
 
 PARTIES = names(3)
 
 
-@dataclass(frozen=True)
 class Protection:
-    """How to set up one protection for some parties; integers in a part, fewer where each costs much more."""
+    """One row of the table, set up for some parties."""
 
-    sealers: Callable[[tuple[str, ...]], dict[str, Sealer]]
-    opener: Callable[[Tag], Opener]
-    part_cells: int = bit_packing.PART_CELLS
-    keyholder: bool = False
-    """Whether one party alone, the first by name, can help; and for one opener a turn."""
+    def __init__(self, name):
+        self.name = name
+        self.keyholder = PROTECTIONS[name].uses_key_holder
+        """Whether one party alone, the first by name, can help; and for one opener a turn."""
+
+    def sealers(self, parties):
+        return sealers_of(self.name, parties)
+
+    def opener(self, tag):
+        return opener_of(self.name, tag)
 
 
-def encrypted(scheme, part_cells):
-    return Protection(partial(encrypted_sealers, scheme), partial(encrypted_opener, scheme), part_cells, True)
-
-
-PROTECTIONS = {
-    "plain": Protection(lambda parties: {party: PlainSealer() for party in parties}, PlainOpener),
-    "masked": Protection(masked_sealers, masked_opener),
-    "paillier": encrypted("paillier", 256),
-    "bfv": encrypted("bfv", 8192 + 64),
-}
-INSTALLED = [name for name in PROTECTIONS if name not in SCHEMES or installed(name)]
+PART_CELLS = {"paillier": 256, "bfv": 8192 + 64}
+"""Integers in a part, fewer where each costs much more."""
+INSTALLED = [name for name, row in PROTECTIONS.items() if not row.uses_key_holder or installed(name)]
 
 
 @pytest.fixture(params=PROTECTIONS)
 def protection(request, monkeypatch):
     if request.param not in INSTALLED:
         pytest.skip(f"what {request.param} needs is not installed")
-    protection = PROTECTIONS[request.param]
-    monkeypatch.setattr(bit_packing, "PART_CELLS", protection.part_cells)
-    return protection
+    monkeypatch.setattr(bit_packing, "PART_CELLS", PART_CELLS.get(request.param, bit_packing.PART_CELLS))
+    return Protection(request.param)
 
 
 def sealed(protection, of, tag):
@@ -106,7 +95,7 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
 )
 @settings(max_examples=40)
 def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
-    total, due = opened(PROTECTIONS[name], names(parties), size, bits, seed)
+    total, due = opened(Protection(name), names(parties), size, bits, seed)
     assert total.tolist() == due.tolist()
 
 
@@ -272,7 +261,7 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
         SEALED,
         replace(SEALED, transcript=b"other"),
         replace(SEALED, runs=(Run(4, 64),)),
-        replace(SEALED, tree=1),
+        replace(SEALED, epoch=1),
         replace(SEALED, attempt=2),
         replace(SEALED, turn=4),
         replace(SEALED, turn=4, attempt=9),

@@ -213,7 +213,7 @@ def check_only_whole_rosters_open(aggregator):
         assert sets == [tuple(party for party in sorted(tag.roster) if party not in aggregator.colluding)]
     turns = Counter(tag.turn for tag in opened)
     assert all(count == 1 for count in turns.values())
-    assert len({(tag.tree, frozenset(tag.roster)) for tag in opened}) == len({tag.tree for tag in opened})
+    assert len({(tag.epoch, frozenset(tag.roster)) for tag in opened}) == len({tag.epoch for tag in opened})
     return opened
 
 

@@ -42,9 +42,9 @@ from fedboost.privacy.encrypted.scheme import (
     digest_of,
     greeting_of,
     scheme_key,
-    scheme_of,
 )
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import scheme_of
 
 PARTIES = names(3)
 HOLDER, OTHER, THIRD = PARTIES
@@ -271,7 +271,7 @@ def test_an_attempt_that_was_not_opened_may_be_followed_by_another(scheme):
     [
         {"turn": 2},
         {"attempt": 1},
-        {"tree": 1},
+        {"epoch": 1},
         {"transcript": b"another"},
         {"cells": 4},
         {"bits": 45},

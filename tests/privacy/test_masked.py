@@ -37,7 +37,7 @@ from fedboost.privacy.shamir import SHARE_BYTES
 PARTIES = names(5)  # four of them open a turn, and one may collude
 ME, PEER, OTHER = PARTIES[:3]
 GROUP = Group.of(PARTIES)
-TAG = tag_of(PARTIES, turn=3, attempt=1, tree=2)
+TAG = tag_of(PARTIES, turn=3, attempt=1, epoch=2)
 X = np.array([5, -6, 7])
 
 
@@ -164,8 +164,8 @@ def test_an_upload_after_this_turns_commit_is_refused(turn):
 
 def test_an_older_tree_is_refused(sealers):
     Turn(sealers)
-    with pytest.raises(PeerError, match="tree 1 after tree 2"):
-        sealers[ME].seal(X, replace(TAG, turn=4, tree=1))
+    with pytest.raises(PeerError, match="epoch 1 after epoch 2"):
+        sealers[ME].seal(X, replace(TAG, turn=4, epoch=1))
 
 
 @pytest.mark.parametrize("newer", [replace(TAG, turn=4), replace(TAG, attempt=2)])
@@ -173,7 +173,7 @@ def test_another_roster_within_a_tree_is_refused(sealers, newer):
     Turn(sealers)
     for roster in combinations(PARTIES, 4):
         if ME in roster:
-            with pytest.raises(PeerError, match="the roster changed while tree 2 grows"):
+            with pytest.raises(PeerError, match="the roster changed within epoch 2"):
                 sealers[ME].seal(X, replace(newer, roster=roster))
     sealers[ME].seal(X, newer)
 
@@ -187,7 +187,7 @@ def test_a_larger_roster_within_a_tree_is_refused(sealers):
 
 def test_the_roster_may_change_with_the_tree(sealers):
     Turn(sealers)
-    tag = replace(TAG, turn=4, tree=3, roster=PARTIES[:4])
+    tag = replace(TAG, turn=4, epoch=3, roster=PARTIES[:4])
     of, due = vectors(PARTIES[:4], 3, 8)
     opener = masked_opener(tag, PARTIES)
     upload(opener, sealers, of, tag)
@@ -231,8 +231,8 @@ def test_what_was_refused_leaves_the_party_as_it_was(turn):
     bad = [
         replace(TAG, turn=2),
         replace(TAG, turn=4, roster=PARTIES[:4]),
-        replace(TAG, turn=4, tree=1),
-        replace(TAG, turn=4, tree=9, roster=PARTIES[:2]),
+        replace(TAG, turn=4, epoch=1),
+        replace(TAG, turn=4, epoch=9, roster=PARTIES[:2]),
     ]
     before = dict(vars(turn.sealers[ME]))
     for tag in bad:
@@ -337,8 +337,8 @@ def test_a_share_for_or_of_another_party_is_refused(turn):
     "theirs",
     [
         replace(TAG, roster=PARTIES[:4]),
-        replace(TAG, tree=3),
-        replace(TAG, tree=1),
+        replace(TAG, epoch=3),
+        replace(TAG, epoch=1),
         replace(TAG, transcript=b"other questions"),
         replace(TAG, turn=4),
         replace(TAG, attempt=2),
@@ -597,7 +597,7 @@ def sealing_keys(monkeypatch):
 def test_no_two_sealings_use_the_same_stream_or_key(streams, sealing_keys):
     """Turns, attempts, trees, peers, sessions: each pair's mask is begun at both ends and never again."""
     tags = [
-        replace(TAG, turn=turn, attempt=attempt, tree=tree, transcript=transcript)
+        replace(TAG, turn=turn, attempt=attempt, epoch=tree, transcript=transcript)
         for turn, tree, transcript in ((1, -1, b"a"), (2, 0, b"b"), (3, 0, b"c"), (4, 1, b"c"), (5, 5, b"c"))
         for attempt in (0, 1)
     ]
@@ -625,7 +625,7 @@ def test_the_same_keys_in_another_session_or_with_another_threshold_make_other_s
 def test_the_same_vector_looks_unrelated_each_time_it_is_sealed():
     sealers = masked_sealers(PARTIES)
     zeros = np.zeros(64, np.int64)
-    tags = [replace(TAG, turn=n, attempt=a, tree=n, runs=(Run(64, 64),)) for n in (3, 4) for a in (0, 1)]
+    tags = [replace(TAG, turn=n, attempt=a, epoch=n, runs=(Run(64, 64),)) for n in (3, 4) for a in (0, 1)]
     seen = [b"".join(sealers[party].seal(zeros, tag)) for tag in tags for party in PARTIES]
     for one, other in combinations(seen, 2):
         equal = np.count_nonzero(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8))
@@ -642,7 +642,7 @@ def test_a_note_is_made_once_and_asked_for_again_it_is_the_same(turn, sealing_ke
 def test_what_a_party_sends_is_what_the_design_says():
     """A twin of the sealing: values plus the own mask, plus the masks of later parties, minus of earlier."""
     group, keys = Group.of(names(3)), keys_of_pairs(names(3))
-    tag = tag_of(names(3), tree=-1, cells=5)
+    tag = tag_of(names(3), epoch=-1, cells=5)
     ctx = context(SESSION, group, tag)
     values = np.array([1, -1, 2**62, -(2**62), 0])
 
@@ -663,8 +663,8 @@ def test_what_a_party_sends_is_what_the_design_says():
     [
         replace(TAG, turn=4),
         replace(TAG, attempt=2),
-        replace(TAG, tree=3),
-        replace(TAG, tree=-1),
+        replace(TAG, epoch=3),
+        replace(TAG, epoch=-1),
         replace(TAG, roster=PARTIES[:4]),
         replace(TAG, transcript=b""),
         replace(TAG, runs=(Run(4, 64),)),
@@ -736,12 +736,12 @@ def secrets_in(thing, seen=None):
 
 def test_with_the_next_tree_the_old_keys_are_gone(sealers):
     before = set(keys_of_pairs(PARTIES)[ME].values())
-    old = Turn(sealers, replace(TAG, tree=-1))
+    old = Turn(sealers, replace(TAG, epoch=-1))
     old_keys, old_mask = set(sealers[ME]._pairs._keys.values()), old.commit()
-    assert before == old_keys <= set(secrets_in(sealers[ME])), "the first keys are those of tree -1"
+    assert before == old_keys <= set(secrets_in(sealers[ME])), "the first keys are those of epoch -1"
     assert {old_mask, old.ctx} <= set(secrets_in(sealers[ME]))
 
-    Turn(sealers, replace(TAG, turn=4, tree=0))
+    Turn(sealers, replace(TAG, turn=4, epoch=0))
     held = b"".join(secrets_in(sealers[ME]))
     for secret in (*old_keys, old_mask, old.ctx):
         assert secret not in held
@@ -749,10 +749,10 @@ def test_with_the_next_tree_the_old_keys_are_gone(sealers):
 
 def test_old_masks_cannot_be_computed_from_what_is_left(sealers, streams):
     """With all that is in memory after the ratchet taken for a key: no stream of an earlier tree."""
-    old_tag = replace(TAG, tree=0)
+    old_tag = replace(TAG, epoch=0)
     old = Turn(sealers, old_tag)
     used = set(streams)
-    Turn(sealers, replace(TAG, turn=4, tree=1))
+    Turn(sealers, replace(TAG, turn=4, epoch=1))
     for party in PARTIES:
         for secret in set(secrets_in(sealers[party])):
             for low, high in combinations(PARTIES, 2):
@@ -787,7 +787,7 @@ def test_parties_that_were_away_for_some_trees_have_the_keys_of_the_others(trees
     sealers = masked_sealers(PARTIES)
     for turn, tree in enumerate((-1, 0, 1, 2)):
         roster = PARTIES if tree in trees else PARTIES[1:]
-        tag = tag_of(roster, turn=turn, tree=tree)
+        tag = tag_of(roster, turn=turn, epoch=tree)
         of, due = vectors(roster, 3, 8)
         opener = masked_opener(tag, PARTIES)
         upload(opener, sealers, of, tag)

@@ -10,8 +10,7 @@ from inprocess import model_of, randomly, run, shard_of, sites_of, terms_of
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError
-from fedboost.privacy.encrypted.scheme import scheme_of
-from fedboost.protocol import aggregator as aggregator_session
+from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.protocol import party
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Admit, Assist, Open, Report
@@ -233,14 +232,15 @@ def test_noise_goes_under_encryption_too(protection):
 
 
 def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
-    monkeypatch.setattr(aggregator_session, "MOST_ENCRYPTED", 100)
+    smaller = dataclasses.replace(PROTECTIONS[protection], max_cells=100)
+    monkeypatch.setitem(PROTECTIONS, protection, smaller)
     aggregator, _ = watched(*consortium(protection))
     assert aggregator.state == "failed"
     assert "lower max_bin or max_depth" in str(aggregator.error)
 
 
 def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
-    monkeypatch.setattr(party, "MOST_OPENINGS", 0)
+    monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
     aggregator, ends = watched(*consortium(protection))
     assert aggregator.state == "failed"
     assert "more than the 0 sums" in str(ends["p0"].ended)

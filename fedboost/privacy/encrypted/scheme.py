@@ -3,12 +3,11 @@
 import hashlib
 from typing import Any, Protocol
 
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import PeerError
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Part, Words
 from fedboost.privacy.shamir import Draw
 
-SCHEMES = ("paillier", "bfv")
 NAME_BYTES = 16
 """Of a public key's digest, before every sealed part."""
 
@@ -84,25 +83,6 @@ class Scheme(Protocol):
     def read_public(self, data: bytes, least_bits: int) -> Public:
         """A public key that was received; PeerError if it is shorter than that, or cannot be one."""
         ...
-
-
-def scheme_of(name: str) -> Scheme:
-    """The scheme of this name, one of SCHEMES. ConfigError if what it needs is not installed."""
-    try:
-        if name == "paillier":
-            from fedboost.privacy.encrypted import paillier
-
-            return paillier.Paillier()
-        if name == "bfv":
-            from fedboost.privacy.encrypted import bfv
-
-            return bfv.Bfv()
-    except ImportError as error:
-        raise ConfigError(
-            f"protection {name} needs the package {error.name}, which is not installed: "
-            f'pip install "fedboost[{name}]"'
-        ) from None
-    raise ConfigError(f"no encryption is named {name!r}; known: {', '.join(SCHEMES)}")
 
 
 def digest_of(public: Public) -> bytes:

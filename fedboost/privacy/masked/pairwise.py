@@ -6,7 +6,7 @@ must agree on:
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
 Promises: the masks cancel in the sum of all parties of a tag, and in no smaller one; a stream is used once;
-keys never leave the party, and are replaced after each tree.
+keys never leave the party, and are replaced after each epoch.
 Refuses: public keys that are none, and what `PairMasks.check` names (PeerError).
 """
 
@@ -29,8 +29,8 @@ from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.shamir import Draw
 
 KEY_BYTES = 32
-BEFORE_TREES = -1
-"""The tree of every party's first keys, whichever tree it is first asked in."""
+FIRST_EPOCH = -1
+"""The epoch of every party's first keys, whichever epoch it is first asked in."""
 
 SMALLEST_GROUP = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
@@ -89,7 +89,7 @@ class Handshake:
     def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
         """The key shared with each other party, bound to the session's transcript and to both names.
 
-        Forgets the private key: whoever has it could derive the keys of every tree anew.
+        Forgets the private key: whoever has it could derive the keys of every epoch anew.
         """
         private, self._private = self._private, None
         if private is None:
@@ -112,7 +112,7 @@ def context(session: bytes, group: Group, tag: Tag) -> bytes:
     """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
     roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
     shape = (number for run in tag.runs for number in (run.cells, run.bits))
-    numbers = (tag.turn, tag.attempt, tag.tree, *shape)
+    numbers = (tag.turn, tag.attempt, tag.epoch, *shape)
     return hashlib.sha256(
         fields.pack(
             b"fedboost/2/context",
@@ -179,7 +179,7 @@ class PairMasks:
         self._group = group
         self._session = session
         self._keys = keys
-        self._tree = BEFORE_TREES
+        self._epoch = FIRST_EPOCH
         self.tag: Tag | None = None
         """The last one that vectors were masked for."""
         self.ctx = b""
@@ -190,21 +190,21 @@ class PairMasks:
 
     def check(self, tag: Tag) -> None:
         """Raise PeerError for a roster with strangers, without this party, or that names one twice, for a
-        turn or attempt that is not greater than the last, and for an older tree."""
+        turn or attempt that is not greater than the last, and for an older epoch."""
         roster = set(tag.roster)
         if self._me not in roster or not roster <= set(self._group.members):
             raise PeerError("the roster has strangers, or lacks this party")
         if len(roster) != len(tag.roster):
             raise PeerError("the roster names a party twice")
         check_newer(tag, self.tag)
-        if tag.tree < self._tree:
-            raise PeerError(f"tree {tag.tree} after tree {self._tree}")
+        if tag.epoch < self._epoch:
+            raise PeerError(f"epoch {tag.epoch} after epoch {self._epoch}")
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
         """Go on to a tag that `check` lets pass: its masks, each with whether it is added or subtracted."""
-        while self._tree < tag.tree:
-            self._ratchet(self._tree)
-            self._tree += 1
+        while self._epoch < tag.epoch:
+            self._ratchet(self._epoch)
+            self._epoch += 1
         self.tag, self.ctx = tag, context(self._session, self._group, tag)
         streams = []
         for peer in sorted(set(tag.roster) - {self._me}):
@@ -216,6 +216,6 @@ class PairMasks:
         """A key from that with a peer, for one use within the last tag."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
-    def _ratchet(self, tree: int) -> None:
+    def _ratchet(self, epoch: int) -> None:
         """Replace every key; who takes this party's memory later cannot go back."""
-        self._keys = {peer: derive(key, b"ratchet", fields.number(tree)) for peer, key in self._keys.items()}
+        self._keys = {peer: derive(key, b"ratchet", fields.number(epoch)) for peer, key in self._keys.items()}

@@ -19,7 +19,7 @@ class MaskedSealer:
     """Seals one party's vectors, and helps to open the sums they went into.
 
     Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
-    or changed while a tree grows; a turn or attempt that is not greater than the last; an upload after this
+    or changed within an epoch; a turn or attempt that is not greater than the last; an upload after this
     turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
@@ -89,8 +89,8 @@ class MaskedSealer:
             )
         if last is not None and tag.turn == last.turn and self._shares is not None:
             raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
-        if last is not None and tag.tree == last.tree and set(tag.roster) != set(last.roster):
-            raise PeerError(f"the roster changed while tree {tag.tree} grows")
+        if last is not None and tag.epoch == last.epoch and set(tag.roster) != set(last.roster):
+            raise PeerError(f"the roster changed within epoch {tag.epoch}")
 
     def _share_key(self, peer: str, sender: str, receiver: str) -> bytes:
         return self._pairs.derived(peer, b"share", sender, receiver)
@@ -110,7 +110,7 @@ class MaskedSealer:
             except InvalidTag:
                 raise PeerError(
                     f"the share of party {peer} is not authentic: it sealed under another session, turn, "
-                    f"roster or tree, or its share was changed on the way"
+                    f"roster or epoch, or its share was changed on the way"
                 ) from None
         if self._shares is not None and shares != self._shares:
             raise PeerError("asked to commit twice with different shares")

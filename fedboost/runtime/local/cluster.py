@@ -23,6 +23,7 @@ from fedboost.errors import SessionFailed
 from fedboost.gbdt.cut_points import MAX_LEVELS
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import (
     MAX_DEPTH,
     MAX_FEATURES,
@@ -52,7 +53,7 @@ ANYTHING = {
     "parties": "any",
     "analysts": "any",
     "columns": "any",
-    "protections": ["masked", "plain", "paillier", "bfv"],
+    "protections": list(PROTECTIONS),
     "on_loss": ["wait", "stop", "shrink"],
     "placements": ["distributed", "local", "central"],
     "min_parties": 1,

@@ -19,19 +19,12 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64, cell_bits
 from fedboost.privacy.bit_packing import Run
-from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.encrypted.scheme import scheme_of
-from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group, Handshake
-from fedboost.privacy.masked.sealer import MaskedSealer
-from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.local.simulation import simulate
 
-PROTECTIONS = ("plain", "masked", "bfv", "paillier")
-CELLS = {"plain": 1 << 17, "masked": 1 << 17, "bfv": 1 << 14, "paillier": 1 << 12}
-"""So many cells are sealed and opened to see what one takes."""
 SAMPLE_ROWS, SAMPLE_FEATURES, SAMPLE_ROUNDS, SAMPLE_DEPTH = 20_000, 10, 3, 6
 SESSION = bytes(32)
 T = TypeVar("T")
@@ -66,10 +59,10 @@ def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
     return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))
 
 
-def speed_of(protection: str, parties: int, key_bits: int, bits: int) -> Speed:
+def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
     """Seal and open a sum of so many parties here. ConfigError if the protection's extra is not installed."""
     names = tuple(f"p{number}" for number in range(parties))
-    cells = CELLS[protection]
+    cells = protection.sample_cells
     tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
@@ -104,27 +97,19 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _ends(
-    protection: str, names: tuple[str, ...], key_bits: int, tag: Tag
+    protection: Protection, names: tuple[str, ...], key_bits: int, tag: Tag
 ) -> tuple[dict[str, Sealer], Opener]:
-    if protection == "plain":
-        return {name: PlainSealer() for name in names}, PlainOpener(tag)
-    group = Group.of(names, 0)
-    hands = {name: Handshake(os.urandom) for name in names}
+    group, keyholder, draw = Group.of(names, 0), names[0], os.urandom
+    hands = {name: Handshake(draw) for name in names}
     publics = {name: hand.public for name, hand in hands.items()}
-    keys = {name: hand.pair_keys(name, publics, SESSION) for name, hand in hands.items()}
-    sealers: dict[str, Sealer]
-    if protection == "masked":
-        sealers = {name: MaskedSealer(name, group, SESSION, keys[name], os.urandom) for name in names}
-        return sealers, MaskedOpener(tag, group, SESSION)
-    secret, holder = scheme_of(protection).new_secret(key_bits), names[0]
-    public = secret.public
-    sealers = {
-        name: EncryptedSealer(
-            name, group, SESSION, keys[name], public, secret if name == holder else None, most_openings=1
-        )
-        for name in names
-    }
-    return sealers, EncryptedOpener(tag, public, holder, group, SESSION, os.urandom)
+    secret = protection.encryption().new_secret(key_bits) if protection.uses_key_holder else None
+    public = None if secret is None else secret.public
+    sealers = {}
+    for name, hand in hands.items():
+        keys, own = partial(hand.pair_keys, name, publics, SESSION), secret if name == keyholder else None
+        setup = PartySetup(name, group, SESSION, keys, draw, public, own, max_openings=1, sparse=True)
+        sealers[name] = protection.sealer(setup)
+    return sealers, protection.opener(tag, AggregatorSetup(group, SESSION, draw, public, keyholder))
 
 
 def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
@@ -146,11 +131,11 @@ def estimate(terms: Terms, rows: int, parties: int) -> list[Estimate]:
     cells, bits = cells_of(terms, rows)
     trees = seconds_of_trees(terms, rows, parties)
     found = []
-    for protection in PROTECTIONS:
+    for name, protection in PROTECTIONS.items():
         try:
             speed = speed_of(protection, max(parties, 2), terms.key_bits, bits)
         except ConfigError:
             continue
         a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
-        found.append(Estimate(protection, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
+        found.append(Estimate(name, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
     return found

@@ -15,6 +15,7 @@ from itertools import combinations
 from fedboost.errors import ConfigError
 from fedboost.people.summary import shown
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown
 from fedboost.protocol.site_memory import colluding_of
 from fedboost.protocol.terms import Terms
@@ -150,7 +151,8 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
     groups: dict[frozenset[str], tuple[Session, int]] = {}
     for session in sessions:
         known = session.admitted
-        if known is not None and known.protection != "plain":
+        protection = PROTECTIONS.get(known.protection) if known is not None else None
+        if known is not None and (protection is None or protection.hides):
             holders, colluding = _group(known, admitted)
             groups.setdefault(holders, (session, colluding))
     warned: list[set[frozenset[str]]] = []

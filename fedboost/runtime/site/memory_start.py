@@ -19,6 +19,7 @@ from typing import Any, assert_never
 
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of
 from fedboost.runtime.config import PartyConfig, state_folder
 from fedboost.runtime.site.audit import (
@@ -53,7 +54,6 @@ from fedboost.runtime.site.memory_file import (
     read_spent,
 )
 
-MASKED = "masked"
 EARLIER = "it was held before this memory was made"
 OLDER = "an older copy of this site's memory was put back"
 
@@ -292,8 +292,9 @@ def _group(event: Admitted, config: PartyConfig) -> tuple[str, int, int]:
     try:
         terms = read_admitted(config.audit, event.terms)
     except ConfigError:
-        colluding = Group.of(event.parties).colluding
-        return json.dumps(event.parties), int(event.protection == MASKED), colluding
+        colluding, protection = Group.of(event.parties).colluding, PROTECTIONS.get(event.protection)
+        hides = protection is not None and protection.hides and not protection.uses_key_holder
+        return json.dumps(event.parties), int(hides), colluding
     return json.dumps(terms.holders), int(terms.hides), colluding_of(terms)
 
 

@@ -29,12 +29,12 @@ from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics import is_at_threshold
 from fedboost.people.summary import columns_by_role, shown, summary
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
+from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.noise import LARGEST_DELTA, Placement
 from fedboost.protocol.site_memory import MAX_SESSIONS, Limits
-from fedboost.protocol.terms import Frozen, Name, Terms, read_model
+from fedboost.protocol.terms import Frozen, Name, ProtectionName, Terms, read_model
 from fedboost.runtime.site.budget import Budget
 
-Protection = Literal["masked", "plain", "paillier", "bfv"]
 OnLoss = Literal["wait", "shrink", "stop"]
 
 COMMAND = "fedboost approve terms.toml --config party.toml"
@@ -162,7 +162,7 @@ class Policy(Frozen):
     parties: Literal["any"] | tuple[Name, ...] | None = None
     analysts: Literal["any"] | tuple[Name, ...] | None = None
     columns: Literal["any"] | ColumnRules | None = None
-    protections: tuple[Protection, ...] = Field(default=("masked",), min_length=1)
+    protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
     min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
@@ -315,7 +315,7 @@ class Policy(Frozen):
         if terms.hides and (tolerated := Group.of(terms.parties, terms.colluding).colluding) < floor:
             why = f"under the terms {tolerated} may collude and learn nothing"
             yield Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
-        if terms.protection == "paillier" and terms.key_bits < self.min_key_bits:
+        if PROTECTIONS[terms.protection].has_key_sizes and terms.key_bits < self.min_key_bits:
             yield self._beyond("key_bits", "min_key_bits", terms.key_bits)
 
     def _of_noise(self, terms: Terms) -> Iterator[Breach]:

@@ -1,0 +1,233 @@
+"""The protections, one row each: what a protection hides, its limits, and how its two ends are made.
+
+Promises: nothing else in fedboost branches on a protection's name; whoever needs a fact about one looks it up
+here. Importing this module imports none of the packages that only encryption needs.
+Refuses: names that are not in the table, and encryption whose package is not installed (ConfigError).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedboost.errors import ConfigError, quoted
+from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
+from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.plain import PlainOpener, PlainSealer
+from fedboost.privacy.protection import Opener, Sealer, Tag
+from fedboost.privacy.shamir import Draw
+
+MAX_ENCRYPTED_CELLS = 200_000
+"""Cells of a sum that a key holder opens: its answer is one message."""
+_SUMS = "sums over the parties, never this site's own numbers"
+
+
+@dataclass(frozen=True)
+class PartySetup:
+    """The facts that a sealer is made from, once the parties have met.
+
+    me: the name of this party; group: all parties of the session; session: the digest of the attempt;
+    pair_keys: returns the key shared with each other party, and may be called once; draw: cryptographic
+    randomness; public: the key that sums are encrypted under; secret: the pair it belongs to, at the key
+    holder alone; max_openings: sums that the key holder opens; sparse: whether cells that are 0 may be left
+    out, so that lengths speak of rows.
+    """
+
+    me: str
+    group: Group
+    session: bytes
+    pair_keys: Callable[[], dict[str, bytes]]
+    draw: Draw
+    public: Public | None = None
+    secret: Secret | None = None
+    max_openings: int = 0
+    sparse: bool = False
+
+
+@dataclass(frozen=True)
+class AggregatorSetup:
+    """The facts that an opener is made from, besides the tag of its turn; as in `PartySetup`.
+
+    keyholder: the name of the party that has the secret key.
+    """
+
+    group: Group
+    session: bytes
+    draw: Draw | None = None
+    public: Public | None = None
+    keyholder: str | None = None
+
+
+@dataclass(frozen=True)
+class Protection:
+    """One way to keep a party's vector from the aggregator.
+
+    hides: whether the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees,
+    in words for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
+    max_cells: parties of a session and cells of a sum, None for any number; fixed_size: whether sealed parts
+    are as long as their cells, so that their bytes are known before they are made; may_shrink: whether a
+    session may go on without parties that were lost; min_roster, min_signers: parties of a group that a sum
+    is of, and that sign a model, at least; scheme: loads the encryption that a key holder decrypts, None
+    where nobody holds a key; has_key_sizes: whether the terms choose the bits of that key; sample_cells:
+    cells that an estimate of its speed seals.
+    """
+
+    name: str
+    hides: bool
+    aggregator_observes: str
+    sealer: Callable[[PartySetup], Sealer]
+    opener: Callable[[Tag, AggregatorSetup], Opener]
+    min_parties: int = 1
+    max_parties: int | None = None
+    max_cells: int | None = None
+    fixed_size: bool = False
+    may_shrink: bool = True
+    min_roster: Callable[[Group], int] = lambda group: 1
+    min_signers: Callable[[Group], int] = lambda group: 0
+    scheme: Callable[[], Scheme] | None = None
+    has_key_sizes: bool = False
+    sample_cells: int = 1 << 17
+
+    @property
+    def uses_key_holder(self) -> bool:
+        """Whether sums are encrypted, and one party alone can decrypt them."""
+        return self.scheme is not None
+
+    def encryption(self) -> Scheme:
+        """The scheme, where a key holder is used. ConfigError if what it needs is not installed."""
+        assert self.scheme is not None
+        try:
+            return self.scheme()
+        except ImportError as error:
+            raise ConfigError(
+                f"protection {self.name} needs the package {error.name}, which is not installed: "
+                f'pip install "fedboost[{self.name}]"'
+            ) from None
+
+    def key_greeting(self, agreement: bytes, secret: Secret | None) -> bytes:
+        """The public keys that a party greets with: its X25519 key, and the key holder's own."""
+        if not self.uses_key_holder:
+            return agreement
+        return greeting_of(agreement, None if secret is None else secret.public)
+
+    def agreement_key(self, greeted: bytes) -> bytes:
+        """The X25519 key that a party greeted with. PeerError if there is none."""
+        return agreement_key(greeted) if self.uses_key_holder else greeted
+
+    def read_public(self, greeted: bytes, key_bits: int) -> Public:
+        """The key that sums are encrypted under, as the key holder greeted with it. PeerError for one that
+        cannot be, or has fewer bits."""
+        return self.encryption().read_public(scheme_key(greeted), key_bits)
+
+
+def check_name(name: str) -> str:
+    """Return the name of a protection. ValueError if there is none of it."""
+    if name not in PROTECTIONS:
+        raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
+    return name
+
+
+def scheme_of(name: str) -> Scheme:
+    """The encryption of a protection. ConfigError if it has none, or what that needs is not installed."""
+    known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
+    if name not in known:
+        raise ConfigError(f"no encryption is named {quoted(name)!r}; known: {', '.join(known)}")
+    return PROTECTIONS[name].encryption()
+
+
+# ---- plain ------------------------------------------------------------------------------------------
+
+
+def _plain_sealer(setup: PartySetup) -> Sealer:
+    return PlainSealer(setup.sparse)
+
+
+def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
+    return PlainOpener(tag)
+
+
+# ---- masked -----------------------------------------------------------------------------------------
+
+
+def _masked_sealer(setup: PartySetup) -> Sealer:
+    return MaskedSealer(setup.me, setup.group, setup.session, setup.pair_keys(), setup.draw)
+
+
+def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
+    return MaskedOpener(tag, setup.group, setup.session)
+
+
+# ---- paillier, bfv ----------------------------------------------------------------------------------
+
+
+def _encrypted_sealer(setup: PartySetup) -> Sealer:
+    assert setup.public is not None
+    ends = setup.me, setup.group, setup.session, setup.pair_keys()
+    return EncryptedSealer(*ends, setup.public, setup.secret, setup.max_openings)
+
+
+def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
+    assert setup.public is not None
+    assert setup.keyholder is not None
+    assert setup.draw is not None
+    return EncryptedOpener(tag, setup.public, setup.keyholder, setup.group, setup.session, setup.draw)
+
+
+def _paillier() -> Scheme:
+    from fedboost.privacy.encrypted.paillier import Paillier
+
+    return Paillier()
+
+
+def _bfv() -> Scheme:
+    from fedboost.privacy.encrypted.bfv import Bfv
+
+    return Bfv()
+
+
+def _encrypted(name: str, scheme: Callable[[], Scheme], has_key_sizes: bool, sample_cells: int) -> Protection:
+    return Protection(
+        name,
+        hides=True,
+        aggregator_observes=f"{_SUMS}, even with the key holder's help",
+        sealer=_encrypted_sealer,
+        opener=_encrypted_opener,
+        min_parties=SMALLEST_GROUP,
+        max_parties=LARGEST_GROUP,
+        max_cells=MAX_ENCRYPTED_CELLS,
+        may_shrink=False,  # nothing holds two rosters of one turn apart
+        min_roster=lambda group: len(group.members),
+        min_signers=lambda group: len(group.members) // 2 + 1,
+        scheme=scheme,
+        has_key_sizes=has_key_sizes,
+        sample_cells=sample_cells,
+    )
+
+
+_ROWS = (
+    Protection(
+        "plain",
+        hides=False,
+        aggregator_observes="this site's own numbers, before they are added to the others'",
+        sealer=_plain_sealer,
+        opener=_plain_opener,
+    ),
+    Protection(
+        "masked",
+        hides=True,
+        aggregator_observes=_SUMS,
+        sealer=_masked_sealer,
+        opener=_masked_opener,
+        min_parties=SMALLEST_GROUP,
+        max_parties=LARGEST_GROUP,
+        fixed_size=True,
+        min_roster=lambda group: group.smallest_roster,
+        min_signers=lambda group: group.smallest_roster,
+    ),
+    _encrypted("paillier", _paillier, has_key_sizes=True, sample_cells=1 << 12),
+    _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),
+)
+
+PROTECTIONS: dict[str, Protection] = {row.name: row for row in _ROWS}
+"""The protections that terms can name."""

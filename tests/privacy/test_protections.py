@@ -1,0 +1,189 @@
+"""The table of protections: its facts are those of terms and ends, and nobody else matches on names."""
+
+import ast
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+
+import numpy as np
+import pytest
+from consortium import installed, names, sealers_of, small_secret, tag_of
+
+import fedboost
+from fedboost.errors import ConfigError
+from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.terms import Terms
+
+PACKAGE = Path(fedboost.__file__).parent
+TABLE = PACKAGE / "privacy" / "protections.py"
+TERMS_TO_COME = PACKAGE / "protocol" / "terms.py"
+"""The only other file that still matches on names."""
+ROWS = sorted(PROTECTIONS)
+
+
+@pytest.fixture(params=ROWS)
+def row(request):
+    return PROTECTIONS[request.param]
+
+
+# ---- nobody else matches on a name ------------------------------------------------------------------
+
+
+def is_name(node):
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in PROTECTIONS
+
+
+def is_list(node):
+    return isinstance(node, ast.List | ast.Tuple | ast.Set)
+
+
+def has_name(node):
+    return any(map(is_name, ast.walk(node)))
+
+
+def matches_on_names(source):
+    """The lines of a module that compare with a protection's name, match it, list several of them, or give
+    one a name of its own to compare with."""
+    lines = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Compare():
+                compared = (node.left, *node.comparators)
+                found = any(is_name(part) or (is_list(part) and has_name(part)) for part in compared)
+            case ast.MatchValue():
+                found = has_name(node)
+            case ast.List() | ast.Tuple() | ast.Set():
+                found = sum(map(is_name, node.elts)) > 1
+            case ast.Dict():
+                found = any(has_name(key) for key in node.keys if key is not None)
+            case ast.Assign():
+                found = is_name(node.value)
+            case _:
+                found = False
+        if found:
+            lines.add(node.lineno)
+    return sorted(lines)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'terms.protection == "plain"',
+        '"bfv" != protection',
+        'protection in ("paillier",)',
+        'protection not in ["masked", other]',
+        'match protection:\n    case "masked" | "plain":\n        pass',
+        'ENCRYPTED = ("paillier", "bfv")',
+        'Names = Literal["masked", "plain"]',
+        'CELLS = {"plain": 1 << 17}',
+        'LOUD = {("protections", "plain"): "text"}',
+        'for name in ["plain", "masked"]:\n    pass',
+        'MASKED = "masked"',
+    ],
+)
+def test_the_search_finds_what_matches_on_a_name(source):
+    assert matches_on_names(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'protection: str = "masked"',
+        'PROTECTIONS["masked"].sealer',
+        'terms.changed(protection="plain")',
+        'allowed: tuple[str, ...] = Field(default=("masked",))',
+        '{"rounds": 3, "protection": "plain"}',
+        'terms.objective == "plainly another name"',
+    ],
+)
+def test_the_search_passes_over_values(source):
+    assert not matches_on_names(source)
+
+
+def test_nobody_but_the_table_matches_on_the_name_of_a_protection():
+    files = [path for path in PACKAGE.rglob("*.py") if path not in (TABLE, TERMS_TO_COME)]
+    assert len(files) > 100
+    found = {str(path.relative_to(PACKAGE)): matches_on_names(path.read_text("utf-8")) for path in files}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+# ---- the facts --------------------------------------------------------------------------------------
+
+
+def terms_of(row, parties=5, **settings):
+    columns = {"label": "y", "numeric": ["x"]}
+    keys = {"keyholder": "p00"} if row.uses_key_holder else {}
+    settings = {**keys, "protection": row.name, "parties": list(names(parties)), **settings}
+    return Terms.read({"columns": columns, **settings})
+
+
+def test_rows_are_known_by_their_own_names_and_do_not_change(row):
+    assert PROTECTIONS[row.name] is row
+    with pytest.raises(FrozenInstanceError):
+        row.hides = not row.hides
+
+
+def test_terms_have_the_facts_of_the_table(row):
+    terms = terms_of(row)
+    assert terms.hides == row.hides
+    assert terms.encrypts == row.uses_key_holder
+    for parties in (3, 4, 5, 9):
+        terms = terms_of(row, parties)
+        assert terms.signers == row.min_signers(Group.of(terms.parties))
+
+
+def test_terms_shrink_where_the_protection_may(row):
+    if not row.may_shrink:
+        with pytest.raises(ConfigError, match='on_loss = "shrink"'):
+            terms_of(row, on_loss="shrink")
+        return
+    for parties in (4, 9, 30):
+        terms = terms_of(row, parties, on_loss="shrink")
+        assert terms.fewest == max(row.min_roster(Group.of(terms.parties)), parties // 2 + 1)
+
+
+def test_terms_keep_to_the_parties_of_the_table(row):
+    terms_of(row, row.min_parties)
+    if row.min_parties > 1:
+        with pytest.raises(ConfigError, match=rf"needs {row.min_parties} parties"):
+            terms_of(row, row.min_parties - 1)
+    if row.max_parties is not None:
+        terms_of(row, row.max_parties)
+        with pytest.raises(ConfigError, match=f"{row.max_parties} is the most"):
+            terms_of(row, row.max_parties + 1)
+
+
+def test_parts_of_fixed_size_are_as_long_as_their_cells(row):
+    if row.uses_key_holder and not installed(row.name):
+        pytest.skip(f"what {row.name} needs is not installed")
+    tag = tag_of(names(3), cells=100, bits=20)
+    sealed = [*sealers_of(row.name, names(3))["p00"].seal(np.zeros(100, np.int64), tag)]
+    assert (sum(map(len, sealed)) == tag.size) == row.fixed_size
+
+
+def test_a_greeting_has_the_keys_that_are_needed(row):
+    agreement = bytes(range(32))
+    assert row.agreement_key(row.key_greeting(agreement, None)) == agreement
+    if not row.uses_key_holder:
+        assert row.key_greeting(agreement, None) == agreement
+    elif installed(row.name):
+        secret = small_secret(row.name)
+        greeted = row.key_greeting(agreement, secret)
+        assert row.agreement_key(greeted) == agreement
+        assert secret.public.to_bytes() in greeted
+
+
+def test_only_encryption_opens_sums_with_a_key(row):
+    assert row.uses_key_holder == (row.max_cells is not None) == (not row.may_shrink)
+    assert row.uses_key_holder or not row.has_key_sizes
+
+
+def test_the_table_imports_no_package_of_an_encryption():
+    code = (
+        "import sys, fedboost.privacy.protections, fedboost.protocol.party, fedboost.protocol.aggregator\n"
+        "print([name for name in ('phe', 'gmpy2', 'tenseal') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
