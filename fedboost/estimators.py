@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.lambdarank import RANKINGS
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.registry import names_of
 from fedboost.protocol.run import Callback
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.continuation import text_of
@@ -54,7 +55,6 @@ _WEIGHTS = {
 _BESIDE = ("label", "weight", "row", "sites")
 """What the columns are called that are no features, unless a feature is."""
 _IN_TERMS = {"n_estimators": "rounds", "random_state": "seed"}
-_OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
 @dataclass(frozen=True)
@@ -291,9 +291,9 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
         names, objective = [_spelled(label) for label in self.classes_.tolist()], self.objective
         if objective is None:
             objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
-        if objective not in _OF_CLASSES:
+        if objective not in (classifiers := names_of(LabelKind.CLASS)):
             raise ConfigError(
-                f"FederatedClassifier: objective is {objective!r}; it takes {' or '.join(_OF_CLASSES)}"
+                f"FederatedClassifier: objective is {objective!r}; it takes {' or '.join(classifiers)}"
             )
         if objective == "binary:logistic" and len(names) > 2:
             raise ConfigError(
@@ -329,11 +329,11 @@ class FederatedRegressor(RegressorMixin, _Federated):  # type: ignore[misc]
         """Train. y: numbers [rows]; the others are those of `FederatedClassifier.fit`."""
         rows = self._checked(X, y, sample_weight, numbers=True)
         objective = self.objective or "reg:squarederror"
-        if objective in _OF_CLASSES:
+        if objective in names_of(LabelKind.CLASS):
             raise ConfigError(
                 f"FederatedRegressor: objective {objective!r} is for classes: use FederatedClassifier"
             )
-        if objective in RANKINGS:
+        if objective in names_of(LabelKind.RELEVANCE):
             raise ConfigError(
                 f"FederatedRegressor: objective {objective!r} is for groups of rows: use fedboost.simulate"
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError, field_validator
 
-from fedboost.gbdt.installed import check_objective
+from fedboost.gbdt.objectives.plugins import check_objective
 from fedboost.protocol import terms
 from fedboost.runtime.config import read_settings
 from fedboost.runtime.continuation import text_of

@@ -25,7 +25,8 @@ from fedboost.cli.scores import HeldOut, rows_of_sites, shown_metrics, unprotect
 from fedboost.cli.show import notice, notice_undeclared, print_json, printable
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import cores, read_terms
 from fedboost.runtime.data.shard import to_shard
@@ -209,7 +210,7 @@ class Trial:
             value, sample = of(values), of(samples)
             return {name: Figure.of(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
 
-        sign = np.array([1.0 if metrics.grows(name) else -1.0 for name in names])
+        sign = np.array([1.0 if grows(name) else -1.0 for name in names])
         models = {model: figures(lambda of, model=model: of[model]) for model in values}  # type: ignore[misc]
         gain = figures(lambda of: (of[FEDERATED] - of[ALONE]) * sign) if ALONE in values else {}
         return Compared(self.site, self.rows.num_rows, self.held_out, different, models, gain, self._cannot)

@@ -13,7 +13,8 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.shard import to_shard
@@ -21,13 +22,15 @@ from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.runtime.model_file import Model
 
-_SHOWN = {"binary:logistic": ("logloss", "auc", "error"), "multi:softprob": ("mlogloss", "merror")}
+_SHOWN_OF_CLASSES = 3
 _WEIGHT_BITS = 24
 
 
 def shown_metrics(terms: Terms) -> tuple[str, ...]:
     """The metrics that models under these terms are compared by, the one that decides first."""
-    return terms.eval_metric or _SHOWN.get(terms.like, terms.metrics)
+    equivalent = terms.loss.xgboost_equivalent
+    of_classes = equivalent.label_kind is LabelKind.CLASS
+    return terms.eval_metric or (equivalent.metrics[:_SHOWN_OF_CLASSES] if of_classes else terms.metrics)
 
 
 def unprotected(terms: Terms) -> Terms:

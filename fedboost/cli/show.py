@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import quoted
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.features import undeclared

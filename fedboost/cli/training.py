@@ -25,7 +25,7 @@ from fedboost.cli.show import (
     size,
 )
 from fedboost.errors import ConfigError
-from fedboost.gbdt.metrics import by_party
+from fedboost.gbdt.metrics.by_set import by_party
 from fedboost.runtime.analyst import connect
 from fedboost.runtime.config import check_address, read_terms
 from fedboost.runtime.data.draft import split_by_weights

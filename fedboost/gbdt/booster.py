@@ -23,7 +23,8 @@ from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import shap
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.predict import predict_margins
-from fedboost.gbdt.loss import LOSSES, Loss, loss_of
+from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.gbdt.xgboost_json import tree_from_json, tree_to_json
 
@@ -40,7 +41,7 @@ class Booster:
     then for the second; those of the second round. `base_score` is the constant boosting started from. The
     values of `categorical` features are the numbers of levels, from 0."""
 
-    loss: Loss
+    loss: Objective
     base_score: float
     features: tuple[str, ...]
     trees: tuple[Tree, ...] = field(repr=False)
@@ -148,6 +149,7 @@ class Booster:
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
         """The model as XGBoost's JSON; attributes ride along and change no prediction."""
         width, outputs = len(self.features), self.loss.outputs
+        equivalent = self.loss.xgboost_equivalent
         count = len(self.trees)
         return json.dumps(
             {
@@ -174,7 +176,7 @@ class Booster:
                         "num_feature": str(width),
                         "num_target": "1",
                     },
-                    "objective": {"name": self.objective, **self.loss.in_xgboost},
+                    "objective": {"name": equivalent.name, **equivalent.xgboost_params},
                 },
                 "version": FORMAT_VERSION,
             },
@@ -218,10 +220,10 @@ class Booster:
                 "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
             )
             raise ConfigError(f"{source}: not a fedboost model: {why}") from None
-        if name not in LOSSES:
-            raise ConfigError(f"{source}: objective {name!r} is none of {', '.join(LOSSES)}")
+        if name not in OBJECTIVES:
+            raise ConfigError(f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}")
         try:
-            loss = loss_of(name, stated)
+            loss = make_objective(name, stated)
         except (LookupError, TypeError, ValueError):
             raise ConfigError(f"{source}: objective {name} without its parameters") from None
         if len(scores) > 1 or encoded:

@@ -10,12 +10,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale, exponent_counts
-from fedboost.gbdt import installed, metrics, sampling
+from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Room, in_memory
 from fedboost.gbdt.groups import Block, Mask, RowIndex, blocks
 from fedboost.gbdt.kernels import fixedpoint as kernels
 from fedboost.gbdt.kernels.histogram import sum_pairs
-from fedboost.gbdt.loss import LOSSES, Loss, Slopes, in_groups
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives import plugins
+from fedboost.gbdt.objectives.objective import HasGradients, Objective
+from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.sampling import Keys
 from fedboost.gbdt.threads import Threads
 
@@ -44,7 +48,7 @@ class Gradients:
 
     def __init__(
         self,
-        objective: Loss,
+        objective: Objective,
         label: Float32,
         weight: Float32,
         group: Keys | None,
@@ -62,7 +66,7 @@ class Gradients:
         self.pairs: Int64 = room(shape, np.dtype(np.int64))
 
     def quantise(
-        self, slopes: Slopes, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
+        self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
     ) -> None:
         """Write the gradients of `slopes` into `pairs`. shift: what is added to each margin first."""
 
@@ -81,7 +85,7 @@ class Gradients:
         """Sums of the first output's gradients and hessians among these rows: int64 [2]."""
         return self._sum(lambda block: np.array(sum_pairs(self.pairs[0][block.only(among).rows]), np.int64))
 
-    def count_exponents(self, slopes: Slopes) -> Int64:
+    def count_exponents(self, slopes: HasGradients) -> Int64:
         """Exponent counts of the gradients and hessians of rows of weight 1, and of the weights."""
 
         def count(block: Block) -> Int64:
@@ -114,13 +118,13 @@ class Gradients:
         return self._sum(sums)
 
     def _at(
-        self, slopes: Slopes, block: Block, weight: Float32, shift: float = 0.0
+        self, slopes: HasGradients, block: Block, weight: Float32, shift: float = 0.0
     ) -> tuple[Float64, Float64]:
         """Gradients and hessians of a block with these weights, at its margins plus a shift."""
         margin = self._margins(block)
         rows = margin + shift if shift else margin, self._label[..., block.rows], weight
-        if self._objective.name not in LOSSES:
-            return installed.gradients(slopes, self._objective.name, *rows)
+        if self._objective.name not in OBJECTIVES:
+            return plugins.gradients(slopes, self._objective.name, *rows)
         gradient, hessian = in_groups(slopes, block.starts).gradients(*rows)
         return gradient, hessian
 

@@ -12,7 +12,6 @@ from typing import TypeVar, assert_never
 
 import numpy as np
 
-from fedboost.boosting.order import check_order
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery
@@ -24,13 +23,14 @@ from fedboost.boosting.queries.union import Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import metrics, sampling
+from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import Column
 from fedboost.gbdt.cut_points import count_cells, count_parts
 from fedboost.gbdt.gradients import Gradients, Quantise, in_units
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.kernels.histogram import sum_pairs
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.samplers import Bootstrap, EveryRow, RowDraws, Sampler, SizeSample, Subsample
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
@@ -92,7 +92,7 @@ class HorizontalHolder:
 
     def answer(self, query: Query) -> Int64:
         """This party's integers: int64 [query.cells]."""
-        check_order(query, self._terms, self.state)
+        query.check_order(self._terms, self.state)
         values = self._answer(query)
         self.state = self.state.after(query)
         return values

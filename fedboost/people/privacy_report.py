@@ -160,28 +160,13 @@ class Outlook:
 def outlook(terms: Terms, rows: int) -> Outlook:
     """For a typical row: one of an undecided prediction, classes that are equally frequent, labels that are
     spread evenly over their range."""
-    spread, hessian = _typical_row(terms)
+    spread, hessian = terms.loss.typical_row(terms.bound)
     leaf_rows = rows / 2.0**terms.max_depth
     noise = terms.bound.gradient(terms.plan.releases[TREES].sigma)
     by_noise = noise / (leaf_rows * hessian)
     by_chance = spread / (math.sqrt(leaf_rows) * hessian)
     worth = leaf_rows * by_chance**2 / (by_chance**2 + by_noise**2)
     return Outlook(rows, leaf_rows, by_noise, by_chance, worth)
-
-
-def _typical_row(terms: Terms) -> tuple[float, float]:
-    """The standard deviation of a row's gradient, and its hessian."""
-    bound = terms.bound
-    match terms.objective:
-        case "binary:logistic":
-            return 0.5, 0.25
-        case "multi:softprob":
-            share = 1.0 / (terms.num_class or 2)
-            return math.sqrt(share * (1.0 - share)), 2.0 * share * (1.0 - share)
-        case "count:poisson":
-            return math.sqrt(bound.start), bound.start
-        case _:
-            return bound.clip / math.sqrt(3.0), 1.0
 
 
 def noise_of_sum(terms: Terms, release: Release) -> float:

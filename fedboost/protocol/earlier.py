@@ -81,7 +81,7 @@ def _said(text: str) -> Mapping[str, Any] | None:
 
 def _of_model(booster: Booster, terms: "Terms") -> str:
     """What differs between the model and the terms, of that which XGBoost knows; '' if nothing does."""
-    if booster.objective != terms.like:  # of an installed objective the file has the one it stands for
+    if booster.objective != terms.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, that of the terms {terms.objective}"
     if booster.loss.outputs != terms.loss.outputs:
         return f"it has {booster.loss.outputs} classes, the terms have {terms.loss.outputs}"

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedboost.gbdt.bounded import UNITS
+from fedboost.gbdt.objectives.sensitivity import UNITS
 from fedboost.privacy.noise import accounting
 
 SMALLEST_EPSILON, LARGEST_EPSILON = 0.01, 16.0

@@ -32,13 +32,15 @@ from pydantic import (
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import bounded, installed
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_LEVELS, MAX_REFINEMENTS
-from fedboost.gbdt.labels import LARGEST_LABEL
-from fedboost.gbdt.lambdarank import MOST_PAIRS, RANKINGS
-from fedboost.gbdt.loss import LOSSES, Loss, loss_of, parameters_of
-from fedboost.gbdt.metrics import OF_PARTY, TIMES, TRAIN, VALIDATION, is_metric, metric_of, metrics_for
+from fedboost.gbdt.metrics.by_set import OF_PARTY, TRAIN, VALIDATION
+from fedboost.gbdt.metrics.registry import fits, is_metric, metrics_for
+from fedboost.gbdt.objectives import plugins, sensitivity
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.objective import Objective
+from fedboost.gbdt.objectives.ranking import MAX_PAIRS
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
 from fedboost.gbdt.sampling import MOST_COPIES
 from fedboost.gbdt.split import SplitRule
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
@@ -316,7 +318,7 @@ class Terms(_Submitted):
     huber_slope: float | None = Field(default=None, ge=1.0 / MAX_STEP, le=MAX_STEP)
     quantile_alpha: float | None = Field(default=None, gt=0, lt=1)
     lambdarank_pair_method: Literal["topk", "mean"] | None = None
-    lambdarank_num_pair_per_sample: int | None = Field(default=None, ge=1, le=MOST_PAIRS)
+    lambdarank_num_pair_per_sample: int | None = Field(default=None, ge=1, le=MAX_PAIRS)
     lambdarank_normalization: bool | None = None
     lambdarank_score_normalization: bool | None = None
     ndcg_exp_gain: bool | None = None
@@ -348,12 +350,10 @@ class Terms(_Submitted):
     def _known_objective(cls, value: str) -> str:
         if value in _NOT_BUILT:
             raise ValueError(f"{value} is not built: {_NOT_BUILT[value]}")
-        if value in LOSSES or value in (others := installed.names()):
+        if value in OBJECTIVES or value in (others := plugins.names()):
             return value
-        offered = (
-            f"; of packages here (entry points of group {installed.GROUP}): {', '.join(others) or 'none'}"
-        )
-        raise ValueError(_unknown(value, [*LOSSES, *others], LOSSES, "objective") + offered)
+        offered = f"; of packages here (entry points of group {plugins.GROUP}): {', '.join(others) or 'none'}"
+        raise ValueError(_unknown(value, [*OBJECTIVES, *others], OBJECTIVES, "objective") + offered)
 
     @field_validator("parties")
     @classmethod
@@ -389,12 +389,14 @@ class Terms(_Submitted):
                 f"{len(self.roots)} trees a round of depth {self.max_depth} are too many: at most "
                 f"{MAX_LEAVES} leaves; lower max_depth, or set max_leaves"
             )
-        fitting = metrics_for(self.like)
+        equivalent = self.loss.xgboost_equivalent
+        with_metrics = self.loss if self.objective in OBJECTIVES else equivalent
+        fitting = metrics_for(with_metrics)
         for name in self.metrics:
             if not is_metric(name):
                 _known(name, fitting, "eval_metric")
                 raise ValueError(f"eval_metric {name[:_LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
-            if self.like not in metric_of(name).objectives:
+            if not fits(name, with_metrics):
                 raise ValueError(
                     f"eval_metric {name} does not fit objective {self.objective}; use {', '.join(fitting)}"
                 )
@@ -452,7 +454,7 @@ class Terms(_Submitted):
             raise ValueError(
                 f"columns.base_margin is one number a row; {self.objective} would need one for each class"
             )
-        if self.columns.positive is not None and self.like != "binary:logistic":
+        if self.columns.positive is not None and equivalent.classes_key != "positive":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.objective}")
         if self.xgb_model is not None:
             self._check_earlier(self.xgb_model)
@@ -480,10 +482,13 @@ class Terms(_Submitted):
                 raise ValueError(
                     f"columns.{name} with noise: what a row can do has no bound then; leave it out"
                 )
-        if self.objective not in bounded.OBJECTIVES:
-            known = ", ".join(bounded.OBJECTIVES)
+        bounded = OBJECTIVES[self.objective].sensitivity if self.objective in OBJECTIVES else None
+        if bounded is None:
+            bounds = ((name, kind.sensitivity) for name, kind in OBJECTIVES.items())
+            ranges = {name: bound.needs_label_range for name, bound in bounds if bound is not None}
+            known = ", ".join(sorted(ranges, key=ranges.__getitem__))
             raise ValueError(f"{self.objective} has no bound for what a row can do; with noise use {known}")
-        if bounded.OBJECTIVES[self.objective] and self.columns.label_range is None:
+        if bounded.needs_label_range and self.columns.label_range is None:
             raise ValueError(
                 f"{self.objective} with noise needs the range of the labels, by what is known and not by the "
                 f"rows: columns.label_range = [0, 100]"
@@ -516,14 +521,16 @@ class Terms(_Submitted):
 
     def _check_label_range(self) -> None:
         """Gradients are clipped to it, and boosting starts from its middle."""
-        if not bounded.OBJECTIVES[self.objective]:
+        objective = OBJECTIVES[self.objective]
+        bounded = objective.sensitivity
+        if bounded is None or not bounded.needs_label_range:
             return
         assert self.columns.label_range is not None
         low, high = self.columns.label_range
         if high - low < 1.0 / LARGEST_LABEL:
             raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
-        if self.objective == "count:poisson" and low < 0.0:
-            raise ValueError(f"label_range begins at {low:g}, and no label of count:poisson is below 0")
+        if objective.label_kind is LabelKind.COUNT and low < 0.0:
+            raise ValueError(f"label_range begins at {low:g}, and no label of {self.objective} is below 0")
 
     @property
     def honest(self) -> int:
@@ -532,9 +539,9 @@ class Terms(_Submitted):
         return len(self.holders) - max(1, Group.of(self.parties, self.colluding).colluding)
 
     @property
-    def bound(self) -> bounded.Bound:
+    def bound(self) -> sensitivity.Bound:
         """What of a row enters sums that get noise."""
-        return bounded.bound_of(self.objective, self.columns.label_range)
+        return sensitivity.bound_of(self.loss, self.columns.label_range)
 
     @cached_property
     def plan(self) -> Plan:
@@ -557,20 +564,20 @@ class Terms(_Submitted):
 
     def _check_installed(self) -> None:
         """An objective of a package: the same version everywhere."""
-        if self.objective in LOSSES:
+        if self.objective in OBJECTIVES:
             if self.objective_params or self.objective_package:
                 raise ValueError(
                     f"objective_params and _package are for installed ones, not {self.objective}"
                 )
             return
         try:
-            here = installed.package_of(self.objective)
+            here = plugins.package_of(self.objective)
             if self.objective_package not in (None, here):
                 raise ConfigError(
                     f"objective {self.objective} is that of {self.objective_package[:_LONGEST]!r} in these "
                     f"terms, and of {here} here: install the same"
                 )
-            told = installed.parameters(self.objective, self.objective_params)
+            told = plugins.parameters(self.objective, self.objective_params)
             self.__dict__ |= {"objective_package": here, "objective_params": told}
             _ = self.loss
         except ConfigError as error:
@@ -578,9 +585,10 @@ class Terms(_Submitted):
 
     def _check_classes(self) -> None:
         """The number of classes follows from their names."""
-        multi, named = self.objective == "multi:softprob", len(self.columns.classes)
+        classes_key = OBJECTIVES[self.objective].classes_key if self.objective in OBJECTIVES else None
+        multi, named = classes_key == "classes", len(self.columns.classes)
         if named and not multi:
-            instead = "; for two values set columns.positive" if self.objective == "binary:logistic" else ""
+            instead = "; for two values set columns.positive" if classes_key == "positive" else ""
             raise ValueError(f"columns.classes needs objective multi:softprob, not {self.objective}{instead}")
         if named and self.num_class is None:
             self.__dict__["num_class"] = named  # so that saying it says nothing new
@@ -596,9 +604,10 @@ class Terms(_Submitted):
     def _check_intervals(self) -> None:
         """Labels that are intervals take two columns."""
         two = self.columns.label_upper_bound is not None
-        if two != (self.like in TIMES):
+        if two != (self.loss.xgboost_equivalent.label_kind is LabelKind.INTERVAL):
             raise ValueError(
-                f"columns.label_upper_bound is for {', '.join(TIMES)}; {self.objective} has one label a row"
+                f"columns.label_upper_bound is for {', '.join(names_of(LabelKind.INTERVAL))}; "
+                f"{self.objective} has one label a row"
                 if two
                 else f"{self.objective} needs columns.label_upper_bound, the column of upper bounds: what "
                 f"columns.label says where a time is known, infinite or missing where it is not over"
@@ -650,10 +659,10 @@ class Terms(_Submitted):
 
     def _check_parameters(self) -> None:
         """Those of another objective are a mistake."""
-        own = parameters_of(self.objective) if self.objective in LOSSES else {}
-        for kind in LOSSES:
+        own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
+        for kind in OBJECTIVES:
             for name in parameters_of(kind):
-                if name not in own and name not in _FOR_ALL and vars(self)[name] is not None:
+                if name not in own and name not in _FOR_ALL and vars(self).get(name) is not None:
                     raise ValueError(f"{name} is for {kind}; {self.objective} has none")
         for name, needed in own.items():
             if needed and vars(self)[name] is None:
@@ -695,14 +704,15 @@ class Terms(_Submitted):
         return 2 + MAX_REFINEMENTS + MOST_REFRESHING + (self.rounds + 1) * (self.levels + 1)
 
     def _check_groups(self) -> None:
-        ranks = self.objective in RANKINGS
+        rankings = names_of(LabelKind.RELEVANCE)
+        ranks = self.objective in rankings
         if ranks and self.columns.group is None:
             raise ValueError(
                 f"{self.objective} needs columns.group, the column that says which rows are ranked against "
                 f"each other (XGBoost's qid)"
             )
         if not ranks and self.columns.group is not None:
-            raise ValueError(f"columns.group needs objective {' or '.join(RANKINGS)}, not {self.objective}")
+            raise ValueError(f"columns.group needs objective {' or '.join(rankings)}, not {self.objective}")
         if self.lambdarank_pair_method == "mean":
             raise ValueError(
                 "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the "
@@ -771,16 +781,11 @@ class Terms(_Submitted):
         return (2 * deepest - 1 if self.vote_top_k else deepest) + refreshing
 
     @cached_property
-    def loss(self) -> Loss:
+    def loss(self) -> Objective:
         """The objective."""
-        if self.objective not in LOSSES:
-            return installed.objective(self.objective, self.objective_params)
-        return loss_of(self.objective, vars(self))
-
-    @property
-    def like(self) -> str:
-        """XGBoost's objective that predicts the same: this one, or the one an installed one names."""
-        return str(self.loss.in_xgboost.get("name", self.objective))
+        if self.objective not in OBJECTIVES:
+            return plugins.objective(self.objective, self.objective_params)
+        return make_objective(self.objective, vars(self))
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -843,13 +848,13 @@ class Terms(_Submitted):
     def bits(self) -> int:
         """Bits of a row's gradient and hessian, sign included: gradient_bits, or the objective's own."""
         if self.noise is not None:
-            return bounded.NOISE_BITS
+            return sensitivity.NOISE_BITS
         return self.gradient_bits or self.loss.gradient_bits
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
-        return () if self.noise is not None else self.eval_metric or (self.loss.metric,)
+        return () if self.noise is not None else self.eval_metric or (self.loss.default_metric,)
 
     @property
     def _monotone(self) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.explain import dependence
+from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import tree_drawing
 from fedboost.people.privacy_report import card_of
@@ -37,7 +38,6 @@ from fedboost.runtime.files import write_atomically
 _PREFIX = "fedboost."
 TERMS = _PREFIX + "terms"
 """The attribute of a model file that has the terms."""
-_OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,7 @@ class Model:
             request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        stated = {"name": booster.objective, **booster.loss.in_xgboost}
-        if terms.loss.in_xgboost == stated:  # what stands for an objective that XGBoost does not have
+        if terms.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
             booster = replace(booster, loss=terms.loss)
         columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective
         fits = columns == (booster.features, booster.categorical, booster.objective)
@@ -221,7 +220,7 @@ class Model:
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
         """
-        if self.terms.like not in _OF_CLASSES:
+        if self.terms.loss.xgboost_equivalent.label_kind is not LabelKind.CLASS:
             raise ConfigError(f"{self.terms.objective} predicts numbers, which have no classes: use predict")
         return self.terms.columns.classes or tuple(range(self.terms.num_class or 2))
 

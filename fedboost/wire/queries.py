@@ -20,7 +20,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.metrics import is_metric
+from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.terms import (
     MAX_DEPTH,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.bounded import UNITS, bound_of
-from fedboost.gbdt.loss import loss_of
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
+from fedboost.gbdt.objectives.sensitivity import UNITS, bound_of
 
 margins = st.floats(-1e6, 1e6)
 labels = st.floats(-1e9, 1e9, width=32)
@@ -16,7 +16,7 @@ RANGE = (-20.0, 60.0)
 
 def norm(objective, margin, label, label_range=None, **parameters):
     """Of the integers of one row, over all outputs."""
-    loss, bound = loss_of(objective, parameters), bound_of(objective, label_range)
+    loss, bound = make_objective(objective, parameters), bound_of(OBJECTIVES[objective], label_range)
     margin = np.asarray(margin, np.float64).reshape(-1, 1) if loss.outputs > 1 else np.array([margin])
     found = loss.gradients(margin, np.array([label], np.float32), np.ones(1, np.float32))
     total = 0
@@ -61,7 +61,7 @@ def test_counts(margin, label):
 
 @given(margins, st.sampled_from([0.0, 1.0]))
 def test_rounding_is_toward_zero(margin, label):
-    loss, bound = loss_of("binary:logistic", {}), bound_of("binary:logistic", None)
+    loss, bound = make_objective("binary:logistic", {}), bound_of(OBJECTIVES["binary:logistic"], None)
     out = np.empty(1, np.int64)
     (gradient,), (hessian,) = loss.gradients(
         np.array([margin]), np.array([label], np.float32), np.ones(1, np.float32)
@@ -76,4 +76,4 @@ def test_rounding_is_toward_zero(margin, label):
 @pytest.mark.parametrize("objective", ["reg:squarederror", "count:poisson", "reg:gamma"])
 def test_what_has_no_bound_is_refused(objective):
     with pytest.raises(ConfigError, match="no bound"):
-        bound_of(objective, None)
+        bound_of(OBJECTIVES[objective], None)

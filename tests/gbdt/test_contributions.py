@@ -16,7 +16,8 @@ from test_model import FOREST, OBJECTIVES, data, load, presence_model
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.explain.dependence import MOST, mean_predictions, usual_grid
-from fedboost.gbdt.loss import Logistic, SquaredError
+from fedboost.gbdt.objectives.classification import Logistic
+from fedboost.gbdt.objectives.regression import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 from fedboost.people.tree_drawing import tree_svg, tree_text
 

@@ -4,14 +4,15 @@ import numpy as np
 import pytest
 
 from fedboost.fixedpoint import UNIT, Scale, exponent_counts
-from fedboost.gbdt import metrics, sampling, threads
+from fedboost.gbdt import sampling, threads
 from fedboost.gbdt.gradients import Gradients, in_units
-from fedboost.gbdt.loss import loss_of
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.objectives.registry import make_objective
 from fedboost.gbdt.threads import Threads
 
 ROWS = 300
 SCALE = Scale(0, 16)
-LOGISTIC = loss_of("binary:logistic", {})
+LOGISTIC = make_objective("binary:logistic", {})
 
 
 @pytest.fixture(autouse=True)

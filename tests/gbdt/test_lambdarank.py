@@ -10,11 +10,13 @@ import xgboost
 from sklearn.metrics import ndcg_score
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import metrics
 from fedboost.gbdt.groups import blocks
 from fedboost.gbdt.kernels.ranking import lambda_gradients, ndcgs
-from fedboost.gbdt.loss import LOSSES, in_groups, loss_of
-from fedboost.gbdt.metrics import metric_of
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.ranking import Ndcg
+from fedboost.gbdt.metrics.registry import grows, is_metric, metric_of
+from fedboost.gbdt.objectives.ranking import in_groups
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 
 SIZES = (40, 1, 9, 100, 2)
 STARTS = np.cumsum([0, *SIZES]).astype(np.int64)
@@ -81,7 +83,7 @@ def test_gradients_are_xgboosts(objective, settings, margins):
     margin, label, weight = rows(margins)
     gradient, hessian, alone = of_xgboost(objective, margin, label, **settings)
     assert alone.sum() > ROWS // 2
-    loss = in_groups(loss_of(objective, settings), STARTS)
+    loss = in_groups(make_objective(objective, settings), STARTS)
     found = loss.gradients(margin, label, np.ones_like(weight))
     for own, due in zip(found, (gradient, hessian), strict=True):
         assert np.abs(own - due)[alone].max() <= 3e-6 * np.abs(own).max()
@@ -92,7 +94,9 @@ def test_gradients_are_xgboosts(objective, settings, margins):
 @pytest.mark.parametrize("objective", RANKINGS)
 def test_settings_change_gradients(objective):
     margin, label, weight = rows()
-    found = [in_groups(loss_of(objective, s), STARTS).gradients(margin, label, weight)[0] for s in SETTINGS]
+    found = [
+        in_groups(make_objective(objective, s), STARTS).gradients(margin, label, weight)[0] for s in SETTINGS
+    ]
     assert len({one.tobytes() for one in found}) == len(SETTINGS) - (objective == "rank:pairwise")
 
 
@@ -100,10 +104,10 @@ def test_settings_change_gradients(objective):
 @pytest.mark.parametrize("objective", RANKINGS)
 def test_the_gradients_of_a_group_are_those_of_its_rows_alone(objective, margins):
     margin, label, weight = rows(margins)
-    together = in_groups(LOSSES[objective](), STARTS).gradients(margin, label, weight)
+    together = in_groups(OBJECTIVES[objective](), STARTS).gradients(margin, label, weight)
     for first, end in pairwise(STARTS):
         own = slice(int(first), int(end))
-        alone = LOSSES[objective]().gradients(margin[own], label[own], weight[own])
+        alone = OBJECTIVES[objective]().gradients(margin[own], label[own], weight[own])
         for found, due in zip(together, alone, strict=True):
             assert found[own].tolist() == due.tolist()
 
@@ -131,7 +135,7 @@ def test_blocks_have_whole_groups_in_the_order_of_the_table():
 
 
 def value(name, margin, label, weight, of, starts=STARTS, **settings):
-    loss = in_groups(loss_of("rank:ndcg", settings), starts)
+    loss = in_groups(make_objective("rank:ndcg", settings), starts)
     total = metrics.sums((name,), loss, margin, label, weight, of)
     return metrics.values((name,), total, of)[name]
 
@@ -168,7 +172,7 @@ def test_the_metric_is_scikit_learns_weighted_by_group(name):
 def test_sums_of_groups_add_and_stay_within_the_limit():
     margin, label, weight = rows()
     names, of = ("ndcg", "ndcg@3"), Scale(2, 16)
-    loss = LOSSES["rank:ndcg"]()
+    loss = OBJECTIVES["rank:ndcg"]()
     added = np.zeros(metrics.cells(names), np.int64)
     for first, end in pairwise(STARTS):
         own = slice(int(first), int(end))
@@ -183,25 +187,27 @@ def test_sums_of_groups_add_and_stay_within_the_limit():
 
 
 def test_names_of_the_metric():
-    assert metric_of("ndcg@5-") == metrics.Ndcg(5, 0.0)
-    assert metric_of("ndcg") == metrics.Ndcg(None, 1.0)
+    assert metric_of("ndcg@5-") == Ndcg(5, 0.0)
+    assert metric_of("ndcg") == Ndcg(None, 1.0)
     for name in ("ndcg@0", "ndcg@", "ndcg@05", "ndcg@x", "ndcg@1.5", "ndcg--", "ndcg@-5", "ndcg@1234567890"):
-        assert not metrics.is_metric(name)
-    assert all(metrics.grows(name) for name in ("ndcg", "ndcg-", "ndcg@5", "ndcg@5-", "auc"))
-    assert not any(metrics.grows(name) for name in ("logloss", "error@0.5", "mae"))
+        assert not is_metric(name)
+    assert all(grows(name) for name in ("ndcg", "ndcg-", "ndcg@5", "ndcg@5-", "auc"))
+    assert not any(grows(name) for name in ("logloss", "error@0.5", "mae"))
 
 
 @pytest.mark.parametrize("objective", RANKINGS)
 def test_labels_and_parameters(objective):
-    loss = LOSSES[objective]()
-    assert loss.bad_label(np.array([0, 31, 5], np.float32)) is None
+    loss = OBJECTIVES[objective]()
+    assert loss.first_invalid_label(np.array([0, 31, 5], np.float32)) is None
     for bad in (-1, 0.5, 32, np.nan, np.inf):
-        assert loss.bad_label(np.array([0, bad], np.float32))[0] == 1
-    graded = loss_of(objective, {"ndcg_exp_gain": False})
-    assert graded.bad_label(np.array([0, 0.5, 1e6], np.float32)) is None
-    assert graded.bad_label(np.array([0, -0.5], np.float32))[0] == 1
-    assert loss.metric == "ndcg@32"
-    other = loss_of(objective, {"lambdarank_num_pair_per_sample": 7, "lambdarank_normalization": False})
-    assert other.metric == "ndcg@7"
-    assert loss_of(objective, other.in_xgboost["lambdarank_param"]) == other != loss
+        assert loss.first_invalid_label(np.array([0, bad], np.float32))[0] == 1
+    graded = make_objective(objective, {"ndcg_exp_gain": False})
+    assert graded.first_invalid_label(np.array([0, 0.5, 1e6], np.float32)) is None
+    assert graded.first_invalid_label(np.array([0, -0.5], np.float32))[0] == 1
+    assert loss.default_metric == "ndcg@32"
+    other = make_objective(
+        objective, {"lambdarank_num_pair_per_sample": 7, "lambdarank_normalization": False}
+    )
+    assert other.default_metric == "ndcg@7"
+    assert make_objective(objective, other.xgboost_params["lambdarank_param"]) == other != loss
     assert (loss.bounds, loss.base_score(3.0, 2.0), loss.margin(0.25)) == (None, 0.0, 0.25)

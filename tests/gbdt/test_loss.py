@@ -6,16 +6,20 @@ import numpy as np
 import pytest
 
 from fedboost.errors import ConfigError
-from fedboost.gbdt.loss import LOSSES, loss_of
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 
-LOGISTIC, SQUARED = LOSSES["binary:logistic"](), LOSSES["reg:squarederror"]()
-POISSON, GAMMA, TWEEDIE = LOSSES["count:poisson"](), LOSSES["reg:gamma"](), LOSSES["reg:tweedie"](1.3)
-HUBER = LOSSES["reg:pseudohubererror"]()
+LOGISTIC, SQUARED = OBJECTIVES["binary:logistic"](), OBJECTIVES["reg:squarederror"]()
+POISSON, GAMMA, TWEEDIE = (
+    OBJECTIVES["count:poisson"](),
+    OBJECTIVES["reg:gamma"](),
+    OBJECTIVES["reg:tweedie"](1.3),
+)
+HUBER = OBJECTIVES["reg:pseudohubererror"]()
 
 
 @pytest.mark.parametrize("heavier", [0.3, 1.0, 2.0, 5.0])
 def test_logistic_gradients_stay_within_the_public_bounds(heavier):
-    of = LOSSES["binary:logistic"](heavier)
+    of = OBJECTIVES["binary:logistic"](heavier)
     margin = np.concatenate([np.random.default_rng(0).normal(0, 20, 1000), [0.0, 1e6, -1e6]])
     label = (np.arange(margin.size) % 2).astype(np.float32)
     gradient, hessian = of.gradients(margin, label, np.ones(margin.size, np.float32))
@@ -39,7 +43,7 @@ def test_squared_error_gradients():
     ("objective", "labels", "mean"),
     [
         (LOGISTIC, [0, 0, 1, 1, 1], 0.6),
-        (LOSSES["binary:logistic"](4.0), [0, 0, 1], 4 / 6),
+        (OBJECTIVES["binary:logistic"](4.0), [0, 0, 1], 4 / 6),
         (SQUARED, [2, 3], 2.5),
         (HUBER, [-1e6, 1e6, 3e6], 1e6),
         (POISSON, [0, 0, 3], 1.0),
@@ -61,14 +65,14 @@ def test_the_shift_of_base_margins_is_the_best_constant(objective):
     margin, label = rng.normal(0, 1, 200), rng.integers(1, 9, 200).astype(np.float32)
     weight = rng.random(200).astype(np.float32)
     gradient, hessian = objective.start.gradients(margin, label, weight)
-    shift = objective.shift(float(gradient.sum()), float(hessian.sum()))
+    shift = objective.base_margin_shift(float(gradient.sum()), float(hessian.sum()))
     gradient, hessian = objective.gradients(margin + shift, label, weight)
     assert abs(gradient.sum()) <= 1e-6 * hessian.sum()
 
 
 def test_from_base_margins_a_probability_goes_one_bounded_step():
-    assert LOGISTIC.shift(3.0, 2.0) == -1.5
-    assert LOGISTIC.shift(-3.0, 0.1) == 4.0
+    assert LOGISTIC.base_margin_shift(3.0, 2.0) == -1.5
+    assert LOGISTIC.base_margin_shift(-3.0, 0.1) == 4.0
 
 
 def test_the_mean_exposure_is_part_of_the_mean_label():
@@ -78,11 +82,11 @@ def test_the_mean_exposure_is_part_of_the_mean_label():
 
 
 def test_parameters_are_numbers_of_their_kind():
-    assert loss_of("multi:softprob", {"num_class": "3"}).num_class == 3
-    assert loss_of("reg:tweedie", {"tweedie_variance_power": 1.2}).tweedie_variance_power == 1.2
-    assert loss_of("count:poisson", {"max_delta_step": None}).max_delta_step == 0.7
+    assert make_objective("multi:softprob", {"num_class": "3"}).num_class == 3
+    assert make_objective("reg:tweedie", {"tweedie_variance_power": 1.2}).tweedie_variance_power == 1.2
+    assert make_objective("count:poisson", {"max_delta_step": None}).max_delta_step == 0.7
     with pytest.raises(TypeError):
-        loss_of("multi:softprob", {})
+        make_objective("multi:softprob", {})
 
 
 def test_margin_and_prediction_are_inverse():
@@ -119,7 +123,7 @@ def test_a_label_with_nothing_to_learn(gradient, says):
         LOGISTIC.base_score(gradient, 1.0)
 
 
-ABSOLUTE, QUANTILE = LOSSES["reg:absoluteerror"](), LOSSES["reg:quantileerror"](0.25)
+ABSOLUTE, QUANTILE = OBJECTIVES["reg:absoluteerror"](), OBJECTIVES["reg:quantileerror"](0.25)
 
 
 def test_gradients_of_quantiles_say_the_side():
@@ -130,10 +134,10 @@ def test_gradients_of_quantiles_say_the_side():
     gradient, hessian = QUANTILE.gradients(margin, label, weight)
     assert (gradient.tolist(), hessian.tolist()) == ([-0.25, 1.5, 3.0], [1.0, 2.0, 4.0])
     assert (ABSOLUTE.quantile, QUANTILE.quantile, SQUARED.quantile) == (0.5, 0.25, None)
-    assert loss_of("reg:quantileerror", {"quantile_alpha": "[0.25]"}) == QUANTILE
+    assert make_objective("reg:quantileerror", {"quantile_alpha": "[0.25]"}) == QUANTILE
 
 
-AFT = LOSSES["survival:aft"]
+AFT = OBJECTIVES["survival:aft"]
 
 
 def test_the_constant_of_times_is_their_geometric_mean():
@@ -143,7 +147,7 @@ def test_the_constant_of_times_is_their_geometric_mean():
     gradient, hessian = AFT().start.gradients(margin, label, ones)
     assert AFT().base_score(gradient.sum(), hessian.sum()) == pytest.approx((2 * 8 * 4 * 4) ** 0.25)
     gradient, hessian = AFT().start.gradients(margin + 1, label, ones)
-    assert AFT().shift(gradient.sum(), hessian.sum()) == pytest.approx(math.log(256) / 4 - 1)
+    assert AFT().base_margin_shift(gradient.sum(), hessian.sum()) == pytest.approx(math.log(256) / 4 - 1)
     gradient, hessian = AFT("normal", 2.0).gradients(np.log([1.0, 1, 1, 1]), label[:, [0, 0, 0, 0]], ones)
     assert gradient == pytest.approx(-math.log(2) / 4)
     assert hessian.tolist() == [0.25] * 4
@@ -151,38 +155,44 @@ def test_the_constant_of_times_is_their_geometric_mean():
 
 def test_parameters_that_are_words():
     told = {"aft_loss_distribution": "extreme", "aft_loss_distribution_scale": "1.5"}
-    assert loss_of("survival:aft", told) == AFT("extreme", 1.5)
-    assert AFT("extreme", 1.5).in_xgboost == {"aft_loss_param": told}
+    assert make_objective("survival:aft", told) == AFT("extreme", 1.5)
+    assert AFT("extreme", 1.5).xgboost_params == {"aft_loss_param": told}
     with pytest.raises(ValueError, match="cauchy"):
-        loss_of("survival:aft", {"aft_loss_distribution": "cauchy"})
+        make_objective("survival:aft", {"aft_loss_distribution": "cauchy"})
 
 
 def test_bounds_that_are_no_interval():
     good = np.array([[0, 1, 1, 2.0**-60], [5, 1, np.inf, 2.0**60]], np.float32)
-    assert AFT().bad_label(good) is None
+    assert AFT().first_invalid_label(good) is None
     nan, inf = np.nan, np.inf
     for lower, upper in (
         *((2, 1), (-1, 1), (0, 0), (0, inf), (nan, 1), (1, nan), (inf, inf)),
         *((1, 2.0**61), (1e-30, 1), (0, 1e-30), (2.0**61, inf), (-inf, 1)),
     ):
-        row, takes = AFT().bad_label(np.array([[1, lower], [1, upper]], np.float32))
+        row, takes = AFT().first_invalid_label(np.array([[1, lower], [1, upper]], np.float32))
         assert row == 1
         assert "an upper one above 0 that is not below it" in takes
 
 
 def test_bad_labels():
-    assert ABSOLUTE.bad_label(np.array([1, np.inf], np.float32))[0] == 1
-    assert QUANTILE.bad_label(np.array([1, -5], np.float32)) is None
-    assert LOGISTIC.bad_label(np.array([0, 1, 2, 3], np.float32)) == (2, "0 or 1")
-    assert LOGISTIC.bad_label(np.array([0, 1, np.nan], np.float32))[0] == 2
-    assert LOGISTIC.bad_label(np.array([0, 1, -0.0], np.float32)) is None
+    assert ABSOLUTE.first_invalid_label(np.array([1, np.inf], np.float32))[0] == 1
+    assert QUANTILE.first_invalid_label(np.array([1, -5], np.float32)) is None
+    assert LOGISTIC.first_invalid_label(np.array([0, 1, 2, 3], np.float32)) == (2, "0 or 1")
+    assert LOGISTIC.first_invalid_label(np.array([0, 1, np.nan], np.float32))[0] == 2
+    assert LOGISTIC.first_invalid_label(np.array([0, 1, -0.0], np.float32)) is None
     for objective in (POISSON, TWEEDIE):
-        assert objective.bad_label(np.array([0, 2.5, 2.0**60], np.float32)) is None
+        assert objective.first_invalid_label(np.array([0, 2.5, 2.0**60], np.float32)) is None
         for bad in (-1e-9, np.nan, np.inf, 2.0**61):
-            assert objective.bad_label(np.array([0, bad], np.float32)) == (1, "a number from 0 to 2**60")
-    assert GAMMA.bad_label(np.array([1e-9, 2.0**60], np.float32)) is None
+            assert objective.first_invalid_label(np.array([0, bad], np.float32)) == (
+                1,
+                "a number from 0 to 2**60",
+            )
+    assert GAMMA.first_invalid_label(np.array([1e-9, 2.0**60], np.float32)) is None
     for bad in (0, -1, np.nan, np.inf, 1e-30):
-        assert GAMMA.bad_label(np.array([5, bad], np.float32)) == (1, "a number above 0, up to 2**60")
+        assert GAMMA.first_invalid_label(np.array([5, bad], np.float32)) == (
+            1,
+            "a number above 0, up to 2**60",
+        )
     for bad in (np.nan, np.inf, -np.inf, 2.0**61):
-        assert SQUARED.bad_label(np.array([5, bad], np.float32))[0] == 1
-    assert SQUARED.bad_label(np.array([2.0**60, -(2.0**60)], np.float32)) is None
+        assert SQUARED.first_invalid_label(np.array([5, bad], np.float32))[0] == 1
+    assert SQUARED.first_invalid_label(np.array([2.0**60, -(2.0**60)], np.float32)) is None

@@ -9,24 +9,29 @@ from inprocess import randomly
 from sklearn import metrics as sklearn
 
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt import metrics
-from fedboost.gbdt.loss import LOSSES
-from fedboost.gbdt.metrics import METRICS, metric_of
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import METRICS, SHAPES, fits, grows, is_metric, metric_of, metrics_for
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.links import LOG
+from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective
 
-BINARY = ("logloss", "error", "auc", "aucpr", "ks", "ece", "error@0.3")
-NUMBERS = ("rmse", "mae", "mphe")
-RATES = ("rmse", "mae", "poisson-nloglik", "gamma-nloglik", "gamma-deviance", "tweedie-nloglik@1.3")
+PARAMETERS = {"error": 0.3, "tweedie-nloglik": 1.3}
+SETTINGS = {
+    **{"num_class": 4, "quantile_alpha": 0.3},
+    **{"aft_loss_distribution": "extreme", "aft_loss_distribution_scale": 2.5},
+}
+
+
+def names_of(kind):
+    """The metrics of an objective, those with a parameter with one."""
+    names = [name for name in kind.metrics if name in METRICS]
+    return (*names, *(f"{name}@{PARAMETERS[name]}" for name in kind.metrics if name in SHAPES))
+
+
 NAMES = {
-    "binary:logistic": BINARY,
-    "reg:squarederror": ("rmse", "mae"),
-    "reg:pseudohubererror": NUMBERS,
-    "reg:absoluteerror": ("mae",),
-    "reg:quantileerror": ("mae", "quantile"),
-    "count:poisson": ("rmse", "mae", "poisson-nloglik"),
-    "reg:gamma": RATES,
-    "reg:tweedie": ("rmse", "tweedie-nloglik@1.3"),
-    "survival:aft": ("aft-nloglik", "interval-regression-accuracy"),
-    "multi:softprob": ("mlogloss", "merror"),
+    name: names_of(kind)
+    for name, kind in OBJECTIVES.items()
+    if kind.label_kind is not LabelKind.RELEVANCE  # in test_lambdarank.py
 }
 EVERY = [(objective, name) for objective, names in NAMES.items() for name in names]
 ROWS = 5000
@@ -35,50 +40,49 @@ PLAIN = UNIT
 
 
 def loss(objective):
-    kind = LOSSES[objective]
-    parameter = {"multi:softprob": (4,), "reg:quantileerror": (0.3,), "survival:aft": ("extreme", 2.5)}
-    return kind(*parameter.get(objective, ()))
+    return make_objective(objective, SETTINGS)
 
 
 def rows(objective):
-    rng = np.random.default_rng(0)
+    rng, kind = np.random.default_rng(0), OBJECTIVES[objective]
     margin = rng.normal(0, 1.5, ROWS)
-    if objective == "multi:softprob":
-        margin = rng.normal(0, 1.5, (4, ROWS))
-        label = np.argmax(margin + rng.gumbel(size=margin.shape), axis=0)
-    elif objective == "binary:logistic":
-        label = rng.random(ROWS) < 1 / (1 + np.exp(-margin))
-    elif objective == "count:poisson":
-        label = rng.poisson(np.exp(margin))
-    elif objective in ("reg:gamma", "reg:tweedie"):
-        label = np.maximum(np.exp(margin) * rng.exponential(1, ROWS), 1e-3)
-    elif objective == "survival:aft":
-        time, kind = np.exp(margin + rng.logistic(size=ROWS)), rng.integers(0, 4, ROWS)
-        label = np.array(
-            [np.where(kind < 3, time, 0), np.where(kind == 0, time, time + rng.exponential(2, ROWS))]
-        )
-        label[1, kind == 1] = np.inf
-    else:
-        label = margin + rng.normal(0, 2, ROWS)
+    match kind.label_kind, kind.classes_key:
+        case LabelKind.CLASS, "classes":
+            margin = rng.normal(0, 1.5, (4, ROWS))
+            label = np.argmax(margin + rng.gumbel(size=margin.shape), axis=0)
+        case LabelKind.CLASS, _:
+            label = rng.random(ROWS) < 1 / (1 + np.exp(-margin))
+        case LabelKind.COUNT, _:
+            label = rng.poisson(np.exp(margin))
+        case LabelKind.POSITIVE, _:
+            label = np.maximum(np.exp(margin) * rng.exponential(1, ROWS), 1e-3)
+        case LabelKind.INTERVAL, _:
+            time, censored = np.exp(margin + rng.logistic(size=ROWS)), rng.integers(0, 4, ROWS)
+            lower = np.where(censored < 3, time, 0)
+            label = np.array([lower, np.where(censored == 0, time, time + rng.exponential(2, ROWS))])
+            label[1, censored == 1] = np.inf
+        case _:
+            label = margin + rng.normal(0, 2, ROWS)
     weight = np.round(rng.uniform(0, 8, ROWS) * 4) / 4  # exact in the scale of WEIGHTED
     return margin, label.astype(np.float32), weight.astype(np.float32)
 
 
 def value(name, margin, label, weight, of, objective=None):
-    objective = objective or metric_of(name).objectives[0]
+    objective = objective or next(known for known, kind in OBJECTIVES.items() if fits(name, kind))
     total = metrics.sums((name,), loss(objective), margin, label, weight, of)
     return metrics.values((name,), total, of)[name]
 
 
 def of_xgboost(objective, name, margin, label, weight):
     """What XGBoost says of these margins: a booster of no trees evaluates base margins."""
-    own = {"quantile_alpha": 0.3} if objective == "reg:quantileerror" else {}
+    equivalent = loss(objective).xgboost_equivalent
+    groups = equivalent.xgboost_params.values()
+    own = {key: value.strip("[]") for group in groups for key, value in group.items()}
     labels = {"label": label}
-    if objective == "survival:aft":
-        own = {"aft_loss_distribution": "extreme", "aft_loss_distribution_scale": 2.5}
+    if label.ndim == 2:
         labels = {"label_lower_bound": label[0], "label_upper_bound": label[1]}
     data = xgboost.DMatrix(np.zeros((ROWS, 1)), weight=weight, base_margin=margin.T, **labels)
-    told = {"objective": objective, "eval_metric": name, "disable_default_eval_metric": 1, **own}
+    told = {"objective": equivalent.name, "eval_metric": name, "disable_default_eval_metric": 1, **own}
     booster = xgboost.Booster(told, [data])
     return float(booster.eval(data).split(":")[-1])
 
@@ -97,7 +101,7 @@ def calibration_error(probability, label, weight):
 
 def due(objective, name, margin, label, weight):
     probability = 1 / (1 + np.exp(-margin))
-    rate = np.exp(margin) if objective in ("count:poisson", "reg:gamma", "reg:tweedie") else margin
+    rate = np.exp(margin) if OBJECTIVES[objective].link == LOG else margin
     shares = (np.exp(margin) / np.exp(margin).sum(axis=0)).T
     match name:
         case "logloss":
@@ -140,21 +144,20 @@ def test_each_metric_is_scikit_learns_or_xgboosts(objective, name, weighted):
 def test_every_metric_is_tested():
     ranking = {"ndcg", "ndcg-"}  # in test_lambdarank.py
     assert {name for _, name in EVERY if "@" not in name} == set(METRICS) - ranking
-    for objective, kind in LOSSES.items():
+    for objective, kind in OBJECTIVES.items():
         if objective.startswith("rank:"):
-            assert metrics.metrics_for(objective) == [*sorted(ranking), "ndcg@k", "ndcg@k-"]
+            assert metrics_for(kind) == [*sorted(ranking), "ndcg@k", "ndcg@k-"]
             continue
-        shown = metrics.metrics_for(objective)
+        shown = metrics_for(kind)
         assert all(name in shown or name.partition("@")[0] + "@t" in shown for name in NAMES[objective])
-        own = loss(objective).metric
-        assert objective in metric_of(own).objectives, kind
+        assert fits(loss(objective).default_metric, kind), kind
 
 
 @pytest.mark.parametrize(
     "name", ["aucc", "auc@0.5", "error@", "error@0", "error@nan", "tweedie-nloglik@2", "@"]
 )
 def test_what_is_no_metric(name):
-    assert not metrics.is_metric(name)
+    assert not is_metric(name)
     with pytest.raises(KeyError):
         metric_of(name)
 
@@ -176,7 +179,8 @@ def test_means_of_numbers_of_any_size_lose_nothing(name, size):
 def test_margins_that_went_to_infinity_give_a_large_number():
     label, ones = np.array([1.0, 2.0], np.float32), np.ones(2, np.float32)
     for objective, names in NAMES.items():
-        if objective in ("count:poisson", "reg:gamma", "reg:tweedie"):
+        kind = OBJECTIVES[objective]
+        if kind.link == LOG and kind.label_kind is not LabelKind.INTERVAL:
             for name in names:
                 for margin in (1e6, -1e6):
                     assert math.isfinite(value(name, np.full(2, margin), label, ones, PLAIN, objective))
@@ -203,7 +207,7 @@ def test_calibration_of_certain_and_of_honest_predictions():
     assert value("ece", np.array([-1e9, 1e9, -1e9, 1e9]), label, ones, PLAIN) == 1.0
     assert value("ece", np.zeros(4), label, ones, PLAIN) == 0.0  # half of them are 1
     assert value("ece", np.zeros(4), ones, ones, PLAIN) == 0.5
-    assert not metrics.grows("ece")
+    assert not grows("ece")
 
 
 def test_error_counts_margin_zero_as_the_label_0():

@@ -14,7 +14,8 @@ from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.loss import Logistic, SquaredError
+from fedboost.gbdt.objectives.classification import Logistic
+from fedboost.gbdt.objectives.regression import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 OBJECTIVES = {

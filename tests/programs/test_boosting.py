@@ -17,9 +17,10 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.fixedpoint import exponent_counts
-from fedboost.gbdt import metrics, sampling
+from fedboost.gbdt import sampling
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.metrics import grows
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.protocol.messages import Report
 

@@ -8,7 +8,7 @@ from test_boosting import PARTITIONS, ROWS, setting_of
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt import metrics
+from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.horizontal.holder import HorizontalHolder
 
 PARTS = PARTITIONS["3 at random"]

@@ -16,8 +16,8 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.loss import Logistic
+from fedboost.gbdt.objectives.classification import Logistic
 from fedboost.protocol import earlier
 from fedboost.protocol.terms import Schema, Terms, nearest
 

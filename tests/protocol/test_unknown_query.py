@@ -26,15 +26,26 @@ class Usual(BeforeTrees, BaseQuery):
     rows: int = 1
     cells = 1
     cell_bits = 8
+    description = "nothing"
 
     def check_terms(self, terms):
+        pass
+
+    @classmethod
+    def max_count(cls, terms):
+        return 1
+
+    def check_order(self, terms, state):
         pass
 
     def applied_to(self, state):
         return state
 
 
-@pytest.mark.parametrize("rule", ["cells", "cell_bits", "check_terms", "applied_to"])
+RULES = ["cells", "cell_bits", "max_count", "check_terms", "check_order", "applied_to"]
+
+
+@pytest.mark.parametrize("rule", RULES)
 def test_a_query_without_a_rule_cannot_be_asked(rule):
     kind = type("Lacking", (Usual,), {rule: getattr(BaseQuery, rule)})
     with pytest.raises(TypeError, match=rule):

@@ -172,16 +172,26 @@ def test_what_does_not_go_with_it(install, settings, says):
             "of acme-objectives==1.2 cannot be loaded: ModuleNotFoundError",
         ),
         ("@dataclass(frozen=True)", "", "of acme-objectives==1.2 is no objective: it is no dataclass"),
-        ("    def shift(", "    def shft(", "is no objective: it has no shift"),
+        ("    def gradients(", "    def gradiants(", "is no objective: it has no gradients"),
         ('"acme:expectile"', '"acme:other"', "is no objective: it calls itself 'acme:other'"),
-        ("outputs: ClassVar = 1", "outputs: ClassVar = 2", "is no objective: it has several outputs"),
-        ("LIKE.name,", "'acme:x',", "in_xgboost names 'acme:x', which is none of binary:logistic"),
-        ("LIKE.name,", "'rank:ndcg',", "in_xgboost names 'rank:ndcg', which is none of binary:logistic"),
+        ("    metrics =", "    outputs = 2\n    metrics =", "is no objective: it has several outputs"),
         (
-            "LIKE.predict(margin)",
-            "margin + 1",
+            "    xgboost_equivalent = SquaredError()\n",
+            "",
+            "its xgboost_equivalent is 'acme:expectile', which is not one of binary:logistic",
+        ),
+        (
+            "xgboost_equivalent = SquaredError()",
+            "xgboost_equivalent = __import__('fedboost').gbdt.objectives.ranking.RankNdcg()",
+            "its xgboost_equivalent is 'rank:ndcg', which is not one of binary:logistic",
+        ),
+        (
+            "    def gradients(",
+            "    def predict(self, margin):\n        return margin + 1\n\n    def gradients(",
             "not those of reg:squarederror, which stands for it in XGBoost",
         ),
+        ("(Objective)", "", "is no objective: it is not derived from Objective"),
+        ('    metrics = ("rmse",)\n', "", "is no objective: AttributeError: "),
         ("over: float = 2.0", "over: float = 2.0\n    def __post_init__(self): 1 / 0", ": ZeroDivisionError"),
     ],
 )
@@ -228,7 +238,7 @@ def test_a_command_without_the_package_says_so_in_a_line(install, tmp_path, monk
 
 
 def test_packages_are_looked_for_only_where_a_name_is_not_built_in():
-    code = "import fedboost as fb; import fedboost.gbdt.installed as one; one._offered = None;"
+    code = "import fedboost as fb; import fedboost.gbdt.objectives.plugins as one; one._offered = None;"
     code += "fb.Terms.read({'columns': {'label': 'y', 'numeric': ['x']}, 'objective': 'reg:gamma'})"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 

@@ -22,7 +22,7 @@ from fedboost.boosting.state import ModelSoFar, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
-from fedboost.gbdt.metrics import METRICS
+from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
     Admit,

@@ -26,10 +26,11 @@ from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError, CutShort, Enough
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt import metrics
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.contracts import GrownTrees
@@ -72,7 +73,7 @@ def watched(terms: Terms, found: dict[str, float]) -> float:
     name, value = [*metrics.of_all(found).items()][-1]
     if terms.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
-    return -value if metrics.grows(terms.metrics[-1]) else value
+    return -value if grows(terms.metrics[-1]) else value
 
 
 def best(scores: list[float]) -> int:

@@ -17,9 +17,9 @@ import numpy as np
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.bounded import SCALE, Bound
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout
+from fedboost.gbdt.objectives.sensitivity import SCALE, Bound
 from fedboost.gbdt.split import BestSplit, SplitRule
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.noise import ROWS, TREES

@@ -30,8 +30,9 @@ from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
+from fedboost.gbdt.objectives.links import IDENTITY
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 from fedboost.protocol.contracts import GrownTrees
@@ -132,18 +133,14 @@ def base_score(terms: Terms, total: Int64) -> float:
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
-    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say. In a
-    loss of numbers the unit of tau and of the longest step is the clip."""
-    bound, unit = terms.bound, terms.bound.clip if terms.loss.name in NUMBERS else 1.0
+    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say.
+    Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
+    bound, unit = terms.bound, terms.bound.clip if terms.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
     below = H * H + terms.reg_lambda * H + spread * spread
     step = -G * H / below if below > 0.0 else 0.0
     return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
-
-
-NUMBERS = ("reg:squarederror",)
-"""Objectives whose margins are in the unit of the label."""
 
 
 @dataclass

@@ -138,7 +138,7 @@ def find_base_score(
             raise ConfigError(NOTHING_TO_LEARN)
         (score,) = found.values
     elif terms.columns.base_margin is not None:
-        score = float(terms.loss.predict(np.array([terms.loss.shift(*sums)]))[0])
+        score = float(terms.loss.predict(np.array([terms.loss.base_margin_shift(*sums)]))[0])
     else:
         score = terms.loss.base_score(*sums)
     return float(np.float32(score))

@@ -8,7 +8,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -35,6 +35,19 @@ class BaseQuery(ABC):
     rows: int
     tree: int
     splits: tuple[Split, ...]
+    description: ClassVar[str]
+    """The contents of an answer, for people: at most 42 characters."""
+    of_tree: ClassVar[bool] = False
+    """Whether it is about a tree before its end."""
+    ends_tree: ClassVar[bool] = False
+    """Whether it ends a tree, and the round with it."""
+    needs_noise: ClassVar[bool] = False
+    """Whether only answers with noise are allowed."""
+
+    @classmethod
+    @abstractmethod
+    def max_count(cls, terms: Terms) -> int:
+        """The most queries of this kind in one training by program `boosting`."""
 
     @property
     @abstractmethod
@@ -51,23 +64,12 @@ class BaseQuery(ABC):
         """Raise Refused if the terms do not allow it."""
 
     @abstractmethod
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next in that state (`boosting.state`)."""
+
+    @abstractmethod
     def applied_to(self, state: Any) -> Any:
         """The state (`boosting.state`) once it was answered."""
-
-    @property
-    def of_tree(self) -> bool:
-        """Whether it is about a tree before its end."""
-        return False
-
-    @property
-    def ends_tree(self) -> bool:
-        """Whether it ends a tree, and the round with it."""
-        return False
-
-    @property
-    def needs_noise(self) -> bool:
-        """Whether only answers with noise are allowed."""
-        return False
 
     def is_allowed_with(self, noise: Noise) -> bool:
         """Whether it may be asked where answers get this noise."""

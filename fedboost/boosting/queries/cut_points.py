@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
-from fedboost.errors import Refused
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
-from fedboost.gbdt.cut_points import RANGE_PARTS, SUBCELLS_PER_BIN, Grid
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grid
 from fedboost.protocol.noise import CUT_POINTS, Noise, Release
 from fedboost.protocol.terms import Terms
 
@@ -19,6 +19,8 @@ the cells it becomes (24) beside those it refines (24)."""
 class QuantileQuery(BeforeTrees, BaseQuery):
     """How many rows lie in each subcell of these grids (one a numeric feature)?"""
 
+    description = "how many rows lie in each column interval"
+
     rows: int
     grids: tuple[Grid, ...]
 
@@ -29,6 +31,11 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     @property
     def cell_bits(self) -> int:
         return cell_bits(1, self.rows)
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """The refinements of a grid."""
+        return MAX_REFINEMENTS * (terms.cut_points == "grid" and terms.noise is None)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
@@ -43,6 +50,15 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         """Bytes of the sums, and of the grids that come of them."""
         return BYTES_PER_COUNT * self.cells
 
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        # Counts over ever finer grids find any single value: no more of them than cut points need.
+        if state.start is not None or state.grids == MAX_REFINEMENTS:
+            raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
+        coarse = Grid.first(len(self.grids)).shape
+        if state.grids == 0 and any(grid.shape != coarse for grid in self.grids):
+            raise PeerError("the first grid is not the coarse one over all numbers")
+
     def applied_to(self, state: Any) -> Any:
         """The state with one more grid."""
         return replace(state, grids=state.grids + 1)
@@ -56,6 +72,9 @@ class RangeQuery(BeforeTrees, BaseQuery):
     Asked where the answer gets noise, once.
     """
 
+    description = "how many rows lie in each part of a range"
+    needs_noise = True
+
     rows: int
     features: int
 
@@ -67,14 +86,14 @@ class RangeQuery(BeforeTrees, BaseQuery):
     def cell_bits(self) -> int:
         return cell_bits(1, self.rows)
 
-    @property
-    def needs_noise(self) -> bool:
-        """Always."""
-        return True
-
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always."""
         return True
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One count."""
+        return int(terms.cut_points == "grid" and terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other ranges than the terms'."""
@@ -85,6 +104,11 @@ class RangeQuery(BeforeTrees, BaseQuery):
     def release(self, terms: Terms) -> Release | None:
         """The counts that cut points are chosen by."""
         return terms.plan.releases[CUT_POINTS]
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if state.start is not None or state.grids:
+            raise PeerError("counts over ranges are given once, before the cut points")
 
     def applied_to(self, state: Any) -> Any:
         """The state with one more grid."""

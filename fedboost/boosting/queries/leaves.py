@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting.queries.base import CONSTANT_TREE, BaseQuery
-from fedboost.boosting.queries.rules import check_several, check_tree
-from fedboost.errors import Refused
+from fedboost.boosting.queries.rules import check_several, check_started, check_tree
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
 from fedboost.gbdt.tree import Split
@@ -26,6 +26,9 @@ class ResidualQuery(BaseQuery):
     The cell of a node is the 2**width keys of float32 from its start. Answer: [node, part], of 2**8 equal
     parts of the cell, in units of this scale.
     """
+
+    description = "how far off labels are, by groups of rows"
+    of_tree = True
 
     rows: int
     tree: int
@@ -49,10 +52,10 @@ class ResidualQuery(BaseQuery):
     def cell_bits(self) -> int:
         return cell_bits(self.weight.limit, self.rows)
 
-    @property
-    def of_tree(self) -> bool:
-        """Always."""
-        return True
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """Those of each tree, and of the constant."""
+        return 0 if terms.loss.quantile is None else (terms.rounds + 1) * RESIDUAL_TURNS
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse residuals where leaf values are no quantiles, and cells that are no parts of others."""
@@ -69,6 +72,17 @@ class ResidualQuery(BaseQuery):
             raise Refused("a cell of residuals that begins where none does")
         if self.weight != terms.known_weight_scale and self.weight.bits != terms.bits:
             raise Refused(f"the terms allow weights of {terms.bits} bits here, no others")
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        tree, levels = state.tree, state.levels
+        check_started(state)
+        constant = tree == CONSTANT_TREE
+        max_levels = RESIDUAL_TURNS if constant else terms.levels
+        if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
+            raise PeerError(f"residuals of tree {self.tree} after {levels} questions about tree {tree}")
+        if state.residual is not None and not self.narrows(state.residual):
+            raise PeerError(f"residuals of tree {tree} in cells that are not within those asked for before")
 
     def applied_to(self, state: Any) -> Any:
         """The state with one more level, and this question."""

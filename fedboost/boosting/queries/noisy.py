@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery
-from fedboost.boosting.queries.rules import check_nodes
+from fedboost.boosting.queries.rules import check_nodes, check_started
+from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale, cell_bits
-from fedboost.gbdt.bounded import SCALE
 from fedboost.gbdt.histogram import STATS
+from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.noise import TREES, Noise, Release
 from fedboost.protocol.terms import Terms
@@ -21,6 +22,10 @@ class SumsQuery(BaseQuery):
     Asked where the answer gets noise, once a tree. Answer: [leaf, (gradient, hessian)], in units of
     `bounded.SCALE`.
     """
+
+    description = "sums over the rows in each leaf of a tree"
+    of_tree = True
+    needs_noise = True
 
     rows: int
     tree: int
@@ -41,19 +46,14 @@ class SumsQuery(BaseQuery):
     def cell_bits(self) -> int:
         return cell_bits(SCALE.limit, self.rows)
 
-    @property
-    def of_tree(self) -> bool:
-        """Always."""
-        return True
-
-    @property
-    def needs_noise(self) -> bool:
-        """Always."""
-        return True
-
     def is_allowed_with(self, noise: Noise) -> bool:
         """Where the structure of trees is drawn."""
         return noise.method != "hist"
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One a tree."""
+        return terms.rounds * (terms.noise is not None and terms.noise.method != "hist")
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse leaves that a tree of the terms cannot have."""
@@ -62,6 +62,12 @@ class SumsQuery(BaseQuery):
     def release(self, terms: Terms) -> Release | None:
         """The sums of a tree."""
         return terms.plan.releases[TREES]
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_started(state)
+        if self.tree != state.tree or state.levels:
+            raise PeerError(f"sums in the leaves of tree {self.tree} while tree {state.tree} grows, or again")
 
     def applied_to(self, state: Any) -> Any:
         """The state with one more level."""

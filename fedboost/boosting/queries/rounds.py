@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting.queries.base import BaseQuery
-from fedboost.boosting.queries.rules import check_tree
+from fedboost.boosting.queries.rules import check_started, check_tree
 from fedboost.boosting.queries.start import EXPONENT_VECTORS
-from fedboost.errors import Refused
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
-from fedboost.gbdt import metrics
-from fedboost.gbdt.metrics import TRAIN
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.by_set import TRAIN
 from fedboost.gbdt.sampling import SIZE_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.noise import Noise
@@ -28,6 +28,9 @@ class EndRoundQuery(BaseQuery):
     of the sizes of the new gradients of rows that trees grow on (`sampling.count_sizes`). Metric sums are of
     each of these sets of rows, one after the other; a set of a party's rows alone is 0 for all others.
     """
+
+    description = "error of the model, summed over all rows"
+    ends_tree = True
 
     rows: int
     tree: int
@@ -55,14 +58,14 @@ class EndRoundQuery(BaseQuery):
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
 
-    @property
-    def ends_tree(self) -> bool:
-        """Always."""
-        return True
-
     def is_allowed_with(self, noise: Noise) -> bool:
         """Always: the terms then have no metrics."""
         return True
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One a tree, and one of the constant."""
+        return terms.rounds + 1
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms', and trees that a model of the terms cannot have."""
@@ -80,6 +83,12 @@ class EndRoundQuery(BaseQuery):
         """Metrics of the round: over the rows of the roster, and those of them that the analyst gets."""
         sums = self.metrics, self.sets, total, self.weight
         return metrics.by_set(*sums), metrics.published(*sums)
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_started(state)
+        if self.tree != state.tree:
+            raise PeerError(f"the end of tree {self.tree} while tree {state.tree} grows")
 
     def applied_to(self, state: Any) -> Any:
         """The state with one more round."""

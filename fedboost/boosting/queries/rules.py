@@ -1,17 +1,24 @@
 """Rules on trees, nodes and scales that several queries share. All raise Refused."""
 
 import math
+from typing import Any
 
 import numpy as np
 
 from fedboost.boosting.queries.base import CONSTANT_TREE
-from fedboost.errors import Refused
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.terms import Terms
 
 LARGEST_VALUE = float(np.finfo(np.float32).max)
 """Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
+
+
+def check_started(state: Any) -> None:
+    """Raise PeerError before the cut points are known."""
+    if state.start is None:
+        raise PeerError("no cut points were given yet")
 
 
 def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:

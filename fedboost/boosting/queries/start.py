@@ -5,12 +5,12 @@ from typing import Any
 
 from fedboost.boosting.queries.base import MAX_ROWS, BaseQuery, BeforeTrees, digest_of
 from fedboost.boosting.queries.rules import check_bits
-from fedboost.errors import Refused
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, MAX_CELL_BITS, Scale, cell_bits
-from fedboost.gbdt.bounded import NOISE_BITS
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.objectives.sensitivity import NOISE_BITS
 from fedboost.protocol.noise import START, Noise, Release
 from fedboost.protocol.terms import Terms
 
@@ -28,6 +28,8 @@ class RowsQuery(BeforeTrees, BaseQuery):
     Answer: the row count, then exponent counts of gradients, hessians and weights.
     """
 
+    description = "row count; magnitudes of labels, weights"
+
     rows = MAX_ROWS
 
     @property
@@ -38,8 +40,18 @@ class RowsQuery(BeforeTrees, BaseQuery):
     def cell_bits(self) -> int:
         return MAX_CELL_BITS  # nobody knows the number of rows yet
 
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """The count of rows, once."""
+        return int(terms.noise is None)
+
     def check_terms(self, terms: Terms) -> None:
         """Allow it always."""
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if state.start is not None:
+            raise PeerError("the count of rows comes before the cut points")
 
     def applied_to(self, state: Any) -> Any:
         """The same state: it changes nothing."""
@@ -49,6 +61,8 @@ class RowsQuery(BeforeTrees, BaseQuery):
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
     """These are the cut points. What are the sums of gradients and hessians where margins begin?"""
+
+    description = "sum over all rows (for the mean label)"
 
     rows: int
     cut_points: CutPoints
@@ -67,6 +81,11 @@ class StartQuery(BeforeTrees, BaseQuery):
         """Always."""
         return True
 
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One set of cut points."""
+        return 1
+
     def check_terms(self, terms: Terms) -> None:
         """Refuse cut points that are not those of the terms' features."""
         features, numeric = len(terms.columns.features), len(terms.columns.numeric)
@@ -84,6 +103,11 @@ class StartQuery(BeforeTrees, BaseQuery):
     def release(self, terms: Terms) -> Release | None:
         """The sums that boosting starts from."""
         return terms.plan.releases[START]
+
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        if state.start is not None:
+            raise PeerError("the cut points were given already")
 
     def applied_to(self, state: Any) -> Any:
         """The state with these cut points."""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedboost.boosting.queries.base import BaseQuery
-from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales
-from fedboost.errors import Refused
+from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
+from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
@@ -52,6 +52,9 @@ class HistogramQuery(BaseQuery):
 
     `rows` counts a row as often as a bootstrap may draw it.
     """
+
+    description = "sums over groups of rows, by interval"
+    of_tree = True
 
     rows: int
     tree: int
@@ -102,14 +105,14 @@ class HistogramQuery(BaseQuery):
             for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
         )
 
-    @property
-    def of_tree(self) -> bool:
-        """Always."""
-        return True
-
     def is_allowed_with(self, noise: Noise) -> bool:
         """Where trees grow on histograms with noise."""
         return noise.method == "hist"
+
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One a level of each tree."""
+        return terms.rounds * max_levels(terms) * (terms.noise is None or terms.noise.method == "hist")
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse nodes, scales, widths or elected features that the terms do not have."""
@@ -166,6 +169,10 @@ class HistogramQuery(BaseQuery):
         """The sums of a tree."""
         return terms.plan.releases[TREES]
 
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_growing(self, terms, state, (self.gradient, self.hessian, self.threshold), votes=False)
+
     def applied_to(self, state: Any) -> Any:
         """The state with one more level, and the scales of the first."""
         return state.grown(self.splits, scales=(self.gradient, self.hessian, self.threshold))
@@ -179,6 +186,9 @@ class VoteQuery(BaseQuery):
     is how many answer. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
     own rows (fewer if fewer gain), 0 for others.
     """
+
+    description = "votes: which columns part groups best"
+    of_tree = True
 
     rows: int
     tree: int
@@ -197,10 +207,10 @@ class VoteQuery(BaseQuery):
     def cell_bits(self) -> int:
         return cell_bits(1, self.parties)
 
-    @property
-    def of_tree(self) -> bool:
-        """Always."""
-        return True
+    @classmethod
+    def max_count(cls, terms: Terms) -> int:
+        """One before each level but the root."""
+        return terms.rounds * (max_levels(terms) - 1) * (terms.vote_top_k > 0)
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse votes where the terms have none, and on other features."""
@@ -213,9 +223,47 @@ class VoteQuery(BaseQuery):
                 f"votes of {self.parties} parties on {self.features} features, the terms say otherwise"
             )
 
+    def check_order(self, terms: Terms, state: Any) -> None:
+        """Raise PeerError unless it may come next."""
+        check_growing(self, terms, state, (self.gradient, self.hessian, 0.0), votes=True)
+
     def applied_to(self, state: Any) -> Any:
         """The state with one more level."""
         return state.grown(self.splits)
+
+
+def max_levels(terms: Terms) -> int:
+    """The most questions about the histograms of one tree."""
+    return terms.max_depth if terms.grow_policy == "depthwise" else terms.most_leaves
+
+
+def check_growing(
+    query: "HistogramQuery | VoteQuery",
+    terms: Terms,
+    state: Any,
+    scales: tuple[Scale, Scale, float],
+    votes: bool,
+) -> None:
+    """Raise PeerError unless a question about nodes may come next: of a tree its root first, with the same
+    gradients and rows throughout, votes and histograms in turn."""
+    tree, levels = state.tree, state.levels
+    check_started(state)
+    if query.tree != tree:
+        raise PeerError(f"a query for tree {query.tree} while tree {tree} grows")
+    if state.residual is not None:
+        raise PeerError(f"tree {tree}: a question about nodes after one about residuals")
+    known = state.scales
+    if known is not None and (known.gradient, known.hessian, known.threshold) != scales:
+        raise PeerError(
+            f"tree {tree}: a question about nodes whose gradients are scaled or drawn otherwise than the "
+            f"root's"
+        )
+    if (levels == 0) != (query.nodes == terms.roots):
+        raise PeerError(f"tree {tree}: the root must be asked for once, and first")
+    if levels == terms.levels:
+        raise PeerError(f"tree {tree}: more levels than the terms allow")
+    if terms.vote_top_k and votes != bool(levels % 2):
+        raise PeerError(f"tree {tree}: votes and histograms take turns")
 
 
 def _in_turn(values: Int64, sizes: list[int]) -> list[Int64]:

@@ -17,11 +17,12 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import MAX_LEVELS
-from fedboost.gbdt.loss import LOSSES
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
 from fedboost.protocol.terms import NOT_IN_FEATURES, NOT_IN_TEXT, Schema, read_model
 from fedboost.runtime.data.sparse import QID, SparseTable
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
-from fedboost.runtime.site.policy import ROWS_PER_HESSIAN, Policy
+from fedboost.runtime.site.policy import Policy
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +35,6 @@ MEDIAN = 0.5
 """The quantile that is drafted."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
 _MAX_NAME = 256
-_OF_CLASSES = ("binary:logistic", "multi:softprob")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class Draft:
     def min_child_weight(self) -> float | None:
         """The one with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
         where none does, or the one that is the default."""
-        per = ROWS_PER_HESSIAN.get(self.objective)
+        kind = OBJECTIVES.get(self.objective)
+        per = None if kind is None else kind.rows_per_hessian
         if per is None or self.columns.weight is not None:
             return None
         return Policy().min_rows_per_leaf / per
@@ -62,7 +63,8 @@ class Draft:
     @property
     def of_objective(self) -> dict[str, Any]:
         """Parameters that this objective has no default for, to be edited."""
-        return {"quantile_alpha": MEDIAN} if self.objective == "reg:quantileerror" else {}
+        own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
+        return {"quantile_alpha": MEDIAN} if "quantile_alpha" in own else {}
 
     def settings(self) -> dict[str, Any]:
         """What is drafted, as `Terms.read` takes it."""
@@ -220,11 +222,11 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
     """The objective that fits a label unless it is given, and what of the label's values it needs to know."""
     from pyarrow import types
 
-    column = column_of(table, label)
+    column, classifiers = column_of(table, label), names_of(LabelKind.CLASS)
     try:
         values = numbers(column, label)
     except ConfigError:
-        if objective in LOSSES and objective not in _OF_CLASSES:
+        if objective in OBJECTIVES and objective not in classifiers:
             raise
         distinct = np.zeros(0, np.float32)
     else:
@@ -232,7 +234,7 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
     if objective is None and distinct.size > 2 and not types.is_dictionary(column.type):
         whole = distinct.size <= FEW_NUMBERS and bool((distinct == np.floor(distinct)).all())
         return _Target("reg:squarederror", few_numbers=distinct.size if whole else 0)
-    if objective is not None and objective not in _OF_CLASSES:
+    if objective is not None and objective not in classifiers:
         return _Target(objective)
     if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
         return _Target("binary:logistic")

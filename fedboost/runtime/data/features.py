@@ -79,7 +79,7 @@ def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     """The rows that have each value of a label of two values or of classes; nothing for other labels."""
     columns, classes = terms.columns, range(terms.num_class or 0)
     values = columns.classes or tuple(map(str, classes))
-    if terms.like == "binary:logistic":
+    if terms.loss.xgboost_equivalent.classes_key == "positive":
         values = ("0", "1") if columns.positive is None else (f"not {columns.positive}", columns.positive)
     if not values:
         return {}

@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import in_memory
-from fedboost.gbdt.labels import LARGEST_LABEL
+from fedboost.gbdt.objectives.labels import LARGEST_LABEL
 from fedboost.horizontal.shard import Shard
 from fedboost.protocol.terms import Schema, Terms
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable
@@ -50,10 +50,10 @@ from fedboost.runtime.data.values import (
 
 Reader = Callable[["pa.Table"], Float32]
 _NAMED_LABELS = {
-    "binary:logistic": "; set positive under [columns] to the label value that counts as 1",
-    "multi:softprob": "; set classes under [columns] to the list of label values",
+    "positive": "; set positive under [columns] to the label value that counts as 1",
+    "classes": "; set classes under [columns] to the list of label values",
 }
-"""What to do about a label of other values than an objective takes."""
+"""Advice about a label of other values than an objective takes, by the key that names those values."""
 
 
 def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
@@ -187,9 +187,9 @@ def _labels(table: "Table", terms: Terms) -> Float32:
     room = table.room if isinstance(table, StoredTable) else in_memory
     out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
-    bad = terms.loss.bad_label(out)
-    if bad:
-        row, takes = bad
+    invalid = terms.loss.first_invalid_label(out)
+    if invalid:
+        row, takes = invalid
         raise ConfigError(
             f"columns {name!r} and {upper!r} are the label of {terms.objective}, which takes {takes}",
             f"they are {out[0, row]:g} and {out[1, row]:g} in row {row + 1}",
@@ -229,17 +229,17 @@ def _label_of(table: "Table", terms: Terms) -> Reader:
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
     name = terms.columns.label
-    hint = _NAMED_LABELS.get(terms.like, "")
+    hint = _NAMED_LABELS.get(terms.loss.xgboost_equivalent.classes_key or "", "")
     try:
         label = finite(table, name)
     except ConfigError as error:
         text = is_text(plain(table.column(name)).type)
         raise ConfigError(f"label {error.public}{hint if text else ''}", error.detail) from None
     refuse_missing(np.isnan(label), f"label {name!r}")
-    bad = terms.loss.bad_label(label)
-    if bad:
-        rows = np.arange(label.size) == bad[0]
-        refuse(table, name, rows, f"is the label of {terms.objective}, which takes {bad[1]}{hint}")
+    invalid = terms.loss.first_invalid_label(label)
+    if invalid:
+        rows = np.arange(label.size) == invalid[0]
+        refuse(table, name, rows, f"is the label of {terms.objective}, which takes {invalid[1]}{hint}")
     return label
 
 

@@ -6,36 +6,27 @@ Refuses: nothing. Without the terms, only what no terms allow is warned of.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
-from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
-from fedboost.boosting.queries.leaves import ResidualQuery
-from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS
+from fedboost.boosting.queries.trees import HistogramQuery, max_levels
+from fedboost.boosting.queries.union import Query
 from fedboost.people.summary import shown
-from fedboost.protocol.terms import MOST_REFRESHING, Terms
+from fedboost.protocol.terms import Terms
 from fedboost.runtime.site.audit import HELP, Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 
+KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
 IN_WORDS = {
-    RowsQuery.__name__: "row count; magnitudes of labels, weights",
-    QuantileQuery.__name__: "how many rows lie in each column interval",
-    RangeQuery.__name__: "how many rows lie in each part of a range",
-    StartQuery.__name__: "sum over all rows (for the mean label)",
-    HistogramQuery.__name__: "sums over groups of rows, by interval",
-    VoteQuery.__name__: "votes: which columns part groups best",
-    SumsQuery.__name__: "sums over the rows in each leaf of a tree",
-    ResidualQuery.__name__: "how far off labels are, by groups of rows",
-    EndRoundQuery.__name__: "error of the model, summed over all rows",
+    **{kind.__name__: kind.description for kind in KINDS},
     BY_PARTY: "error of the model: all rows, this site's",
     HELP: "help to open a sum: keys, no data",
 }
 """What a release says, by its `what`."""
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
-OF_TREE = frozenset(kind.__name__ for kind in (HistogramQuery, VoteQuery, ResidualQuery, SumsQuery))
+OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 """Questions from which on a roster may be another one, where the terms say `shrink`."""
 
@@ -45,32 +36,14 @@ def allowed_questions(terms: Terms) -> Mapping[str, int]:
     known."""
     if terms.program != "boosting":
         return {}
-    noisy = terms.noise is not None
-    by_level = terms.noise is None or terms.noise.method == "hist"
-    residuals = 0 if terms.loss.quantile is None else MOST_REFRESHING
-    return {
-        RowsQuery.__name__: int(not noisy),
-        QuantileQuery.__name__: MAX_REFINEMENTS * (terms.cut_points == "grid" and not noisy),
-        RangeQuery.__name__: int(terms.cut_points == "grid" and noisy),
-        StartQuery.__name__: 1,
-        HistogramQuery.__name__: terms.rounds * _deepest(terms) * by_level,
-        VoteQuery.__name__: terms.rounds * (_deepest(terms) - 1) * (terms.vote_top_k > 0),
-        SumsQuery.__name__: terms.rounds * (not by_level),
-        ResidualQuery.__name__: (terms.rounds + 1) * residuals,
-        EndRoundQuery.__name__: terms.rounds + 1,  # one of them sets the constant
-        BY_PARTY: terms.rounds + 1,
-    }
+    counts = {kind.__name__: kind.max_count(terms) for kind in KINDS}
+    return {**counts, BY_PARTY: EndRoundQuery.max_count(terms)}
 
 
 def turns_warnings(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     """All warnings about the turns of one session."""
     for rule in (_questions, _positions, _rosters, _vectors, _amount):
         yield from rule(session, terms)
-
-
-def _deepest(terms: Terms) -> int:
-    """The most histograms about one tree."""
-    return terms.max_depth if terms.grow_policy == "depthwise" else terms.most_leaves
 
 
 def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -199,8 +172,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     elif terms is not None:
         histograms = _most_in_a_tree(by_turn, frozenset({HistogramQuery.__name__}), terms)
         questions = _most_in_a_tree(by_turn, OF_TREE, terms)
-        if histograms > _deepest(terms):
-            seen.append(f"{histograms} histograms about one tree, where the terms allow {_deepest(terms)}")
+        if histograms > max_levels(terms):
+            seen.append(f"{histograms} histograms about one tree, where the terms allow {max_levels(terms)}")
         elif questions > terms.levels:
             seen.append(f"{questions} questions about one tree, where the terms allow {terms.levels}")
     if seen:

@@ -26,7 +26,8 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError, Refused, quoted
-from fedboost.gbdt.metrics import is_at_threshold
+from fedboost.gbdt.metrics.registry import is_at_threshold
+from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role, shown, summary
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
 from fedboost.privacy.protections import PROTECTIONS
@@ -39,15 +40,6 @@ OnLoss = Literal["wait", "shrink", "stop"]
 
 COMMAND = "fedboost approve terms.toml --config party.toml"
 """By which a site allows terms that its policy refuses."""
-
-ROWS_PER_HESSIAN = {
-    "binary:logistic": 4,
-    "multi:softprob": 2,
-    "reg:squarederror": 1,
-    "reg:absoluteerror": 1,
-    "reg:quantileerror": 1,
-}
-"""The fewest rows of weight 1 whose hessians, as they are rounded, sum to 1."""
 
 MAX_ROWS_PER_LEAF = 1_000_000_000
 LARGEST_BUDGET = 100.0
@@ -379,7 +371,7 @@ class Policy(Frozen):
             return  # the noise hides rows, and the budget says how well
         rows, why = rows_per_leaf(terms)
         if rows < self.min_rows_per_leaf:
-            per = ROWS_PER_HESSIAN.get(terms.objective, 1)
+            per = _rows_per_hessian(terms) or 1
             enough = f"set min_child_weight = {self.min_rows_per_leaf / per:.12g}" if not why else ""
             told = why or (
                 f"the terms have min_child_weight = {terms.min_child_weight:g}, which with "
@@ -402,7 +394,9 @@ class Policy(Frozen):
             number = len(terms.metrics)
             why = f"the terms ask for {number} metrics"
             yield Breach("max_metrics", str(self.max_metrics), why, "take some away", number)
-        chosen = [name for name in terms.metrics if is_at_threshold(name) and name != terms.loss.metric]
+        chosen = [
+            name for name in terms.metrics if is_at_threshold(name) and name != terms.loss.default_metric
+        ]
         if chosen and not self.metrics_at_thresholds:
             why = f"the terms ask for the metric {quoted(chosen[0])}"
             yield Breach("metrics_at_thresholds", "false", why, "leave it out", True)
@@ -447,11 +441,17 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
         return 1, f"{drawn}: no leaf is sure of it"
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
-    if terms.program != "boosting" or terms.objective not in ROWS_PER_HESSIAN:
+    per = _rows_per_hessian(terms)
+    if terms.program != "boosting" or per is None:
         what = "program" if terms.program != "boosting" else "objective"
         return 1, f"{what} {quoted(getattr(terms, what))!r} does not promise it"
-    rows = min(terms.min_child_weight * ROWS_PER_HESSIAN[terms.objective], float(MAX_ROWS_PER_LEAF))
+    rows = min(terms.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
     return max(1, math.ceil(rows)), ""
+
+
+def _rows_per_hessian(terms: Terms) -> int | None:
+    """The fact of a registered objective; nothing is taken on trust from that of a package."""
+    return terms.loss.rows_per_hessian if terms.objective in OBJECTIVES else None
 
 
 def _choices(values: tuple[str, ...]) -> str:

@@ -1,0 +1,1 @@
+"""Metrics as integer sums that add over the parties."""

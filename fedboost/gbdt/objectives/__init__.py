@@ -1,0 +1,1 @@
+"""Objectives: gradients, links, and the facts that the rest of the package looks up."""

@@ -1,0 +1,62 @@
+"""Objectives of numbers of any size: squared error and pseudo-Huber."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedboost.fixedpoint import Float32, Float64
+from fedboost.gbdt.kernels.objectives import pseudo_huber_gradients
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.objective import Objective, xgboost_number
+from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
+
+
+def _clipped_to_range(low: float, high: float) -> Bound:
+    """Bound of a gradient, divided by half the width of the range, and of a hessian, both clipped to 1:
+    the norm of (g / C, S h) is at most sqrt(1 + S**2)."""
+    return Bound(0.5, 1.25**0.5, (low + high) / 2.0, (high - low) / 2.0)
+
+
+@dataclass(frozen=True)
+class SquaredError(Objective):
+    """reg:squarederror: any finite label, prediction the conditional mean."""
+
+    name = "reg:squarederror"
+    label_kind = LabelKind.NUMBER
+    metrics = "rmse", "mae", "mphe"
+    rows_per_hessian = 1
+    sensitivity = Sensitivity(_clipped_to_range)
+    xgboost_params: ClassVar = {"reg_loss_param": {"scale_pos_weight": "1"}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        hessian = weight.astype(np.float64)
+        return hessian * (margin - label), hessian
+
+
+@dataclass(frozen=True)
+class PseudoHuber(Objective):
+    """reg:pseudohubererror: any finite label; squared error near it, a slope of huber_slope far off.
+
+    The slope bounds the gradient, but residuals may be far smaller.
+    """
+
+    huber_slope: float = 1.0
+
+    name = "reg:pseudohubererror"
+    label_kind = LabelKind.NUMBER
+    metrics = "mphe", "rmse", "mae"
+    start = SquaredError()
+    """The mean: a Newton step from a margin far from the labels goes many times too far."""
+
+    @property
+    def xgboost_params(self) -> Mapping[str, Mapping[str, str]]:
+        return {"pseudo_huber_param": {"huber_slope": xgboost_number(self.huber_slope)}}
+
+    def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
+        gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
+        return gradient, hessian
+
+
+BUILT_IN = SquaredError, PseudoHuber
