@@ -20,14 +20,14 @@ from fedboost.boosting.programs.initialisation import Scales, find_base_score, f
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import Grown
 from fedboost.gbdt.booster import Booster
+from fedboost.protocol.contracts import GrownTrees
 from fedboost.runtime.local.cluster import Loopback
 
 SHRINK = 0.95
 
 
-def train(terms: fb.Terms, grown: Grown) -> Generator[Query, np.ndarray, Booster]:
+def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Booster]:
     """Boost with learning rate eta, .95 eta, .95^2 eta, ..."""
     counts = yield RowsQuery()
     rows, scales = int(counts[0]), Scales.of(terms, counts[1:])
