@@ -6,21 +6,23 @@ Refuses: terms without noise (ConfigError).
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 from fedboost.errors import ConfigError, printable
+from fedboost.people.facts import PrivacyFacts, SiteFacts
+from fedboost.people.text import WIDTH, Block, cell, counted, one_line, table
+from fedboost.people.words import RELEASES
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.noise import accounting
-from fedboost.protocol.noise import CUT_POINTS, START, TREES, Release
+from fedboost.protocol.noise import CUT_POINTS, TREES, Release
 from fedboost.protocol.terms import Terms
 
 Card = dict[str, Any]
 
 ADJACENCY = "add or remove one row"
-UNITS_OF = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
-"""What the noise of a release is told in."""
 NOT_COVERED = (
     "the names, ranges and levels of the columns, and the range of the labels: they stand in the terms, and "
     "must not have been looked up in the rows",
@@ -90,7 +92,7 @@ def _against(terms: Terms) -> str:
 
 
 def as_markdown(card: Mapping[str, Any]) -> str:
-    """A card for people."""
+    """Return a card for people."""
     head = {
         "epsilon": f"{card['epsilon']:g} ({strength(card['epsilon'])})",
         "delta": f"{card['delta']:g}",
@@ -114,9 +116,9 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "| what | times | sensitivity | noise in the sum | cost of one |",
         "|---|---:|---:|---:|---:|",
         *(
-            f"| {one['what']} | {one['times']} | {one['sensitivity']:.6g} | {one['sigma']:.6g} | "
-            f"{one['cost']:.6g} |"
-            for one in card["releases"]
+            f"| {release['what']} | {release['times']} | {release['sensitivity']:.6g} | "
+            f"{release['sigma']:.6g} | {release['cost']:.6g} |"
+            for release in card["releases"]
         ),
         "",
         "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in the",
@@ -124,7 +126,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "",
         "## What is not covered",
         "",
-        *(f"- {one}" for one in card["not_covered"]),
+        *(f"- {gap}" for gap in card["not_covered"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -174,17 +176,90 @@ def noise_of_sum(terms: Terms, release: Release) -> float:
     return release.sigma if release.what == CUT_POINTS else terms.bound.gradient(release.sigma)
 
 
-def in_words(outlooks: Sequence[Outlook]) -> list[str]:
-    """What an outlook means to somebody who must decide: a sentence for each number of rows."""
-    return [
-        f"With {one.rows:,} rows a leaf has {one.leaf_rows:,.0f} on average and is as sure of its value as "
-        f"{one.worth:,.0f} rows would make it without noise: {_verdict(one)}."
-        for one in outlooks
-    ]
+@dataclass(frozen=True)
+class Planned:
+    """Releases of one kind that terms plan. noise: in the sum, in `unit`."""
+
+    what: str
+    times: int
+    cost: float
+    noise: float
+    unit: str
+
+    @classmethod
+    def of(cls, terms: Terms, release: Release) -> "Planned":
+        """The releases of this kind under these terms."""
+        noise = noise_of_sum(terms, release)
+        return cls(release.what, release.times, release.cost, noise, RELEASES[release.what])
 
 
-def _verdict(one: Outlook) -> str:
-    ratio = one.by_noise / one.by_chance
+def plan(
+    terms: Terms, card: Card, releases: Sequence[Planned], outlooks: Sequence[Outlook]
+) -> Iterator[Block]:
+    """Yield what terms would release, and what to expect of the model."""
+    parties = counted(len(terms.parties), "party", "parties")
+    yield (
+        f"epsilon {card['epsilon']:g} at delta {card['delta']:g}: {strength(card['epsilon'])}; {parties}, "
+        f"noise {card['placement']}, that of {card['honest']} is enough"
+    )
+    yield f"holds against {card['against']}\n"
+    headings = "what is released", "times", "noise", "in", "share of cost"
+    lines = table(*headings, numbers=(1, 2, 4), whole=True)
+    for planned in releases:
+        share = f"{planned.cost * planned.times / card['cost']:.1%}"
+        lines.add_row(planned.what, str(planned.times), f"{planned.noise:,.1f}", planned.unit, share)
+    yield lines
+    expected = table("rows", "in a leaf", "noise moves it by", "chance by", numbers=range(4), whole=True)
+    for outlook in outlooks:
+        moved = f"{outlook.by_noise:.3g}", f"{outlook.by_chance:.3g}"
+        expected.add_row(f"{outlook.rows:,}", f"{outlook.leaf_rows:,.0f}", *moved)
+    yield ""
+    yield expected
+    yield (
+        "\nNoise is a standard deviation, in every cell of a sum. A leaf's value is moved in margins\n"
+        "(log-odds, logarithms of counts, or amounts), before the learning rate and before it is\n"
+        "shrunk for its noise; chance is that of which rows the sites happen to have.\n"
+    )
+    yield from map(in_words, outlooks)
+    if card["method"] == "hist":
+        yield "With method hist several noisy cells tell of a leaf: expect it to be less sure than this."
+
+
+def in_words(outlook: Outlook) -> str:
+    """Return an outlook as a sentence, for somebody who must decide."""
+    return (
+        f"With {outlook.rows:,} rows a leaf has {outlook.leaf_rows:,.0f} on average and is as sure of its "
+        f"value as {outlook.worth:,.0f} rows would make it without noise: {_verdict(outlook)}."
+    )
+
+
+def spent(site: SiteFacts, datasets: Sequence[PrivacyFacts]) -> Iterator[Block]:
+    """Yield the privacy that sessions have spent of each dataset, and what is left of the site's budget."""
+    counts = "sessions", "never\nbegan", "with\nnoise", "releases"
+    lines = table("dataset", *counts, "spent", "at delta", "left", whole=True)
+    lines.columns[0].overflow = "fold"
+    for facts in datasets:
+        left = "-" if facts.left is None else f"{facts.left:.4g}"
+        numbers = facts.sessions, facts.never_began, facts.with_noise, facts.releases
+        lines.add_row(cell(facts.dataset), *map(str, numbers), f"{facts.spent:.4g}", f"{facts.delta:g}", left)
+    yield lines
+    limit = counted(site.max_sessions, "session")
+    yield (
+        f"\n{one_line(site.name)} took part in {site.took_part} of at most {limit} (max_sessions in its "
+        f"policy)."
+    )
+    text = (
+        "It has no budget, so no session is refused for what it would spend. Set epsilon and delta under "
+        "[policy] for one."
+        if site.epsilon is None
+        else f"Its budget is epsilon {site.epsilon:g} at delta {site.delta:g}. Epsilons do not add, their "
+        f"costs do: what is left is what one more session may have."
+    )
+    yield fill(text, WIDTH)
+
+
+def _verdict(outlook: Outlook) -> str:
+    ratio = outlook.by_noise / outlook.by_chance
     if ratio <= 0.5:
         return "noise costs little"
     if ratio <= 2.0:

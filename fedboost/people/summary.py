@@ -1,32 +1,19 @@
-"""Terms in plain words, for a person who decides on them; and the question at the terminal.
+"""Terms in plain words, for a person who decides on them.
 
 Promises: every party, column, metric, level and label value that the terms name is shown, whole, within 80
 columns, and every setting that is not its default; no name can pose as another line or move the cursor.
-Refuses: to take for an answer what was typed before the question (`ask_terminal`), and to ask where there is
-no terminal (Refused).
+Refuses: nothing.
 """
 
 import json
-import re
-import select
-import sys
-import termios
-import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedboost.errors import Refused, printable, quoted
+from fedboost.errors import printable
+from fedboost.people.text import delimited, entry, listed
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.terms import Terms
-
-WIDTH, INDENT = 79, 13
-ANSWER_POLL = 0.2
-"""Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
-LONGEST_NAME = 256
-SHOWN_LETTERS = 40
-"""How much of a name stands in a line of a log."""
-_SIMPLE = re.compile(r"[\w.@:/+-]+")
 
 IN_LINES = {
     *("columns", "parties", "objective", "objective_package", "rounds", "max_depth", "min_child_weight"),
@@ -89,22 +76,11 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     return "\n".join(entry(*line) for line in lines)
 
 
-def entry(key: str, text: str) -> str:
-    """A key and what is said of it, in lines that fit a terminal."""
-    return textwrap.fill(
-        text,
-        WIDTH,
-        initial_indent=f"{key:<{INDENT}}",
-        subsequent_indent=" " * INDENT,
-        break_on_hyphens=False,
-    )
-
-
 def _who(terms: Terms) -> list[tuple[str, str]]:
     holders, keyholder = len(terms.holders), terms.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
-        parties += f"; {_name(keyholder)} decrypts sums" + (
+        parties += f"; {delimited(keyholder)} decrypts sums" + (
             " and has no rows" if holders < len(terms.parties) else ""
         )
     if terms.on_loss == "shrink":
@@ -138,12 +114,12 @@ def _colluders(terms: Terms) -> str:
 
 def _what(terms: Terms) -> list[tuple[str, str]]:
     model = (
-        _name(terms.objective)
-        + (f" of {_name(terms.objective_package)}" if terms.objective_package else "")
+        delimited(terms.objective)
+        + (f" of {delimited(terms.objective_package)}" if terms.objective_package else "")
         + f", {terms.rounds} rounds of depth {terms.max_depth}"
         + (f", {len(terms.roots)} trees each" if len(terms.roots) > 1 else "")
         + (f", after {len(terms.earlier.trees)} trees of another model" if terms.earlier else "")
-        + ("" if terms.program == "boosting" else f", by the program {_name(terms.program)}")
+        + ("" if terms.program == "boosting" else f", by the program {delimited(terms.program)}")
     )
     settings = [
         f"min_child_weight {terms.min_child_weight:g}",
@@ -188,18 +164,24 @@ def _metrics(terms: Terms) -> list[tuple[str, str]]:
 def _columns(terms: Terms) -> list[tuple[str, str]]:
     columns = terms.columns
     lines = [
-        ("label", _name(columns.label) + (f", {terms.num_class} classes" if terms.num_class else "")),
-        ("to", columns.label_upper_bound and f"{_name(columns.label_upper_bound)}: the label's upper bound"),
-        ("weight", columns.weight and _name(columns.weight)),
-        ("base margin", columns.base_margin and f"{_name(columns.base_margin)}: where boosting begins"),
-        ("group", columns.group and f"{_name(columns.group)}: rows ranked against each other"),
-        ("row id", columns.row_id and f"{_name(columns.row_id)}: by which rows are drawn"),
-        ("validation", columns.validation and f"{_name(columns.validation)}: 1 marks rows for metrics alone"),
+        ("label", delimited(columns.label) + (f", {terms.num_class} classes" if terms.num_class else "")),
+        (
+            "to",
+            columns.label_upper_bound and f"{delimited(columns.label_upper_bound)}: the label's upper bound",
+        ),
+        ("weight", columns.weight and delimited(columns.weight)),
+        ("base margin", columns.base_margin and f"{delimited(columns.base_margin)}: where boosting begins"),
+        ("group", columns.group and f"{delimited(columns.group)}: rows ranked against each other"),
+        ("row id", columns.row_id and f"{delimited(columns.row_id)}: by which rows are drawn"),
+        (
+            "validation",
+            columns.validation and f"{delimited(columns.validation)}: 1 marks rows for metrics alone",
+        ),
     ]
     if terms.validation_fraction:
         lines.append(("validation", f"{terms.validation_fraction:g} of the rows, for metrics alone"))
     if columns.positive is not None:
-        lines.append(("positive", f"{_name(columns.positive)}: the label value that counts as 1"))
+        lines.append(("positive", f"{delimited(columns.positive)}: the label value that counts as 1"))
     if columns.classes:
         lines.append(("classes", listed(columns.classes)))
     lines.append(("features", f"{len(columns.features)}: {listed(columns.features)}"))
@@ -212,63 +194,19 @@ def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     columns = terms.columns
     if counts is None:
         return [
-            ("levels", f"{_name(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
+            ("levels", f"{delimited(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
         ]
     lines, marked, few = [], False, counts.few
     for name in (columns.label, *columns.categorical):
         if rows := counts.levels[name]:
-            shown = (f"{_name(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
+            shown = (f"{delimited(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
             key = "label, rows" if name == columns.label else "levels, rows"
             missing = counts.undeclared.get(name, 0)
             others = "1 row with another level counts as missing"
             if missing > 1:
                 others = f"{missing} rows with other levels count as missing"
-            lines.append((key, f"{_name(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
+            lines.append((key, f"{delimited(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
             marked = marked or any(0 < count < few for count in rows.values())
     if marked:
         lines.append(("", f"(!) fewer than {few} rows here: what is learned of that value is about them"))
     return lines
-
-
-def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
-    """The line that the person at the terminal answers with. What was typed before is not an answer.
-
-    Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
-    """
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise Refused("its standard input is no terminal, so nobody can be asked")
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    print(question, end="", file=sys.stderr, flush=True)
-    while not select.select([sys.stdin], [], [], ANSWER_POLL)[0]:
-        if stopped():
-            print("\nno longer asked for: the session or its connection ended", file=sys.stderr)
-            raise Refused("nobody answered before the session or its connection ended")
-    return sys.stdin.readline().strip()
-
-
-def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Show a text on the terminal; whether the person there says yes. Refused as `ask_terminal`."""
-    question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
-    return is_yes(ask_terminal(question, stopped))
-
-
-def is_yes(answer: str) -> bool:
-    """Whether an answer says yes."""
-    return answer.lower() in ("y", "yes")
-
-
-def shown(text: str) -> str:
-    """A name from outside, for a log: shortened, and without characters that move the cursor."""
-    return quoted(text, SHOWN_LETTERS)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names, all of them, whole."""
-    return ", ".join(map(_name, names))
-
-
-def _name(name: str) -> str:
-    """A name as a person can tell it from the text around it: in quotes, unless it is one plain word."""
-    if _SIMPLE.fullmatch(name):
-        return name
-    return '"' + quoted(name, LONGEST_NAME).replace('"', '\\"') + '"'

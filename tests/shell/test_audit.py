@@ -21,9 +21,10 @@ from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.cli.audit import run_audit
+from fedboost.cli import audit
 from fedboost.errors import ConfigError
 from fedboost.horizontal.holder import holder_of
+from fedboost.people.words import QUERIES
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
@@ -31,7 +32,6 @@ from fedboost.protocol.party import PartySession, Release, Site
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
-from fedboost.runtime.site.audit_turns import IN_WORDS
 
 PAIR = ("north", "south")
 RELEASE = Release("s", 1, 1, "RowsQuery", 385, 3080, "plain", PAIR)
@@ -334,7 +334,7 @@ def test_a_half_written_last_line_is_found_and_nothing_is_appended(path):
 
 def test_a_log_cut_short_has_another_last_hash(path, capsys):
     def last_hash():
-        run_audit(path, as_json=True)
+        audit.audit(path, json=True)
         return json.loads(capsys.readouterr().out.splitlines()[-1])["hash"]
 
     lines = written(path)
@@ -410,7 +410,7 @@ def test_the_audit_tells_what_left_in_plain_words(path, capsys):
         log.record(dataclasses.replace(RELEASE, session="three", protection="masked"))
         log.ended("three", "party east was lost")
         log.admitted("one", terms(PAIR))
-    run_audit(path, as_json=False)
+    audit.audit(path, json=False)
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[1:])) < 80
     head, warnings, table, first, second, third, again, foot = out.split("\n\n")
@@ -589,9 +589,9 @@ def without_a_reader(*arguments):
 
 def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
     with pytest.raises(ConfigError, match="cannot read: No such file"):
-        run_audit(path, as_json=False)
+        audit.audit(path, json=False)
     path.touch()
-    run_audit(path, as_json=False)
+    audit.audit(path, json=False)
     assert capsys.readouterr().out == f"{path}: the log is empty, nothing is recorded in it\n"
 
 
@@ -599,7 +599,7 @@ def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):
     lines = written(path)
     path.write_bytes(b"".join(lines[1:]))
     with pytest.raises(ConfigError, match="line 1: "):
-        run_audit(path, as_json=False)
+        audit.audit(path, json=False)
     assert capsys.readouterr().out == ""
 
 
@@ -610,7 +610,7 @@ def test_names_from_outside_cannot_move_the_cursor(path, capsys):
         log.admitted(nasty, terms(["north", "south"], columns=columns))
         log.record(dataclasses.replace(RELEASE, session=nasty, what=nasty, protection=nasty, roster=(nasty,)))
         log.ended(nasty, f"{nasty} \udcff")
-    run_audit(path, as_json=False)
+    audit.audit(path, json=False)
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 
@@ -638,12 +638,12 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
         )
         trained(agreement, sites)
         log.ended("s", "")
-    run_audit(path, as_json=False)
+    audit.audit(path, json=False)
     table = capsys.readouterr().out.split("what left")[1]
     kinds = {release.what for release in releases}
     noisy = {"RangeQuery", "SumsQuery"}
-    assert kinds == set(IN_WORDS) - {"VoteQuery", "ResidualQuery", BY_PARTY} - noisy
-    assert all(IN_WORDS[kind] in table for kind in kinds)
+    assert kinds == set(QUERIES) - {"VoteQuery", "ResidualQuery", BY_PARTY} - noisy
+    assert all(QUERIES[kind] in table for kind in kinds)
     assert table.split("in all")[1].split()[:2] == [
         str(len(releases)),
         str(sum(release.cells for release in releases)),
@@ -652,4 +652,4 @@ def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
 
 def test_every_question_there_is_has_words():
     others = {"help to open the sum", BY_PARTY}
-    assert {question.__name__ for question in get_args(Query)} == set(IN_WORDS) - others
+    assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others

@@ -17,7 +17,7 @@ from pyarrow import csv
 from sites import NAMES, fedboost, rows, shared_out, terms, written
 
 from fedboost import __version__
-from fedboost.cli.show import progress
+from fedboost.cli.progress import progress
 from fedboost.people.summary import summary
 from fedboost.runtime.config import read_terms, terms_to_toml
 from fedboost.runtime.data.draft import split_by_site
@@ -444,7 +444,7 @@ def test_the_progress_bar_takes_any_name(monkeypatch):
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "120")
-    with redirect_stdout(terminal), progress(terms(), as_json=False) as draw:
+    with redirect_stdout(terminal), progress(terms(), json=False) as draw:
         draw({"round": 0, "[/x]\x1b": 0.5, "seconds": 0.1, "bytes": 10})
     assert "[/x]\\x1b 0.50000" in terminal.getvalue()
 

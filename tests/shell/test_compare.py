@@ -11,11 +11,12 @@ from pyarrow import csv
 from sites import fedboost
 from sklearn.metrics import log_loss, roc_auc_score
 
-from fedboost.cli import compare
-from fedboost.cli.compare import GROUPS, Trial, percentiles
-from fedboost.cli.scores import HeldOut, score, unprotected
+from fedboost.evaluation import compare
+from fedboost.evaluation.compare import GROUPS, Trial, percentiles
+from fedboost.evaluation.held_out import HeldOut, score, unprotected
 from fedboost.protocol.terms import Terms
 from fedboost.runtime.config import terms_to_toml
+from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}
@@ -186,11 +187,13 @@ def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     assert block[1].split() == [metric, "rmse", "poisson-nloglik"]
     assert block[8].split() == ["mae"]
     # The model of a split that holds nearly nothing out, on rows it has seen.
-    trial = Trial("north", rows, 0.5, 0)
+    trial = Trial("north", rows.num_rows, 0.5, 0)
     _, held = trial.split(0)
     wanted = unprotected(agreed(**given, columns={**COLUMNS, "base_margin": "known"}))
     model = simulate(wanted, [rows]).model
-    trial.score(dict.fromkeys(("alone", "federated", "pooled"), model), wanted, held, ("mae",))
+    trial.score(
+        dict.fromkeys(("alone", "federated", "pooled"), model), seen(rows, wanted, held), held, ("mae",)
+    )
     label, share = rows["y"].to_numpy()[held], model.predict(rows.take(held))
     found = trial.compared(("mae",)).models["pooled"]["mae"].value
     assert found == pytest.approx(np.abs(label - share).mean(), abs=1e-6)
@@ -242,6 +245,11 @@ def test_what_is_refused(folder, options, said):
 # ---- what the figures are ---------------------------------------------------------------------------
 
 
+def seen(rows, wanted, held):
+    """The held-out rows, as models see them."""
+    return HeldOut.of(to_shard(rows.take(held), wanted, "x"))
+
+
 def two_models():
     """Two models of unlike quality, and rows neither has seen."""
     rows = table({"north": 1300})
@@ -259,10 +267,10 @@ def test_the_interval_is_that_of_the_paired_differences_of_rows(count):
     """Beside the mean of the differences and its standard error, for single rows and for groups of them."""
     models, rows, wanted = two_models()
     assert 400 < GROUPS < 1100
-    trial = Trial("north", rows.slice(0, count), 0.9, 0)
+    trial = Trial("north", count, 0.9, 0)
     _, held = trial.split(0)
     assert held.size == round(count * 0.9)
-    trial.score({**models, "pooled": models["federated"]}, wanted, held, ("logloss", "auc"))
+    trial.score({**models, "pooled": models["federated"]}, seen(rows, wanted, held), held, ("logloss", "auc"))
     found = trial.compared(("logloss", "auc"))
     label = rows["y"].to_numpy()[held]
     shares = {name: model.predict(rows.take(held)) for name, model in models.items()}
@@ -284,23 +292,20 @@ def test_the_interval_is_that_of_the_paired_differences_of_rows(count):
 
 def test_splits_are_averaged_and_a_row_that_is_held_out_twice_is_one_row():
     models, rows, wanted = two_models()
-    once, twice = (Trial("north", rows.slice(0, 300), 0.5, 0) for _ in range(2))
+    once, twice = (Trial("north", 300, 0.5, 0) for _ in range(2))
     _, held = once.split(0)
     scored = {**models, "pooled": models["federated"]}
-    once.score(scored, wanted, held, ("logloss",))
+    once.score(scored, seen(rows, wanted, held), held, ("logloss",))
     for _ in range(2):
-        twice.score(scored, wanted, held, ("logloss",))
+        twice.score(scored, seen(rows, wanted, held), held, ("logloss",))
     assert once.compared(("logloss",)) == twice.compared(("logloss",))
     _, others = once.split(1)
     assert set(others) != set(held)
-    mixed = Trial("north", rows.slice(0, 300), 0.5, 0)
+    mixed = Trial("north", 300, 0.5, 0)
     for some in (held, others):
-        mixed.score(scored, wanted, some, ("logloss",))
+        mixed.score(scored, seen(rows, wanted, some), some, ("logloss",))
     alone = mixed.compared(("logloss",))
-    parts = [
-        score(models["alone"], HeldOut.of(rows.take(some), wanted, "x"), ("logloss",))
-        for some in (held, others)
-    ]
+    parts = [score(models["alone"], seen(rows, wanted, some), ("logloss",)) for some in (held, others)]
     mean = sum(part["logloss"] for part in parts) / 2
     assert alone.models["alone"]["logloss"].value == pytest.approx(mean, abs=1e-12)
     assert alone.different == len({*held, *others})
@@ -308,12 +313,12 @@ def test_splits_are_averaged_and_a_row_that_is_held_out_twice_is_one_row():
 
 def test_a_split_trains_on_the_rows_it_does_not_hold_out():
     rows = table({"north": 101}).append_column("row", pa.array(np.arange(101)))
-    trial = Trial("north", rows, 0.25, 3)
+    trial = Trial("north", rows.num_rows, 0.25, 3)
     train, held = trial.split(7)
-    assert sorted([*train["row"].to_pylist(), *held]) == list(range(101))
+    assert sorted([*rows.take(train)["row"].to_pylist(), *held]) == list(range(101))
     assert held.size == 25
-    assert Trial("north", rows.slice(0, 2), 0.99, 0).held_out == 1
-    assert Trial("north", rows.slice(0, 1), 0.9, 0).held_out == 0
+    assert Trial("north", 2, 0.99, 0).held_out == 1
+    assert Trial("north", 1, 0.9, 0).held_out == 0
 
 
 def test_few_rows_have_wider_intervals():
@@ -329,9 +334,9 @@ def test_weights_count():
     weighted = rows.append_column("w", pa.array(np.random.default_rng(0).integers(1, 4, rows.num_rows)))
     columns = {**COLUMNS, "weight": "w"}
     model = simulate(wanted.changed(columns=columns), [weighted]).model
-    held = HeldOut.of(weighted, model.terms, "x")
+    held = HeldOut.of(to_shard(weighted, model.terms, "x"))
     repeated = weighted.take(np.repeat(np.arange(rows.num_rows), weighted["w"].to_numpy()))
-    plain = HeldOut.of(repeated, wanted, "x")
+    plain = HeldOut.of(to_shard(repeated, wanted, "x"))
     for metric in ("logloss", "auc", "error"):
         of_weights = score(model, held, (metric,))[metric]
         assert of_weights == pytest.approx(score(model, plain, (metric,))[metric], abs=1e-6)

@@ -91,13 +91,14 @@ def test_rows_are_for_parties_alone(command, data, said, tmp_path):
 
 
 def test_an_estimate_has_every_protection_that_is_installed(tmp_path, capsys):
-    from fedboost.cli.estimate import duration, run_estimate
+    from fedboost.cli.estimate import estimate
+    from fedboost.people.text import duration
 
     file = tmp_path / "terms.toml"
     file.write_text(
         'rounds = 10\nkey_bits = 2048\nmax_bin = 16\n[columns]\nlabel = "y"\nnumeric = ["a", "b"]\n'
     )
-    run_estimate(file, 1000, None, None, as_json=True)
+    estimate(file, 1000, None, None, json=True)
     found = {one["protection"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
     assert {"plain", "masked"} <= set(found)
     assert all(one["seconds"] == pytest.approx(10 * one["seconds_a_round"]) for one in found.values())

@@ -17,13 +17,14 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.kernels.objectives import logistic_gradients
 from fedboost.horizontal.holder import holder_of
-from fedboost.people.summary import IN_LINES, summary, terminal_ask
+from fedboost.people.summary import IN_LINES, summary
 from fedboost.protocol import earlier
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.terms import Terms, read_model
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.terminal import terminal_ask
 
 THREE = ("north", "south", "east")
 NAMED = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}

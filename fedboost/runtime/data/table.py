@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedboost.errors import ConfigError
+from fedboost.people.text import shorten
 from fedboost.runtime.data.parquet import StoredTable
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
-from fedboost.runtime.data.values import shorten
 
 Table: TypeAlias = "pa.Table | StoredTable | SparseTable"
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq", ".libsvm", ".svm")

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
+from fedboost.people.text import shorten
 from fedboost.protocol.terms import nearest
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
@@ -89,11 +90,6 @@ def kind_of(column: "pa.ChunkedArray") -> str:
         return "binary (not UTF-8 text)"
     spelled = "string" if is_text(kind) else shorten(str(kind))
     return spelled.partition("<")[0] if types.is_nested(kind) else spelled
-
-
-def shorten(text: str, limit: int = 40) -> str:
-    """At most `limit` characters of it."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def listing(values: Sequence[str], limit: int = 8) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64, cell_bits
+from fedboost.people.facts import EstimateFacts
 from fedboost.privacy.bit_packing import Run
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
@@ -38,16 +39,6 @@ class Speed:
     help: float
     open: float
     size: float
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Of one protection: seconds of a round, and of the training; megabytes a party sends in a round."""
-
-    protection: str
-    seconds_a_round: float
-    seconds: float
-    megabytes: float
 
 
 def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
@@ -126,7 +117,7 @@ def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
     return of_one * rows / parties * features * terms.max_depth * len(terms.roots)
 
 
-def estimate(terms: Terms, rows: int, parties: int) -> list[Estimate]:
+def estimate(terms: Terms, rows: int, parties: int) -> list[EstimateFacts]:
     """Of each protection whose extra is installed."""
     cells, bits = cells_of(terms, rows)
     trees = seconds_of_trees(terms, rows, parties)
@@ -137,5 +128,5 @@ def estimate(terms: Terms, rows: int, parties: int) -> list[Estimate]:
         except ConfigError:
             continue
         a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
-        found.append(Estimate(name, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
+        found.append(EstimateFacts(name, a_round, a_round * terms.rounds, cells * speed.size / 1e6))
     return found

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, Refused, quoted
+from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
+from fedboost.people.words import RELAXED
 from fedboost.protocol.site_memory import Known, Limits, check_group
 from fedboost.protocol.terms import Frozen, Name, Terms, read_model
 from fedboost.runtime.config import PartyConfig, read_toml, state_folder, to_toml
@@ -27,7 +29,7 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
-from fedboost.runtime.site.policy import COMMAND, PINNED, Breach, ColumnRules, Policy
+from fedboost.runtime.site.policy import COMMAND, PINNED, PROTECTS, Breach, ColumnRules, Policy
 
 OWNER_ALONE = 0o600
 NEVER_RELAXED = (*PINNED, "epsilon", "delta", "approval")
@@ -109,6 +111,20 @@ def _fault(config: PartyConfig, terms: Terms, breaches: Sequence[Breach], past: 
         except Refused as error:
             return f"not approved: {error}"
     return ""
+
+
+def facts_of(breach: Breach) -> RuleFacts:
+    """Return the facts of a rule that terms break, for a person who decides."""
+    allowed = breach.allow if isinstance(breach.allow, tuple) else ()
+    loud = (text for (key, value), text in RELAXED.items() if key == breach.key and value in allowed)
+    return RuleFacts(
+        key=breach.key,
+        value=breach.value,
+        reason="; ".join(filter(None, (breach.why, breach.detail))),
+        purpose=PROTECTS[breach.rule],
+        instead=breach.instead if breach.allow is not None else "",
+        loud=" ".join(loud),
+    )
 
 
 def approve(config: PartyConfig, terms: Terms, reviewed: Review, now: datetime) -> Path:

@@ -41,8 +41,6 @@ BEFORE_THE_FIRST = "0" * 64
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
-HELP = "help to open the sum"
-"""What a release is called that answers no question."""
 TERMS = "terms"
 """The folder beside a log with the terms of its sessions."""
 

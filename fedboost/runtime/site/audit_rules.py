@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from fedboost.errors import ConfigError
-from fedboost.people.summary import shown
+from fedboost.people.text import shown
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import takewhile
 
+from fedboost.people.words import HELP
 from fedboost.privacy.noise.accounting import epsilon_of
-from fedboost.runtime.site.audit import EXPIRED, HELP, STOPPED, Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit import EXPIRED, STOPPED, Admitted, Ended, Entry, Released
 
 
 @dataclass

@@ -6,25 +6,18 @@ Refuses: nothing. Without the terms, only what no terms allow is warned of.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import get_args
 
-from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
-from fedboost.people.summary import shown
+from fedboost.people.text import shown
+from fedboost.people.words import QUERIES
 from fedboost.protocol.terms import Terms
-from fedboost.runtime.site.audit import HELP, Released
+from fedboost.runtime.site.audit import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 
 KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
-IN_WORDS = {
-    **{kind.__name__: kind.description for kind in KINDS},
-    BY_PARTY: "error of the model: all rows, this site's",
-    HELP: "help to open a sum: keys, no data",
-}
-"""What a release says, by its `what`."""
 END_OF_ROUND = frozenset({EndRoundQuery.__name__, BY_PARTY})
 OF_TREE = frozenset(kind.__name__ for kind in KINDS if kind.of_tree)
 MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
@@ -189,7 +182,7 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 def _more_than_allowed(times: Mapping[str, int], allowed: Mapping[str, int]) -> list[str]:
     """The kinds of questions that were asked too often, in words."""
     return [
-        f"{times[kind]} times {IN_WORDS[kind]}, where the terms allow {most}"
+        f"{times[kind]} times {QUERIES[kind]}, where the terms allow {most}"
         for kind, most in allowed.items()
         if times[kind] > most and kind not in END_OF_ROUND
     ]

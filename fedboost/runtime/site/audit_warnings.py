@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fedboost.errors import ConfigError
-from fedboost.people.summary import shown
+from fedboost.people.text import shown
 from fedboost.protocol.terms import Terms
 
 MAX_LISTED = 5

@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 from fedboost.errors import Refused
+from fedboost.people.facts import PrivacyFacts
 from fedboost.privacy.noise import accounting
 from fedboost.protocol.noise import SMALLEST_EPSILON
 from fedboost.protocol.terms import Terms
@@ -92,6 +93,27 @@ class Spent:
     def epsilon(self, delta: float) -> float:
         """The same as an epsilon at some delta."""
         return accounting.epsilon_of(math.sqrt(self.cost), delta)
+
+
+def facts_of(spent: Spent, budget: Budget | None, own: bool) -> PrivacyFacts:
+    """Return the facts of what was spent. budget: that of the site's present rows, which are this dataset if
+    it is its own."""
+    limit = budget if own else None
+    delta = spent.delta if limit is None else limit.delta
+    return PrivacyFacts(
+        dataset=spent.dataset,
+        own=own,
+        sessions=spent.sessions,
+        took_part=spent.took_part,
+        never_began=spent.never_began,
+        with_noise=spent.with_noise,
+        releases=spent.releases,
+        cost=spent.cost,
+        delta=delta,
+        spent=spent.epsilon(delta),
+        budget=None if limit is None else limit.epsilon,
+        left=None if limit is None else limit.left(spent.cost),
+    )
 
 
 def _rounded_down(epsilon: float) -> float:

@@ -20,7 +20,7 @@ import grpc
 from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.people.summary import shown, terminal_ask
+from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import PartySession, Site
@@ -37,6 +37,7 @@ from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party

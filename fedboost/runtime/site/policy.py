@@ -28,7 +28,8 @@ from pydantic import Field, field_validator, model_validator
 from fedboost.errors import ConfigError, Refused, quoted
 from fedboost.gbdt.metrics.registry import is_at_threshold
 from fedboost.gbdt.objectives.registry import OBJECTIVES
-from fedboost.people.summary import columns_by_role, shown, summary
+from fedboost.people.summary import columns_by_role, summary
+from fedboost.people.text import shown
 from fedboost.privacy.masked.pairwise import SMALLEST_GROUP, Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.noise import LARGEST_DELTA, Placement

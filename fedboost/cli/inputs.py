@@ -1,0 +1,53 @@
+"""Tables that commands read: the rows of each site, and notices about rows.
+
+Promises: a notice names a column, never a row.
+Refuses: a table of other sites than the terms name (ConfigError).
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedboost.cli.output import notice
+from fedboost.errors import ConfigError
+from fedboost.protocol.terms import Schema, Terms
+from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.values import listing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+    """Return each site's rows by the column that names it. ConfigError if the terms name other parties."""
+    if isinstance(table, SparseTable):
+        raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
+    sites = split_by_site(table, column)
+    if terms.parties and set(terms.parties) != set(sites):
+        raise ConfigError(
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
+            f"names {listing(list(sites))}"
+        )
+    return sites
+
+
+def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
+    """Print a line for each categorical column that has levels nobody declared."""
+    for column, level, count in undeclared(table, schema):
+        notice(
+            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
+        )
+
+
+def notice_shared_groups(table: "pa.Table", group: str, site: str) -> None:
+    """Print a line if groups have rows at several sites: they are ranked as a group of each."""
+    pairs = table.select([group, site]).group_by([group, site]).aggregate([])
+    counts = Counter(pairs.column(group).to_pylist())
+    shared = [name for name, sites in counts.items() if sites > 1]
+    if shared:
+        notice(
+            f"groups of {group} with rows at several sites: {len(shared)} ({shared[0]!r}, ...); groups do "
+            f"not cross sites, so each site's rows of them are a group of their own"
+        )

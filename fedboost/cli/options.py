@@ -1,0 +1,22 @@
+"""Options and arguments that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
+Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .parquet or .libsvm.", show_default=False)]
+TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)]
+ModelFile = Annotated[Path, typer.Argument(help="A model file.", show_default=False)]
+SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)]
+Site = Annotated[
+    str | None, typer.Option("--site", help="Column that names the site of each row.", show_default=False)
+]
+Aggregator = Annotated[str, typer.Option(help="HOST:PORT of the aggregator.", show_default=False)]
+InsecureLoopback = Annotated[
+    bool,
+    typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
+]
+Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
+Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]

@@ -1,0 +1,14 @@
+"""`fedboost party`: the process of a site with rows."""
+
+from fedboost.cli.options import InsecureLoopback, Once, SiteFile, Wait
+
+EPILOG = "Example: fedboost party --config party.toml"
+
+
+def party(
+    config: SiteFile, wait: Wait = 600, once: Once = False, insecure_loopback: InsecureLoopback = False
+) -> None:
+    """Take part with this site's rows, session after session."""
+    from fedboost.cli.serving import take_part
+
+    take_part(config, wait, once, insecure_loopback, holds_rows=True)

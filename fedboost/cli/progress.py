@@ -1,0 +1,128 @@
+"""Progress of trainings: a bar on a terminal, plain lines elsewhere, or JSON.
+
+Promises: nothing is drawn before there is something to show; about ten lines where no bar is drawn.
+Refuses: nothing.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from fedboost.cli.output import notice, print_json
+from fedboost.people import as_json
+from fedboost.people.text import one_line, shorten, size
+from fedboost.people.training import figures
+from fedboost.people.words import NOT_HIDDEN
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.terms import Terms
+
+Draw = Callable[[Mapping[str, float]], None]
+"""A function to call with each row of the history."""
+
+
+def notice_not_hidden(terms: Terms) -> None:
+    """Print that the aggregator sees single parties' numbers, where it does."""
+    if not PROTECTIONS[terms.protection].hides:
+        notice(f"protection {terms.protection}: {NOT_HIDDEN}")
+
+
+@contextmanager
+def progress(terms: Terms, json: bool) -> Iterator[Draw]:
+    """Show the rounds of a training."""
+    if json:
+        yield lambda row: print_json(as_json.round_of(row))
+    elif sys.stdout.isatty():
+        with _bar_of_rounds(terms) as draw:
+            yield draw
+    else:
+        yield _lines_of_rounds(terms)
+
+
+def _lines_of_rounds(terms: Terms) -> Draw:
+    total = 0.0
+
+    def draw(row: Mapping[str, float]) -> None:
+        nonlocal total
+        total += row["bytes"]
+        done = int(row["round"]) + 1
+        if done == terms.rounds or done % max(1, terms.rounds // 10) == 0:
+            texts = f"round {done}/{terms.rounds}", figures(row, terms), size(total)
+            print(" ".join(filter(None, texts)), flush=True)
+
+    return draw
+
+
+@contextmanager
+def _bar_of_rounds(terms: Terms) -> Iterator[Draw]:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("round"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[metric]}", markup=False),
+        TextColumn("{task.fields[bytes]}"),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    bar, total = Progress(*columns), 0.0
+    task = bar.add_task("train", total=terms.rounds, metric="", bytes="")
+
+    def draw(row: Mapping[str, float]) -> None:
+        nonlocal total
+        total += row["bytes"]
+        bar.start()  # not before there is something to show
+        bar.update(task, advance=1, metric=figures(row, terms), bytes=size(total))
+
+    try:
+        yield draw
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def steps(total: int, json: bool) -> Iterator[Callable[[str], None]]:
+    """Show several trainings: a function to call with the name of each that begins."""
+    if json:
+        yield lambda name: None
+    elif sys.stderr.isatty():
+        with _bar_of_steps(total) as draw:
+            yield draw
+    else:
+        yield _lines_of_steps(total)
+
+
+def _lines_of_steps(total: int) -> Callable[[str], None]:
+    done = 0
+
+    def draw(name: str) -> None:
+        nonlocal done
+        if done % max(1, total // 10) == 0:
+            notice(f"training {done + 1}/{total}: {name}")
+        done += 1
+
+    return draw
+
+
+@contextmanager
+def _bar_of_steps(total: int) -> Iterator[Callable[[str], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("training"),
+        MofNCompleteColumn(),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[name]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("train", total=total, name="")
+    begun = False
+
+    def draw(name: str) -> None:
+        nonlocal begun
+        bar.update(task, advance=1 if begun else 0, name=shorten(one_line(name), 30))
+        begun = True
+
+    with bar:
+        yield draw

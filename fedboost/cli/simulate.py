@@ -1,0 +1,55 @@
+"""`fedboost simulate`: a training in this one process."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedboost.cli.options import Json, Site, TermsFile
+from fedboost.errors import ConfigError
+
+EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
+
+
+def simulate(
+    terms: TermsFile,
+    data: Annotated[Path, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    site: Site = None,
+    parties: Annotated[
+        int | None, typer.Option(help="Split the rows evenly among so many.", min=1, show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    json: Json = False,
+) -> None:
+    """Train in this one process, as if the rows were at several sites."""
+    from fedboost.cli.inputs import notice_shared_groups, notice_undeclared, rows_of_sites
+    from fedboost.cli.output import show
+    from fedboost.cli.progress import progress
+    from fedboost.cli.trained import facts_of, save
+    from fedboost.people import as_json, training
+    from fedboost.runtime.config import read_terms
+    from fedboost.runtime.data.draft import split_by_weights
+    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.files import check_writable
+    from fedboost.runtime.local import simulation
+
+    if site is not None and parties is not None:
+        raise ConfigError("give --site or --parties, not both")
+    if out is not None:
+        check_writable(out, terms, data)
+    agreed, table = read_terms(terms), read_table(data)
+    if site is not None:
+        shards = rows_of_sites(agreed, terms, table, data, site)
+    else:
+        named = parties is None and agreed.parties
+        names = agreed.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]
+        shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
+    with progress(agreed, json) as draw:
+        result = simulation.simulate(agreed, shards, seed=seed, on_round=draw)
+    notice_undeclared(table, agreed.columns)
+    if site is not None and agreed.columns.group is not None:
+        notice_shared_groups(table, agreed.columns.group, site)
+    save(result.model, out)
+    facts = facts_of(result.model, result.traffic, out)
+    show(json, as_json.training(facts), training.conclusion(facts))

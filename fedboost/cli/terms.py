@@ -1,0 +1,110 @@
+"""`fedboost terms`: terms drafted from a table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedboost.cli.options import Data
+from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.draft import Draft
+
+EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
+
+
+def terms(
+    data: Data,
+    label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    label_upper_bound: Annotated[
+        str | None,
+        typer.Option(help="A column of upper bounds, for survival:aft.", show_default=False),
+    ] = None,
+    weight: Annotated[str | None, typer.Option(help="A column of row weights.", show_default=False)] = None,
+    base_margin: Annotated[
+        str | None,
+        typer.Option(help="A column of margins to boost from, such as log(exposure).", show_default=False),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="With rank:ndcg, the column of each row's group (qid).", show_default=False),
+    ] = None,
+    site: Annotated[
+        str | None,
+        typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
+    ] = None,
+    party: Annotated[
+        list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to predict, such as multi:softprob where numbers stand for classes.",
+            show_default="what fits the label",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
+    ] = None,
+) -> None:
+    """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
+    probability, one of up to 100 words as classes, one of more numbers as an amount."""
+    from fedboost.cli.output import notice, write
+    from fedboost.runtime.data.draft import draft_schema, split_by_site
+    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.files import check_writable
+
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+    if out is not None:
+        check_writable(out)
+        if out.is_file():
+            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+    table, parties, excluded = read_table(data), party or [], exclude or []
+    if site is not None:
+        parties, excluded = list(split_by_site(table, site)), [*excluded, site]
+    columns = label_upper_bound, group
+    draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
+    _notice_draft(draft, label)
+    write(_drafted(draft, parties), out)
+    if not parties:
+        notice('before training over the network, name the sites: parties = ["north", "south"]')
+
+
+def _notice_draft(draft: "Draft", label: str) -> None:
+    """Print what was decided in a draft, for the analyst to check."""
+    from fedboost.cli.output import notice
+    from fedboost.runtime.data.values import listing
+
+    for column, reason in draft.left_out.items():
+        notice(f"left out {column}: {reason}")
+    positive = draft.columns.positive
+    if positive is not None:
+        notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
+    if draft.columns.classes:
+        notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
+    if draft.few_numbers:
+        notice(
+            f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
+            "--objective multi:softprob"
+        )
+    for name, value in draft.of_objective.items():
+        notice(f"{name} = {value} is drafted; set the one you want")
+
+
+def _drafted(draft: "Draft", parties: list[str]) -> str:
+    """Return the terms file of a draft."""
+    from fedboost.protocol.terms import Terms
+    from fedboost.runtime.config import terms_to_toml
+    from fedboost.runtime.site.policy import Policy
+
+    weight = draft.min_child_weight
+    settings = {} if weight is None else {"min_child_weight": weight}
+    agreed = Terms.read({**draft.settings(), **settings, "parties": parties})
+    rows = Policy().min_rows_per_leaf
+    comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
+    return terms_to_toml(agreed, dict.fromkeys(settings, comment))

@@ -1,0 +1,59 @@
+"""`fedboost train`: a training over the network."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedboost.cli.options import Aggregator, InsecureLoopback, Json, TermsFile
+
+EPILOG = (
+    "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
+)
+
+
+def train(
+    terms: TermsFile,
+    aggregator: Aggregator,
+    out: Annotated[Path, typer.Option(help="Where to save the model.", show_default=False)],
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
+    ] = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    json: Json = False,
+) -> None:
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
+    from fedboost.cli.output import notice, show
+    from fedboost.cli.progress import notice_not_hidden, progress
+    from fedboost.cli.trained import facts_of, save
+    from fedboost.people import as_json, training
+    from fedboost.runtime.analyst import connect
+    from fedboost.runtime.config import check_address, read_terms
+    from fedboost.runtime.files import check_writable
+
+    check_address(aggregator, "--aggregator")
+    check_writable(out, terms)
+    agreed = read_terms(terms)
+    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
+    try:
+        with progress(agreed, json) as draw:
+            for row in session:
+                if row["round"] == 0:
+                    notice_not_hidden(agreed)
+                draw(row)
+    except KeyboardInterrupt:
+        session.stop()
+        raise
+    model = session.model
+    if session.asked is not None:
+        notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
+    save(model, out)
+    facts = facts_of(model, session.traffic, out, session.uncounted)
+    show(json, as_json.training(facts), training.conclusion(facts))
+
+
+def _notice_waiting(parties: tuple[str, ...]) -> None:
+    from fedboost.cli.output import notice
+
+    notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")

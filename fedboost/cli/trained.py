@@ -1,0 +1,40 @@
+"""Models that commands trained: saved, and the facts of them.
+
+Promises: the model file appears whole or not at all; a model that cannot be saved where it was to be is saved
+elsewhere.
+Refuses: nothing.
+"""
+
+import tempfile
+from pathlib import Path
+
+from fedboost.errors import ConfigError
+from fedboost.people.facts import ModelFacts, Traffic, TrainingFacts
+from fedboost.runtime.model_file import Model
+
+
+def save(model: Model, out: Path | None) -> None:
+    """Save a model, if need be elsewhere: the aggregator has it no more."""
+    if out is None:
+        return
+    try:
+        model.save(out)
+    except ConfigError as error:
+        spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
+        model.save(spare)
+        raise ConfigError(f"{error}; the model is in {spare}") from None
+
+
+def facts_of(model: Model, traffic: Traffic, file: Path | None, since_restart: bool = False) -> TrainingFacts:
+    """Return the facts of a finished training."""
+    facts = ModelFacts(
+        terms=model.terms,
+        fingerprint=model.fingerprint,
+        trees=len(model.booster.trees),
+        trained=len(model.rounds),
+        kept=model.kept,
+        last_row=model.rounds[model.kept - 1] if model.rounds else {},
+        signed_by=tuple(model.attestations),
+        rosters=model.rosters,
+    )
+    return TrainingFacts(facts, traffic, str(file) if file else None, since_restart)

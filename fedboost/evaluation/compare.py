@@ -1,0 +1,129 @@
+"""Statistics of a comparison: site-alone, federated and pooled models on the same held-out rows.
+
+Promises: the models of a split are compared on the same rows; an interval of a difference is of the paired
+difference, over bootstrap samples of those rows; the same rows and models give the same figures.
+Refuses: nothing.
+
+The intervals speak of the rows that are held out: of the luck of what was trained on the several splits tell,
+which are averaged.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from statistics import NormalDist
+
+import numpy as np
+
+from fedboost.evaluation.held_out import HeldOut, Trained
+from fedboost.fixedpoint import Float64, Int64, Scale
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.gbdt.metrics.registry import grows
+from fedboost.people.facts import ALONE, FEDERATED, Figure, SiteComparison
+
+SAMPLES = 1000
+"""Bootstrap samples of the held-out rows."""
+GROUPS = 1000
+"""Rows of a site are drawn one by one up to this many; of more, that many random groups of them are."""
+
+
+class Trial:
+    """A site's rows, and how models do on those that are held out, split after split."""
+
+    def __init__(self, site: str, rows: int, share: float, number: int) -> None:
+        self.site, self.rows = site, rows
+        self.held_out = min(round(rows * share), rows - 1)
+        self._number = number
+        draw = np.random.default_rng([0, number])
+        self._groups = draw.permutation(rows) % GROUPS
+        """The group of each row."""
+        count = min(rows, GROUPS)
+        self._drawn = draw.multinomial(count, np.full(count, 1 / count), SAMPLES).astype(np.float64)
+        """How often each group is in each sample: [samples, groups]."""
+        self._seen = np.zeros(rows, np.bool_)
+        self._cannot = ""
+        self._values: dict[str, list[Float64]] = {}
+        self._samples: dict[str, list[Float64]] = {}
+
+    def split(self, seed: int) -> tuple[Int64, Int64]:
+        """Return the indices of rows to train on, and of those that are held out."""
+        order = np.random.default_rng([1, seed, self._number]).permutation(self.rows)
+        held, rest = order[: self.held_out], order[self.held_out :]
+        return rest, np.sort(held)
+
+    def cannot(self, error: Exception) -> None:
+        """Note that the site cannot train alone."""
+        self._cannot = str(error)
+
+    def score(
+        self, models: Mapping[str, Trained], rows: HeldOut, held: Int64, names: tuple[str, ...]
+    ) -> None:
+        """Score these models of one split on the rows that it holds out, whose indices are `held`."""
+        self._seen[held] = True
+        present, groups_of_rows = np.unique(self._groups[held], return_inverse=True)
+        order = np.argsort(groups_of_rows, kind="stable")
+        groups = np.split(order, np.cumsum(np.bincount(groups_of_rows))[:-1])
+        drawn = self._drawn[:, present]
+        known: dict[int, Float64] = {}
+        for name, model in models.items():
+            if id(model) not in known:
+                sums, scale = rows.sums(model, names, groups)
+                totals = np.rint(np.vstack([sums.sum(axis=0), drawn @ sums])).astype(np.int64)
+                known[id(model)] = np.array([_values(names, total, scale) for total in totals])
+            values = known[id(model)]
+            self._values.setdefault(name, []).append(values[0])
+            self._samples.setdefault(name, []).append(values[1:])
+
+    def compared(self, names: tuple[str, ...]) -> SiteComparison:
+        """Return what all splits came to."""
+        # [splits, metrics] and [splits, samples, metrics] of each model
+        values = {model: np.array(splits) for model, splits in self._values.items()}
+        samples = {model: np.array(splits) for model, splits in self._samples.items()}
+        if self._cannot:
+            values.pop(ALONE, None)
+
+        different = int(self._seen.sum())
+        between = percentiles(different)
+
+        def figures(pick: Callable[[Mapping[str, Float64]], Float64]) -> dict[str, Figure]:
+            value, sample = pick(values), pick(samples)
+            return {name: figure(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
+
+        sign = np.array([1.0 if grows(name) else -1.0 for name in names])
+        models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
+        gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
+        return SiteComparison(self.site, self.rows, self.held_out, different, models, gain, self._cannot)
+
+
+def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> Figure:
+    """Return the figure of the value of each split, [splits], and that of each sample, [splits, samples], NaN
+    where rows have none; between: the percentiles of the samples that the interval ends at."""
+    if np.isnan(splits).all():
+        return Figure(math.nan, math.nan, math.nan)
+    sound = ~np.isnan(splits)
+    means = samples[sound].mean(axis=0)
+    means = means[~np.isnan(means)]
+    low, high = np.percentile(means, between) if means.size else (math.nan, math.nan)
+    return Figure(float(splits[sound].mean()), float(low), float(high))
+
+
+def percentiles(rows: int) -> tuple[float, float]:
+    """Return the percentiles of bootstrap samples that a 95 % interval ends at, for this many rows: 2.5 and
+    97.5 where they are many, further out where they are few, as Student's t is wider than the normal
+    distribution.
+
+    The expanded percentile interval of Hesterberg, arXiv 1411.5279; t by its expansion in 1 / (rows - 1).
+    """
+    if rows < 3:
+        return 0.0, 100.0
+    z, n = NormalDist().inv_cdf(0.975), rows - 1
+    t = z + (z**3 + z) / (4 * n) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
+    outside = 100 * NormalDist().cdf(-t * math.sqrt(rows / n))
+    return outside, 100 - outside
+
+
+def _values(names: tuple[str, ...], total: Int64, scale: Scale) -> list[float]:
+    """Return the metrics of rows with these sums; NaN where the sample drew none of them."""
+    if total[0] <= 0:
+        return [math.nan] * len(names)
+    by_name = metrics.values(names, total, scale)
+    return [by_name[name] for name in names]

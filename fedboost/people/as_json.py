@@ -1,0 +1,192 @@
+"""Facts as JSON: plain values, one object a line, for scripts.
+
+Promises: the keys of an object never change their meaning.
+Refuses: nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedboost.gbdt.metrics.by_set import by_party
+from fedboost.people.comparison import sentence
+from fedboost.people.facts import (
+    VERDICTS,
+    AuditFacts,
+    ComparisonFacts,
+    DemoFacts,
+    EstimateFacts,
+    PrivacyFacts,
+    ReleaseFacts,
+    SessionFacts,
+    SiteComparison,
+    Traffic,
+    TrainingFacts,
+    WarningFacts,
+)
+from fedboost.people.privacy_report import Card, Outlook, Planned
+from fedboost.people.training import metrics_of
+
+Object = Mapping[str, Any]
+
+
+def round_of(row: Mapping[str, float]) -> Object:
+    """Return a row of the history."""
+    return {"event": "round", **row}
+
+
+def training(facts: TrainingFacts) -> Iterator[Object]:
+    """Yield the end of a training."""
+    model, of_parties = facts.model, by_party(facts.model.last_row)
+    yield {
+        "event": "done",
+        "model": facts.file,
+        "fingerprint": model.fingerprint,
+        "terms": model.terms.digest,
+        "protection": model.terms.protection,
+        "signed_by": list(model.signed_by),
+        "metrics": metrics_of(model.last_row),
+        **({"party_metrics": of_parties} if of_parties else {}),
+        "traffic": _traffic(facts.traffic),
+        **({"traffic_since_restart": True} if facts.since_restart else {}),
+    }
+
+
+def demo(facts: DemoFacts) -> Iterator[Object]:
+    """Yield the end of a demo."""
+    training = facts.training
+    yield {
+        "event": "done",
+        "model": training.file,
+        "equal": facts.equal,
+        "protection": training.model.terms.protection,
+        "signed_by": list(training.model.signed_by),
+        "held_out": facts.scores,
+        "traffic": _traffic(training.traffic),
+    }
+
+
+def _traffic(traffic: Traffic) -> Object:
+    return {party: {"sent": sent, "received": received} for party, (sent, received) in traffic.items()}
+
+
+def importances(kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]) -> Iterator[Object]:
+    """Yield the importances of each feature."""
+    for name, values in by_feature.items():
+        yield {"feature": name, **dict(zip(kinds, values, strict=True))}
+
+
+def estimates(by_protection: Sequence[EstimateFacts], rows: int, parties: int) -> Iterator[Object]:
+    """Yield the estimate of each protection."""
+    for facts in by_protection:
+        yield {**asdict(facts), "rows": rows, "parties": parties}
+
+
+def comparison(facts: ComparisonFacts) -> Iterator[Object]:
+    """Yield the comparison of each site, then all verdicts."""
+    for site in facts.sites:
+        yield _site(site, facts.metrics, facts.splits)
+    yield {
+        "event": "done",
+        "splits": facts.splits,
+        "held_out": facts.share,
+        "equal": facts.equal,
+        "verdicts": {
+            verdict: [site.site for site in facts.sites if site.verdict == verdict] for verdict in VERDICTS
+        },
+    }
+
+
+def _site(site: SiteComparison, metrics: tuple[str, ...], splits: int) -> Object:
+    return {
+        "event": "site",
+        "site": site.site,
+        "rows": site.rows,
+        "held_out": site.held_out,
+        "different_held_out": site.different,
+        "splits": splits,
+        "models": {
+            model: {name: figure.as_json() for name, figure in figures.items()}
+            for model, figures in site.models.items()
+        },
+        "better_by": {name: figure.as_json() for name, figure in site.better_by.items()},
+        "decided_by": metrics[0],
+        "verdict": site.verdict,
+        "sentence": sentence(site, metrics[0]),
+    }
+
+
+def audit(facts: AuditFacts) -> Iterator[Object]:
+    """Yield the warnings of an audit, its sessions, and what was verified."""
+    for warning in facts.warnings:
+        yield _warning(warning)
+    for session in facts.sessions:
+        yield _session(session)
+        for release in session.releases if facts.listed else ():
+            yield {"event": "released", **_release(release)}
+    kept = {} if facts.expected is None else {"expected": facts.expected}
+    verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
+    yield {"event": "verified", **verified, **kept}
+
+
+def _warning(warning: WarningFacts) -> Object:
+    return {
+        "event": "warning",
+        "kind": warning.name,
+        "rule": warning.rule,
+        "sessions": warning.sessions,
+        "seen": warning.seen,
+        "meaning": warning.meaning,
+        "action": warning.action,
+    }
+
+
+def _release(release: ReleaseFacts) -> Object:
+    return {name: value for name, value in vars(release).items() if name != "again"}
+
+
+def _session(session: SessionFacts) -> Object:
+    agreement = session.agreement
+    answers = {
+        query: {
+            "times": len(releases),
+            "integers": sum(release.cells for release in releases),
+            "bytes": sum(release.bytes for release in releases),
+        }
+        for query, releases in session.by_query.items()
+    }
+    return {
+        "event": "session",
+        "session": session.name,
+        "begin": session.begin,
+        "end": session.end,
+        "terms": agreement.terms if agreement else None,
+        "analyst": agreement.analyst if agreement else None,
+        "request": agreement.request if agreement else None,
+        "attempts": session.attempts,
+        "taken_up": session.taken_up,
+        "parties": agreement.parties if agreement else None,
+        "columns": agreement.columns if agreement else None,
+        "protections": session.protections,
+        "placement": agreement.placement if agreement else None,
+        "released": answers,
+        "cost": session.cost,
+        "epsilon": session.epsilon,
+        "smallest_roster": len(session.smallest_roster) if session.releases else None,
+        "ended": session.closed if session.over else None,
+    }
+
+
+def spent(datasets: Sequence[PrivacyFacts]) -> Iterator[Object]:
+    """Yield the privacy that was spent of each dataset."""
+    yield from map(asdict, datasets)
+
+
+def plan(card: Card, releases: Sequence[Planned], outlooks: Sequence[Outlook]) -> Iterator[Object]:
+    """Yield the releases that terms plan, the outlooks, and what they come to."""
+    for planned in releases:
+        yield {"event": "release", **asdict(planned)}
+    for outlook in outlooks:
+        yield {"event": "outlook", **asdict(outlook)}
+    total = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
+    yield {"event": "total", **{name: card[name] for name in total}}

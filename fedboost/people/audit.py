@@ -1,0 +1,115 @@
+"""An audit of a site's log in words: warnings first, then session by session what left.
+
+Promises: lines fit 80 columns; names that came from outside cannot move the cursor; what is not recorded is
+said to be missing.
+Refuses: nothing.
+"""
+
+import textwrap
+from collections.abc import Iterator
+
+from fedboost.errors import printable, quoted
+from fedboost.people.audit_session import session_text
+from fedboost.people.facts import AuditFacts, SessionFacts, WarningFacts
+from fedboost.people.text import WIDTH, all_shown, counted, moment
+
+MAX_IN_FULL, MAX_VERDICT_LENGTH = 5, 16
+"""Sessions that are printed in full; of more a line each; and columns of a verdict in that line."""
+
+
+def audit(facts: AuditFacts) -> Iterator[str]:
+    """Yield the audit of a log."""
+    if not facts.entries:
+        yield f"{facts.log}: the log is empty, nothing is recorded in it"
+        return
+    yield from _head(facts)
+    yield from _warnings(facts)
+    in_full = len(facts.sessions) <= MAX_IN_FULL or facts.listed
+    if len(facts.sessions) > 1:
+        yield from _table(facts, in_full)
+    for session in facts.sessions if in_full else ():
+        yield ""
+        yield from session_text(session, facts.listed)
+    number = facts.expected
+    if number is not None:
+        entries = f"Entry {number} of {facts.entries}" if number else "The empty log before the first entry"
+        yield f"\n{entries} has the hash that was expected: all up to it is as it was."
+    yield f"\nThe last entry, number {facts.entries}, has the hash\n{facts.last_hash}"
+    yield "Keep it elsewhere: a log cut short or written anew has no entry with it, as"
+    yield "`fedboost audit --expect HASH` finds."
+
+
+def _head(facts: AuditFacts) -> Iterator[str]:
+    """Yield the number of entries that were verified, and whose they are."""
+    yield f"{facts.log}: unbroken, {counted(facts.entries, 'entry', 'entries')}"
+    whose = f"The log of party {all_shown(facts.parties)}. " if facts.parties else ""
+    beyond = ""
+    if facts.expected is None:
+        beyond = "; whether its end was cut off or written anew shows only with --expect"
+    yield textwrap.fill(f"{whose}No entry was changed or removed inside it{beyond}.", WIDTH)
+
+
+def _warnings(facts: AuditFacts) -> Iterator[str]:
+    """Yield all warnings, or that there are none."""
+    warnings = facts.warnings
+    if not warnings:
+        yield "\n" + textwrap.fill(_no_warnings(facts), WIDTH)
+        return
+    yield f"\n{counted(len(warnings), 'WARNING', 'WARNINGS')}"
+    for kind, meaning in {warning.kind: warning.kind_meaning for warning in warnings}.items():
+        yield f"{kind} = {meaning}"
+    for number, warning in enumerate(warnings, 1):
+        yield from _warning(number, warning)
+
+
+def _warning(number: int, warning: WarningFacts) -> Iterator[str]:
+    seen, meaning, action = map(printable, (warning.seen, warning.meaning, warning.action))
+    tagged = f"{number:>3}. {warning.kind}{'' if warning.kind.endswith('?') else ':'} "
+    yield textwrap.fill(seen, WIDTH, initial_indent=tagged, subsequent_indent=" " * 5)
+    yield textwrap.fill(f"{meaning} {action}", WIDTH, initial_indent=" " * 5, subsequent_indent=" " * 5)
+
+
+def _no_warnings(facts: AuditFacts) -> str:
+    if any(session.without_terms for session in facts.sessions):
+        return (
+            "No warnings; but an older version wrote this log, or a part of it, without the terms, so "
+            "that not all of what left can be compared with them."
+        )
+    if not any(session.answers for session in facts.sessions):
+        return "No warnings: no answer left."
+    return "No warnings: all that left is what the agreed terms allow."
+
+
+def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
+    """Yield a line for each session, with a verdict; where that is all, why there is no model, too."""
+    yield f"\n{'first heard of':<17}{'session':<27}{'answers':>7}  {'ended':<10}verdict"
+    for session in facts.sessions:
+        rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
+        name = quoted(session.name, 25 - len(rank)) + rank
+        line = f"{moment(session.begin)[:16]:<17}{name:<27}{len(session.answers):>7}  {_end(session):<10}"
+        yield line + _verdict(session)
+        if not in_full and session.over and session.closed:
+            reason = printable(session.closed)
+            yield textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
+    if not in_full:
+        yield "Each in full: `fedboost audit LOG --session NAME`, or how its name begins."
+
+
+def _verdict(session: SessionFacts) -> str:
+    """Return the warnings about a session, or that there are none."""
+    warnings = session.warnings
+    if warnings:
+        numbers = f"warning{'s' * (len(warnings) > 1)} {', '.join(map(str, warnings))}"
+        return numbers if len(numbers) <= MAX_VERDICT_LENGTH else f"{len(warnings)} warnings"
+    if not session.answers:
+        return "nothing left"
+    return "no warnings" if session.without_terms else "as agreed"
+
+
+def _end(session: SessionFacts) -> str:
+    """Return the end of a session, in a word or two."""
+    if session.agreement is None and not session.releases:
+        return "refused"
+    if not session.over:
+        return "open"
+    return "no model" if session.closed else "model"

@@ -1,0 +1,162 @@
+"""One session of an audit log in words: what was agreed to, what left, how it ended.
+
+Promises: lines fit 80 columns; names that came from outside cannot move the cursor.
+Refuses: nothing.
+"""
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
+from fedboost.errors import printable, quoted
+from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
+from fedboost.people.text import INDENT, WIDTH, all_shown, counted, moment, shown, size
+from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES
+from fedboost.privacy.protections import PROTECTIONS
+
+ANSWER_WIDTH = 43
+"""Columns of the words for an answer."""
+
+
+def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
+    """Yield all about one session. listed: each of its answers, too."""
+    yield textwrap.fill(_title(session), WIDTH, subsequent_indent=" " * 2)
+    yield _line("when", f"{moment(session.begin)} to {moment(session.end)} UTC")
+    agreement = session.agreement
+    if agreement is not None:
+        yield from _agreement(session, agreement)
+    elif not session.releases:
+        yield _line("refused", printable(session.closed or "") or "before it began")
+        yield _line("left", "nothing")
+        return
+    yield from _protections(session)
+    yield from _answers(session)
+    if session.epsilon is not None:
+        yield _line("privacy", f"epsilon {session.epsilon:.4g} was spent")
+    smallest = session.smallest_roster
+    if agreement is not None and session.releases and len(smallest) < len(agreement.parties):
+        sums = f"over {len(smallest)} of {len(agreement.parties)} parties: {all_shown(smallest)}"
+        yield _line("smallest sum", sums)
+    yield _line("ended", ("again, " if session.after_end else "") + printable(session.state))
+    if listed and session.releases:
+        yield from _releases(session)
+
+
+def _title(session: SessionFacts) -> str:
+    """Return the first line, with the numbers of the warnings."""
+    rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
+    title = f"Session {shown(session.name)}{rank}{', after it had ended' if session.after_end else ''}"
+    numbers = list(map(str, session.warnings))
+    if not numbers:
+        return title
+    noun = "warning" if len(numbers) == 1 else "warnings"
+    return f"{title}: see {noun} {' and '.join(filter(None, [', '.join(numbers[:-1]), numbers[-1]]))}"
+
+
+def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str]:
+    """Yield what the site agreed to."""
+    yield _line("terms", agreement.terms)
+    if session.under_terms > 1:
+        yield _line("", f"{session.under_terms} sessions of this log are under these terms")
+    if agreement.analyst is not None:
+        yield _line("signed by", f"{shown(agreement.analyst)}, the analyst")
+    elif agreement.attempt is not None:
+        yield _line("signed by", "no analyst's signature (connections without keys)")
+    if session.attempts is not None and session.attempts[1] > 1:
+        first, last = session.attempts
+        times = "once" if last == 2 else f"{last - 1} times"
+        numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
+        yield _line("attempts", f"begun anew {times} ({numbers}){_again(session)}")
+    yield _line("with", all_shown(agreement.parties))
+    rounds = counted(agreement.rounds, "round")
+    yield _line("to train", f"{shown(agreement.objective)}, at most {rounds}")
+    yield _line("from columns", f"{len(agreement.columns)}: {all_shown(agreement.columns)}")
+    if agreement.epsilon is not None:
+        added = PLACEMENTS.get(agreement.placement or "", "")
+        yield _line("with noise", f"epsilon {agreement.epsilon:g} at delta {agreement.delta:g}{added}")
+
+
+def _again(session: SessionFacts) -> str:
+    """Return how many answers were no news, after an attempt."""
+    again = len(session.again)
+    if not again:
+        return ""
+    others = session.again_elsewhere
+    news = f", {others} of them for a sum over other parties" if others else ": nothing new"
+    return f"; {again} of {len(session.answers)} answers were the same answer sent again{news}"
+
+
+def _protections(session: SessionFacts) -> Iterator[str]:
+    """Yield what the aggregator could see of what left."""
+    central = session.agreement is not None and session.agreement.placement == "central"
+    for name in session.protections:
+        protection = PROTECTIONS.get(name)
+        hides = protection is None or protection.hides
+        seen = protection.aggregator_observes if protection else "what this version of fedboost cannot say"
+        if central:
+            seen = "sums over the parties" if hides else "this site's own numbers"
+            seen += " without noise, as it added the noise itself"
+        elif hides and BY_PARTY in session.by_query:
+            seen += ", but for its metrics"
+        yield _line("protection", f"{shown(name)}: the aggregator could see {seen}")
+
+
+def _answers(session: SessionFacts) -> Iterator[str]:
+    """Yield what left, by query, and how much of it the terms allow."""
+    if not session.releases:
+        yield _line("left", "nothing")
+        return
+    yield f"  what left {'':{ANSWER_WIDTH - 8}}{'times':>6}{'allowed':>8}{'integers':>9}{'bytes':>9}"
+    for query, releases in session.by_query.items():
+        words = QUERIES.get(query, shown(query))
+        if query == EndRoundQuery.__name__ and not any(release.cells for release in releases):
+            words = NO_METRICS
+        allowed = session.allowed.get(query, "-") if query != HELP else "-"
+        firsts = [release for release in releases if not release.again]
+        yield _sums(words, firsts, "0" if session.after_end and query != HELP else str(allowed))
+    if session.again:
+        yield _sums("the same answers sent again", session.again)
+    yield _sums("in all, after it had ended" if session.after_end else "in all", session.releases)
+    if session.unrecorded:
+        yield _line("questions", "this log does not record which questions of a kind were asked")
+
+
+def _sums(words: str, releases: Sequence[ReleaseFacts], allowed: str = "") -> str:
+    integers = sum(release.cells for release in releases)
+    exact = f"{integers}" if integers < 10**8 else f"{integers / 1e6:.0f} M"
+    sent = size(sum(release.bytes for release in releases))
+    return f"    {words:<{ANSWER_WIDTH}}{len(releases):>6}{allowed:>8}{exact:>9}{sent:>9}"
+
+
+def _releases(session: SessionFacts) -> Iterator[str]:
+    """Yield each answer: which question, and where the session stood, by the first digits of their hashes."""
+    yield f"\n   turn attempt  {'what left':<{ANSWER_WIDTH + 1}}question position"
+    for release in session.releases:
+        question, position = (_digits(value) for value in (release.question, release.position))
+        mark = "!" if session.after_end and release.what != HELP else "=" if release.again else " "
+        words = quoted(QUERIES.get(release.what, release.what), ANSWER_WIDTH - 1)
+        hashes = f"{question:<9}{position}"
+        yield f"{mark}{release.turn:>6}{release.attempt:>8}  {words:<{ANSWER_WIDTH + 1}}{hashes}"
+    notes = [
+        "Turn: the number of the question. Question and position: the first digits of the hashes of what was "
+        "asked, and of where the training stood. The same turn, question and position: the same answer sent "
+        "again."
+    ]
+    if session.unrecorded:
+        notes = ["Turn: the number of the question. This log does not record question and position."]
+    if session.again:
+        notes.append("= the same answer sent again: no news of rows")
+    if session.after_end:
+        notes.append("! an answer after the session had ended")
+    yield ""
+    yield from (textwrap.fill(note, WIDTH) for note in notes)
+
+
+def _digits(value: str | None) -> str:
+    return "-" if value is None else quoted(value[:7], 7)
+
+
+def _line(key: str, value: str) -> str:
+    """Return a value with its key before it, broken between words."""
+    lines = textwrap.wrap(value, WIDTH - INDENT - 2) or [""]
+    return "\n".join(f"  {'' if number else key:<{INDENT}}{line}" for number, line in enumerate(lines))

@@ -1,0 +1,313 @@
+"""Facts that text and JSON are made from: plain values, which commands fill.
+
+Promises: nothing here reads, trains or formats.
+Refuses: nothing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedboost.people.words import HELP
+from fedboost.protocol.terms import Terms
+
+Traffic = Mapping[str, tuple[int, int]]
+"""Bytes sent and received, by party."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """A trained model. signed_by: parties that signed it; rosters: by the first round of each, where it
+    changed; trained, kept: rounds, and those whose trees the model has; last_row: the history's row of the
+    last kept round."""
+
+    terms: Terms
+    fingerprint: str
+    trees: int
+    trained: int
+    kept: int
+    last_row: Mapping[str, float]
+    signed_by: tuple[str, ...]
+    rosters: Mapping[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """A finished training. file: of the model, if it was saved; since_restart: traffic is known only since
+    the aggregator was restarted."""
+
+    model: ModelFacts
+    traffic: Traffic
+    file: str | None
+    since_restart: bool = False
+
+
+@dataclass(frozen=True)
+class DemoFacts:
+    """A finished demo. scores: metrics on the held-out rows by model, none where it cannot train; equal: the
+    federated model is the pooled one; log: the audit log of the first site, quoted for a shell."""
+
+    training: TrainingFacts
+    scores: Mapping[str, Mapping[str, float]]
+    equal: bool
+    log: str
+
+
+@dataclass(frozen=True)
+class AgreementFacts:
+    """The agreement of a site to take part in a session. Missing in old logs: attempt, analyst, request."""
+
+    terms: str
+    parties: tuple[str, ...]
+    objective: str
+    rounds: int
+    columns: tuple[str, ...]
+    epsilon: float | None
+    delta: float | None
+    placement: str | None
+    attempt: int | None
+    analyst: str | None
+    request: str | None
+
+
+@dataclass(frozen=True)
+class ReleaseFacts:
+    """A release of a site, as its log has it: integers (cells) in bytes. what: the name of its query; again:
+    the same answer left before."""
+
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    cells: int
+    bytes: int
+    protection: str
+    roster: tuple[str, ...]
+    charge: str | None
+    cost: float | None
+    question: str | None
+    position: str | None
+    again: bool
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """One session of a site's audit log.
+
+    number, total: its rank among sessions of this name, and how many there are; after_end: an earlier session
+    under its terms had ended; under_terms: sessions under its terms from which something left; warnings:
+    numbers of those about it; allowed: questions of each kind by its terms, if these are known; taken_up: how
+    often this site took it up; again_elsewhere: answers that left again for a sum over other parties; closed:
+    why there is no model ("" with a model), None if that is not recorded.
+    """
+
+    name: str
+    number: int
+    total: int
+    begin: str
+    end: str
+    after_end: bool
+    under_terms: int
+    warnings: tuple[int, ...]
+    allowed: Mapping[str, int]
+    agreement: AgreementFacts | None
+    attempts: tuple[int, int] | None
+    taken_up: int
+    releases: Sequence[ReleaseFacts]
+    again_elsewhere: int
+    protections: Sequence[str]
+    cost: float | None
+    epsilon: float | None
+    state: str
+    over: bool
+    closed: str | None
+
+    @property
+    def answers(self) -> list[ReleaseFacts]:
+        """The answers to questions: all releases but help to open a sum."""
+        return [release for release in self.releases if release.what != HELP]
+
+    @property
+    def again(self) -> list[ReleaseFacts]:
+        """The answers that had left before."""
+        return [release for release in self.releases if release.again]
+
+    @property
+    def by_query(self) -> dict[str, list[ReleaseFacts]]:
+        """The releases by query, in the order of the first of each."""
+        kinds: dict[str, list[ReleaseFacts]] = {}
+        for release in self.releases:
+            kinds.setdefault(release.what, []).append(release)
+        return kinds
+
+    @property
+    def smallest_roster(self) -> tuple[str, ...]:
+        """The fewest parties that a sum is over."""
+        return min((release.roster for release in self.releases), key=len, default=())
+
+    @property
+    def unrecorded(self) -> bool:
+        """True if the log does not say which questions were asked."""
+        return any(answer.question is None for answer in self.answers)
+
+    @property
+    def without_terms(self) -> bool:
+        """True for a session that an old version recorded, which kept no terms."""
+        return bool(self.answers) and (self.agreement is None or self.agreement.attempt is None)
+
+
+@dataclass(frozen=True)
+class WarningFacts:
+    """One warning of an audit. kind: how people read it; name: how scripts do; meaning: of the kind."""
+
+    kind: str
+    name: str
+    kind_meaning: str
+    rule: str
+    sessions: tuple[str, ...]
+    seen: str
+    meaning: str
+    action: str
+
+
+@dataclass(frozen=True)
+class AuditFacts:
+    """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
+    was; sessions: those to print; listed: with each answer."""
+
+    log: str
+    entries: int
+    last_hash: str
+    expected: int | None
+    parties: Sequence[str]
+    warnings: Sequence[WarningFacts]
+    sessions: Sequence[SessionFacts]
+    listed: bool
+
+
+@dataclass(frozen=True)
+class RuleFacts:
+    """A rule of a site's policy that terms break. key, value: as its file has it; reason: a sentence about
+    the terms; purpose: of the rule; instead: a change of the terms that would do, "" where no yes helps;
+    loud: a sentence besides."""
+
+    key: str
+    value: str
+    reason: str
+    purpose: str
+    instead: str
+    loud: str
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """A site and its policy. rows: the name of its rows, and the file and number of them where it was read;
+    took_part: sessions that count against max_sessions; epsilon, delta: its budget, if it has one."""
+
+    name: str
+    max_sessions: int
+    took_part: int
+    epsilon: float | None = None
+    delta: float | None = None
+    file: str | None = None
+    rows: int = 0
+
+
+@dataclass(frozen=True)
+class ApprovalFacts:
+    """Terms that a site's person decides on. impossible: no yes can allow them; earlier: the time of an
+    approval that they have, and the analysts it is for; analysts: whom a yes would allow."""
+
+    rules: Sequence[RuleFacts]
+    impossible: bool
+    analysts: Sequence[str]
+    earlier: tuple[str, Sequence[str]] | None
+
+
+@dataclass(frozen=True)
+class PrivacyFacts:
+    """The privacy of a dataset that sessions have spent. own: of this site's present rows; spent: an epsilon
+    at delta; budget, left: epsilons, where the site has a budget for these rows."""
+
+    dataset: str
+    own: bool
+    sessions: int
+    took_part: int
+    never_began: int
+    with_noise: int
+    releases: int
+    cost: float
+    delta: float
+    spent: float
+    budget: float | None
+    left: float | None
+
+
+@dataclass(frozen=True)
+class EstimateFacts:
+    """The estimate of a training under one protection: seconds of a round, and of the training; megabytes a
+    party sends in a round."""
+
+    protection: str
+    seconds_a_round: float
+    seconds: float
+    megabytes: float
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over splits, and the interval it lies in with the rows that might have been held out; NaN where
+    there is none."""
+
+    value: float
+    low: float
+    high: float
+
+    def as_json(self) -> dict[str, float | None]:
+        """By name; null where there is no figure."""
+        return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
+
+
+ALONE, FEDERATED, POOLED = "alone", "federated", "pooled"
+WORTH, NOT_WORTH, UNTOLD = "worth it", "not worth it", "cannot be told"
+ONLY_JOINED, TOO_FEW = "cannot train alone", "too few rows"
+VERDICTS = WORTH, NOT_WORTH, UNTOLD, ONLY_JOINED, TOO_FEW
+MIN_ROWS = 10
+"""Fewer different rows than this say nothing of a site, whatever they are."""
+
+
+@dataclass(frozen=True)
+class SiteComparison:
+    """The models compared on one site's rows. held_out: rows in each split; different: rows that were held
+    out in any; models: name to metric to figure; better_by: by metric, how much better the federated model is
+    than the site's own, below 0 where it is worse; cannot: why it cannot train alone, if it cannot."""
+
+    site: str
+    rows: int
+    held_out: int
+    different: int
+    models: Mapping[str, Mapping[str, Figure]]
+    better_by: Mapping[str, Figure]
+    cannot: str
+
+    @property
+    def verdict(self) -> str:
+        """The verdict by the first metric."""
+        if self.different < MIN_ROWS:
+            return TOO_FEW
+        if self.cannot:
+            return ONLY_JOINED
+        gain = next(iter(self.better_by.values()))
+        return WORTH if gain.low > 0 else NOT_WORTH if gain.high < 0 else UNTOLD
+
+
+@dataclass(frozen=True)
+class ComparisonFacts:
+    """A comparison of all sites. metrics: the deciding one first; share: of the rows that are held out;
+    equal: the federated model was the pooled one in every split."""
+
+    sites: Sequence[SiteComparison]
+    metrics: tuple[str, ...]
+    splits: int
+    share: float
+    equal: bool

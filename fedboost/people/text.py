@@ -1,0 +1,133 @@
+"""Terminal text: names, numbers, paragraphs and tables as people read them.
+
+Promises: a name from outside neither poses as another line nor moves the cursor; paragraphs fit 80 columns.
+Refuses: nothing.
+"""
+
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, Union
+
+from fedboost.errors import quoted
+
+if TYPE_CHECKING:  # rich takes a while to import, and most commands need no table
+    from rich.table import Table
+    from rich.text import Text
+
+Block: TypeAlias = Union[str, "Table", "Text"]
+"""A piece of terminal text: lines, a table, or a paragraph that rich breaks to the width of the terminal."""
+
+WIDTH, INDENT = 79, 13
+"""Columns of a line, and of the key before a value."""
+MAX_LINE = 2000
+MAX_NAME_LENGTH = 256
+MAX_SHOWN_LENGTH = 40
+"""Characters of a name in a line of a log."""
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+_SIMPLE = re.compile(r"[\w.@:/+-]+")
+
+
+def one_line(text: str) -> str:
+    """Return the text on one line of about 2,000 characters at most: names and peers' words may hold
+    anything."""
+    return quoted(text, MAX_LINE)
+
+
+def shown(text: str) -> str:
+    """Return a name from outside for a log: shortened, and without characters that move the cursor."""
+    return quoted(text, MAX_SHOWN_LENGTH)
+
+
+def all_shown(names: Iterable[str]) -> str:
+    """Return names from outside, each shortened."""
+    return ", ".join(map(shown, names))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names, all of them, whole."""
+    return ", ".join(map(delimited, names))
+
+
+def delimited(name: str) -> str:
+    """Return a name that stands apart from the text around it: in quotes, unless it is one plain word."""
+    if _SIMPLE.fullmatch(name):
+        return name
+    return '"' + quoted(name, MAX_NAME_LENGTH).replace('"', '\\"') + '"'
+
+
+def shorten(text: str, limit: int = MAX_SHOWN_LENGTH) -> str:
+    """Return at most `limit` characters of a name."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def entry(key: str, text: str) -> str:
+    """Return a key and the text about it, in lines that fit a terminal."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=f"{key:<{INDENT}}",
+        subsequent_indent=" " * INDENT,
+        break_on_hyphens=False,
+    )
+
+
+def paragraph(text: str, indent: str = "") -> str:
+    """Return a sentence with a capital, in lines that fit a terminal."""
+    return textwrap.fill(
+        text[0].upper() + text[1:],
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+    )
+
+
+def size(count: float) -> str:
+    """Return a number of bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"
+
+
+def duration(seconds: float) -> str:
+    """Return a number of seconds for people."""
+    for length, unit in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.0f} s"
+
+
+def moment(time: str) -> str:
+    """Return a time of a log for people."""
+    return time.replace("T", " ").removesuffix("Z")
+
+
+def cell(text: str) -> "Text":
+    """Return a name as a cell of a table, which takes it as it is."""
+    from rich.text import Text
+
+    return Text(one_line(text))
+
+
+def table(
+    *headings: str, numbers: Sequence[int] | None = None, whole: bool = False, title: str | None = None
+) -> "Table":
+    """Return an empty table without lines.
+
+    numbers: the columns that are set to the right, all but the first unless listed; whole: they are never
+    broken.
+    """
+    from rich.table import Table
+
+    empty = Table(*headings, title=title, box=None, pad_edge=False)
+    for number in range(1, len(headings)) if numbers is None else numbers:
+        empty.columns[number].justify, empty.columns[number].no_wrap = "right", whole
+    return empty

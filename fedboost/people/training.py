@@ -1,0 +1,130 @@
+"""Trainings in words: metrics of a round, signatures, traffic, the end of a training and of a demo.
+
+Promises: a metric that is not published has a dash.
+Refuses: nothing.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from fedboost.gbdt.metrics import by_set as metrics
+from fedboost.people.facts import DemoFacts, EstimateFacts, ModelFacts, Traffic, TrainingFacts
+from fedboost.people.text import Block, cell, duration, one_line, size, table
+from fedboost.protocol.terms import Terms
+
+ACCOUNTED = ("round", "seconds", "bytes")
+"""Values of a row of the history that are no metrics."""
+
+
+def metrics_of(row: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a row of the history, over the rows of all parties."""
+    return metrics.of_all({name: value for name, value in row.items() if name not in ACCOUNTED})
+
+
+def figures(row: Mapping[str, float], terms: Terms, between: str = " ") -> str:
+    """Return the same in words, a dash for those that are not published."""
+    whole = [rows for rows in terms.sets if metrics.OF_PARTY not in rows]
+    names = [("" if rows == metrics.TRAIN else f"{rows}-") + name for rows in whole for name in terms.metrics]
+    values = {name: f"{value:.5f}" for name, value in metrics_of(row).items()}
+    texts = dict.fromkeys(names, "-") | values
+    return one_line(between.join(f"{name} {value}" for name, value in texts.items()))
+
+
+def signatures(model: ModelFacts) -> str:
+    """Return which parties signed their part of a model, and which did not."""
+    parties, signed = model.terms.parties, model.signed_by
+    missing = [party for party in parties if party not in signed]
+    if len(missing) == len(parties):
+        return f"protection {model.terms.protection}, signed by nobody"
+    lacking = f", NOT by {', '.join(missing)}" if missing else ""
+    return f"protection {model.terms.protection}, signed by {', '.join(signed)}{lacking}"
+
+
+def absences(model: ModelFacts) -> Iterator[str]:
+    """Yield from which round on sums were without which parties; nothing where they always were over all."""
+    for first, roster in model.rosters.items():
+        away = [party for party in model.terms.parties if party not in roster]
+        yield f"from round {first + 1} on " + (f"without {', '.join(away)}" if away else "with all again")
+
+
+def party_metrics(model: ModelFacts) -> Iterator[Block]:
+    """Yield a table of the metrics of each party's rows alone, if there are any."""
+    by_party = metrics.by_party(model.last_row)
+    if not by_party:
+        return
+    names = list(dict.fromkeys(name for values in by_party.values() for name in values))
+    lines = table("party", *names)
+    for party in model.terms.holders:
+        values = by_party.get(party, {})
+        lines.add_row(cell(party), *(f"{values[name]:.5f}" if name in values else "-" for name in names))
+    yield lines
+
+
+def traffic(by_party: Traffic, rounds: int | None) -> Block:
+    """Return a table of the bytes of each party: in all, and sent per round, unless the number of rounds is
+    not known."""
+    lines = table("party", "sent", "received", *([] if rounds is None else ["sent per round"]))
+    for party, (sent, received) in by_party.items():
+        per_round = [] if rounds is None else [size(sent / max(rounds, 1))]
+        lines.add_row(cell(party), size(sent), size(received), *per_round)
+    return lines
+
+
+def conclusion(training: TrainingFacts) -> Iterator[Block]:
+    """Yield the end of a training: the model, its metrics, what it took and who signed it."""
+    model, since_restart = training.model, training.since_restart
+    numbers = figures(model.last_row, model.terms, ", ")
+    in_training = f"training {numbers}, " if numbers else ""
+    total = size(sum(map(sum, training.traffic.values())))
+    since = "since the aggregator was restarted" if since_restart else "in all"
+    yield f"{model.trees} trees, {in_training}{total} {since}"
+    if model.kept < model.trained:
+        yield f"stopped after {model.trained} rounds: round {model.kept} was the best, and is the last"
+    yield from party_metrics(model)
+    yield traffic(training.traffic, None if since_restart else model.trained)
+    yield signatures(model)
+    yield from absences(model)
+    saved = f"{training.file} (XGBoost JSON)" if training.file else "not saved (give --out model.json)"
+    yield f"model: {saved}"
+
+
+def demo(facts: DemoFacts) -> Iterator[Block]:
+    """Yield the end of a demo: what the model is worth beside those of single sites."""
+    training = facts.training
+    names = list(facts.scores["pooled"])
+    scores = table("model", *names, title="on the same held-out rows")
+    for model, values in facts.scores.items():
+        scores.add_row(
+            cell(model), *([f"{values[name]:.4f}" for name in names] if values else ["cannot train"])
+        )
+    yield ""
+    yield scores
+    yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
+    yield traffic(training.traffic, training.model.terms.rounds)
+    yield ""
+    yield signatures(training.model)
+    yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"
+    yield "what left the first site, by its own audit log:"
+    yield one_line(f"fedboost audit {facts.log}")
+
+
+def estimates(
+    by_protection: list[EstimateFacts], missing: list[str], rounds: int, rows: int, parties: int
+) -> Iterator[Block]:
+    """Yield a table of estimates; missing: protections that are not installed."""
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = Table()
+    for heading in ("protection", "a round", f"{rounds} rounds", "MB a party sends a round", "in all"):
+        lines.add_column(heading, justify="left" if heading == "protection" else "right")
+    for facts in by_protection:
+        megabytes = f"{facts.megabytes:,.2f}", f"{facts.megabytes * rounds:,.0f}"
+        times = duration(facts.seconds_a_round), duration(facts.seconds)
+        lines.add_row(facts.protection, *times, *megabytes)
+    yield lines
+    yield Text(
+        f"Of full trees, {rows:,} rows at {parties} parties with machines and one core like this one, and no "
+        f"network between them: it adds its round trips, and the bytes."
+    )
+    for name in missing:
+        yield Text(f'{name} is not installed here: pip install "fedboost[{name}]"')

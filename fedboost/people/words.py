@@ -1,0 +1,50 @@
+"""Words for people, looked up by name; those of a query stand in its class, of a protection in its row of the
+table of protections.
+
+Promises: every question that a party can answer, and every release of noise, has its words.
+Refuses: nothing; a name that is not here comes from another version.
+"""
+
+from typing import get_args
+
+from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.union import Query
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.noise import CUT_POINTS, START, TREES
+
+HELP = "help to open the sum"
+"""The name of a release that answers no question."""
+
+KINDS: tuple[type[BaseQuery], ...] = get_args(Query)
+QUERIES = {
+    **{kind.__name__: kind.description for kind in get_args(Query)},
+    BY_PARTY: "error of the model: all rows, this site's",
+    HELP: "help to open a sum: keys, no data",
+}
+"""The content of an answer, by the name of its query."""
+
+NO_METRICS = "end of a round: no metrics, no numbers"
+"""The end of a round where the terms want no metrics, as those with noise do."""
+
+NOT_HIDDEN = "the aggregator sees each party's own counts, histograms and metric sums"
+"""A warning about protections that hide nothing."""
+
+RELEASES = {CUT_POINTS: "rows", START: "gradients", TREES: "gradients"}
+"""The unit that the noise of a release is stated in, by release."""
+
+PLACEMENTS = {
+    "distributed": "; each site added a share of it",
+    "local": "; this site added it",
+    "central": " for the model alone: the aggregator added the noise itself",
+}
+"""The end of a sentence about noise, by the placement of noise."""
+
+RELAXED = {
+    **{
+        ("protections", protection.name): "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS: no mask hides them."
+        for protection in PROTECTIONS.values()
+        if not protection.hides
+    },
+    ("placements", "central"): "THE AGGREGATOR SEES EXACT SUMS: the noise is not on what leaves.",
+}
+"""A loud sentence besides, by a rule of a policy and the value that an approval relaxes it to."""

@@ -1,0 +1,155 @@
+"""The sites of a demo: their rows, terms, files and state.
+
+Promises: each row is at one site, or held out from all.
+Refuses: a table or label that cannot be used, a folder that cannot be written (ConfigError).
+"""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.config import terms_to_toml
+from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.runtime.data.table import read_table
+from fedboost.runtime.files import check_writable, folder_name, party_stems
+from fedboost.runtime.local.simulation import simulate
+
+HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
+HELD_OUT = 0.25
+KEYHOLDER = "keyholder"
+"""A party without rows, where sums are encrypted."""
+SEED = 0
+STATE = "demo.state"
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes it anew each time."""
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The rows each site trains on, and rows nobody trains on."""
+
+    tables: Mapping[str, Any]
+    held_out: Any
+    label: str
+
+
+def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
+    """Return the terms of a demo: a short training, masked where there are parties enough."""
+    from pyarrow import concat_tables
+
+    draft = draft_schema(concat_tables([*sites.tables.values(), sites.held_out]), sites.label)
+    return Terms.read(
+        {
+            **draft.settings(),
+            "rounds": rounds,
+            "max_depth": 4,
+            "learning_rate": 0.2,
+            "parties": list(sites.tables),
+            "protection": protection or ("masked" if len(sites.tables) >= SMALLEST_GROUP else "plain"),
+            **_key_settings(protection, list(sites.tables)),
+        }
+    )
+
+
+def _key_settings(protection: str | None, parties: list[str]) -> dict[str, object]:
+    """Return settings where sums are encrypted: a key holder beside the sites, and few bins."""
+    row = PROTECTIONS.get(protection or "")
+    if row is None or not row.uses_key_holder:
+        return {}
+    return {
+        "parties": [*parties, KEYHOLDER],
+        "keyholder": KEYHOLDER,
+        "keyholder_rows": False,
+        "max_bin": 32,
+        "key_bits": 2048,
+    }
+
+
+def hospitals() -> Sites:
+    """Return scikit-learn's breast-cancer table, split unevenly."""
+    try:
+        from sklearn.datasets import load_breast_cancer
+    except ImportError:
+        raise ConfigError(
+            "the demo's table comes with scikit-learn: pip install 'fedboost[demo]', or give --data"
+        ) from None
+    import pyarrow as pa
+
+    bunch = load_breast_cancer()
+    names = [str(name).replace(" ", "_") for name in bunch.feature_names]
+    columns = dict(zip(names, bunch.data.T, strict=True))
+    table = pa.table({**columns, "benign": bunch.target})
+    train, held_out = _hold_out(table)
+    return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
+
+
+def own_sites(data: Path, label: str | None, site: str | None, parties: int) -> Sites:
+    """Return the user's own table, by its site column or split unevenly."""
+    if label is None:
+        raise ConfigError("--data needs --label, the column to predict")
+    table = read_table(data)
+    train, held_out = _hold_out(table)
+    if site is None:
+        names = [f"site-{i + 1}" for i in range(parties)]
+        return Sites(split_by_weights(train, names, list(range(parties, 0, -1)), SEED), held_out, label)
+    return Sites(split_by_site(train, site), held_out.drop_columns([site]), label)
+
+
+def _hold_out(table: Any) -> tuple[Any, Any]:
+    if table.num_rows < 20:
+        raise ConfigError(f"a table of {table.num_rows} rows is too small for the demo; it needs 20")
+    order = np.random.default_rng(SEED).permutation(table.num_rows)
+    held = int(table.num_rows * HELD_OUT)
+    return table.take(order[held:]), table.take(order[:held])
+
+
+def write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) -> dict[str, Path]:
+    """Write the table of each site, and the terms; return the tables' files by site."""
+    from pyarrow import csv
+
+    files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file; --out needs a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files.values():
+            check_writable(file, *([data] if data else []))
+        (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")
+        for name, table in sites.tables.items():
+            csv.write_csv(table.select([terms.columns.label, *terms.columns.features]), files[name])
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
+    return files
+
+
+def empty_state(folder: Path) -> Path:
+    """Return the folder of the sites' state, without what an earlier demo left in it."""
+    state = folder / STATE
+    try:
+        if state.exists():
+            shutil.rmtree(state)
+    except OSError as error:
+        raise ConfigError(f"{state}: cannot remove what an earlier demo left: {error.strerror}") from None
+    return state
+
+
+def audit_log(folder: Path, party: str) -> Path:
+    """Return the audit log of a site."""
+    name = folder_name(party)
+    return folder / STATE / name / f"{name}.audit.jsonl"
+
+
+def warm_up() -> None:
+    """Compile the kernels once, here, so that the processes find them compiled."""
+    values = np.arange(200, dtype=np.float64)
+    table = {"x": values, "y": values % 2}
+    for objective in ({}, {"objective": "reg:squarederror"}, {"objective": "multi:softprob", "num_class": 2}):
+        terms = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, **objective, "rounds": 1})
+        simulate(terms, [table] * 3).model.predict(table)

@@ -1,0 +1,100 @@
+"""The facts of an audit: the sessions of a log and the warnings about them, as people and scripts get them.
+
+Promises: nothing but what the log says and its terms allow.
+Refuses: a log whose terms cannot be looked for (ConfigError).
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedboost.errors import ConfigError
+from fedboost.people.facts import AgreementFacts, AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
+from fedboost.protocol.terms import Terms
+from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Entry, read_admitted
+from fedboost.runtime.site.audit_rules import warnings_of
+from fedboost.runtime.site.audit_sessions import Session, is_after_end
+from fedboost.runtime.site.audit_turns import allowed_questions
+from fedboost.runtime.site.audit_warnings import MEANINGS, AdmittedTerms, AuditWarning
+
+
+def audit_facts(
+    log: Path, entries: Sequence[Entry], sessions: list[Session], expected: int | None, name: str | None
+) -> AuditFacts:
+    """Return the facts of a log. expected: the number of the entry whose hash was expected; name: of the
+    session to list answer by answer, unless it is all of them in short."""
+    admitted = _terms_of(sessions, log)
+    warnings = [
+        warning for warning in warnings_of(sessions, admitted) if name is None or name in warning.sessions
+    ]
+    parties = {entry.event.party for entry in entries if isinstance(entry.event, Admitted)} - {None}
+    return AuditFacts(
+        log=str(log),
+        entries=len(entries),
+        last_hash=entries[-1].hash if entries else BEFORE_THE_FIRST,
+        expected=expected,
+        parties=sorted(map(str, parties)),
+        warnings=[_warning_facts(warning) for warning in warnings],
+        sessions=[
+            _session_facts(number, sessions, warnings, admitted)
+            for number, session in enumerate(sessions)
+            if name in (None, session.name)
+        ],
+        listed=name is not None,
+    )
+
+
+def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigError]:
+    """Return the terms of sessions, by digest."""
+    terms: dict[str, Terms | ConfigError] = {}
+    for digest in {session.admitted.terms for session in sessions if session.admitted}:
+        try:
+            terms[digest] = read_admitted(log, digest)
+        except ConfigError as error:
+            terms[digest] = error
+    return terms
+
+
+def _warning_facts(warning: AuditWarning) -> WarningFacts:
+    kind = warning.kind
+    named = kind.value, kind.name.lower(), MEANINGS[kind]
+    return WarningFacts(*named, warning.rule, warning.sessions, *warning.sentences)
+
+
+def _session_facts(
+    index: int, sessions: list[Session], warnings: Sequence[AuditWarning], admitted: AdmittedTerms
+) -> SessionFacts:
+    """Return what the log says of a session, and what all its sessions say of it."""
+    session = sessions[index]
+    names = [other.name for other in sessions]
+    digests = [other.digest for other in sessions if other.releases]
+    terms, again = admitted.get(session.digest or ""), session.again
+    ids = {id(answer) for answer, _ in again}
+    return SessionFacts(
+        name=session.name,
+        number=names[: index + 1].count(session.name),
+        total=names.count(session.name),
+        begin=session.begin,
+        end=session.end,
+        after_end=is_after_end(session, sessions),
+        under_terms=digests.count(session.digest) if session.releases else 0,
+        warnings=tuple(n for n, warning in enumerate(warnings, 1) if session.name in warning.sessions),
+        allowed=allowed_questions(terms) if isinstance(terms, Terms) else {},
+        agreement=None if session.admitted is None else _agreement_facts(session.admitted),
+        attempts=session.attempts,
+        taken_up=len(session.parts),
+        releases=[
+            ReleaseFacts(**release.model_dump(exclude={"kind"}), again=id(release) in ids)
+            for release in session.releases
+        ],
+        again_elsewhere=sum(set(answer.roster) != set(first.roster) for answer, first in again),
+        protections=session.protections,
+        cost=session.cost,
+        epsilon=session.epsilon,
+        state=session.state,
+        over=session.over,
+        closed=session.ended.reason if session.ended else None,
+    )
+
+
+def _agreement_facts(admitted: Admitted) -> AgreementFacts:
+    return AgreementFacts(**admitted.model_dump(exclude={"kind", "session", "protection", "party"}))

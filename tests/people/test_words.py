@@ -1,0 +1,53 @@
+"""Words for people: none is missing, and each fits where it stands."""
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import fedboost.people
+from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.union import Query
+from fedboost.people.audit_session import ANSWER_WIDTH
+from fedboost.people.words import (
+    HELP,
+    NO_METRICS,
+    PLACEMENTS,
+    QUERIES,
+    RELAXED,
+    RELEASES,
+)
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol import noise
+from fedboost.runtime.site.policy import PROTECTS, Policy
+
+
+def test_every_query_has_a_sentence():
+    assert set(QUERIES) == {query.__name__ for query in get_args(Query)} | {BY_PARTY, HELP}
+    assert all(0 < len(words) < ANSWER_WIDTH for words in (*QUERIES.values(), NO_METRICS))
+    assert len({*QUERIES.values(), NO_METRICS}) == len(QUERIES) + 1
+
+
+def test_every_protection_has_a_sentence():
+    assert all(protection.aggregator_observes for protection in PROTECTIONS.values())
+
+
+def test_every_release_of_noise_has_a_unit():
+    assert set(RELEASES) == {noise.CUT_POINTS, noise.START, noise.TREES}
+
+
+def test_every_placement_of_noise_has_a_sentence():
+    assert set(PLACEMENTS) == set(get_args(noise.Placement))
+
+
+def test_rules_that_are_relaxed_are_rules():
+    assert {key for key, _ in RELAXED} <= set(Policy.model_fields) & set(PROTECTS)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(Path(fedboost.people.__file__).parent.glob("*.py")), ids=lambda f: f.name
+)
+def test_people_read_nothing_and_print_nothing(file):
+    text = file.read_text()
+    assert not re.search(r"\b(print|open)\(|fedboost\.runtime|Console|sys\.std", text)
