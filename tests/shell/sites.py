@@ -1,6 +1,6 @@
 """What the tests of the shell share: small tables, their terms, and a consortium in one event loop.
 
-Everything listens on 127.0.0.1 and on a port the system chose.
+Everything listens on 127.0.0.1 and on a port the system chose. Who was cut off dials again soon.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from fedboost.fixedpoint import UNIT
 from fedboost.programs import boosting
 from fedboost.protocol.queries import HistogramQuery, RowsQuery
 from fedboost.protocol.terms import Terms
-from fedboost.shell import channel
+from fedboost.shell import aggregator_server, analyst, channel, party_node
 from fedboost.shell.aggregator_server import AggregatorServer
 from fedboost.shell.analyst import Connection
 from fedboost.shell.config import AggregatorConfig, PartyConfig
@@ -33,6 +33,8 @@ NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
 PATIENCE = 20.0
 """Seconds after which a test that waits gives up."""
+party_node.REDIAL = analyst.REDIAL_SECONDS = 0.1
+aggregator_server.TICK_SECONDS = 0.05
 
 
 def rows(count=ROWS, seed=0):
