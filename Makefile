@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet)
 
+# Set in many containers: every process of the tests would compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test check protos bench bench-long clean
 
 demo: $(VENV)/demo

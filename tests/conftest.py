@@ -1,9 +1,17 @@
 """Being here puts this folder on the path, so that every test can import `inprocess`.
 
+A pool of Paillier powers holds a few: a session of a test needs no more, and a thread would go on to fill it.
 Hypothesis draws the same examples in every run: a failing check is found by the change that caused it.
 """
+
+from importlib.util import find_spec
 
 from hypothesis import settings
 
 settings.register_profile("fedboost", deadline=None, derandomize=True)
 settings.load_profile("fedboost")
+
+if find_spec("phe") and find_spec("gmpy2"):
+    from fedboost.privacy.encrypted import paillier
+
+    paillier.POOL = 32  # powers made in advance

@@ -188,10 +188,12 @@ class World:
             for party in self.references.values():
                 party.go_to(course.so_far)
             parts = {name: self.noised(query, name, party) for name, party in self.references.items()}
-            assert (total == sum(parts[name] for name in session.roster)).all(), "a sum of something else"
+            due = sum(parts[name] for name in session.roster)
+            assert (total == due).all(), f"seed {self.seed}: a sum of something else"
             # A tree that grows again after a crash may be cut short earlier: another question in that turn.
             opened = turn, query.digest
-            assert self.rosters.setdefault(opened, session.roster) == session.roster, "two rosters"
+            roster = self.rosters.setdefault(opened, session.roster)
+            assert roster == session.roster, f"seed {self.seed}: two rosters"
             take(total)
 
         course.take = checked
@@ -206,7 +208,7 @@ class World:
         tag = Tag(0, 0, -1, self.terms.parties, b"", query.runs)
         session = memory.begin(Offer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, so_far, tag, values)[0]
-        assert memory.charged.items() <= charged.items(), "a release that was not charged"
+        assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"
         return values
 
     def record(self, record):

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+from functools import partial
 
 import grpc
 import pytest
@@ -33,19 +34,26 @@ def offered(columns, **settings):
 
 
 CRAFTED = {
-    "60,000 ranges": offered({"numeric": MANY, "ranges": dict.fromkeys(MANY, RANGE)}),
-    "a range for each column": offered({"numeric": WIDE, "ranges": dict.fromkeys(WIDE, RANGE)}),
-    "ranges of no columns": offered({"numeric": WIDE, "ranges": {f"d{name}": RANGE for name in MANY}}),
-    "ranges that are none": offered({"numeric": ["x"], "ranges": {name: ["a", "b"] for name in MANY}}),
-    "interaction constraints": offered({"numeric": WIDE}, interaction_constraints=[[name] for name in WIDE]),
-    "monotone constraints": offered({"numeric": WIDE}, monotone_constraints=dict.fromkeys(WIDE, 1)),
-    "constraints of no columns": offered(
-        {"numeric": WIDE}, monotone_constraints=dict.fromkeys(MANY[::-1], 1)
+    "60,000 ranges": partial(offered, {"numeric": MANY, "ranges": dict.fromkeys(MANY, RANGE)}),
+    "a range for each column": partial(offered, {"numeric": WIDE, "ranges": dict.fromkeys(WIDE, RANGE)}),
+    "ranges of no columns": partial(
+        offered, {"numeric": WIDE, "ranges": {f"d{name}": RANGE for name in MANY}}
     ),
-    "levels": offered(
-        {"categorical": {name: [f"{level:x}" for level in range(32)] for name in WIDE[:8_000]}}
+    "ranges that are none": partial(
+        offered, {"numeric": ["x"], "ranges": {name: ["a", "b"] for name in MANY}}
     ),
-    "parties": offered(
+    "interaction constraints": partial(
+        offered, {"numeric": WIDE}, interaction_constraints=[[name] for name in WIDE]
+    ),
+    "monotone constraints": partial(offered, {"numeric": WIDE}, monotone_constraints=dict.fromkeys(WIDE, 1)),
+    "constraints of no columns": partial(
+        offered, {"numeric": WIDE}, monotone_constraints=dict.fromkeys(MANY[::-1], 1)
+    ),
+    "levels": partial(
+        offered, {"categorical": {name: [f"{level:x}" for level in range(32)] for name in WIDE[:8_000]}}
+    ),
+    "parties": partial(
+        offered,
         {"numeric": ["x"]},
         **{
             "parties": [f"party-{number}" for number in range(4_096)],
@@ -53,7 +61,7 @@ CRAFTED = {
             "party_metrics": True,
         },
     ),
-    "unknown keys": offered(dict.fromkeys(MANY, 1), **dict.fromkeys(MANY, 1)),
+    "unknown keys": partial(offered, dict.fromkeys(MANY, 1), **dict.fromkeys(MANY, 1)),
 }
 HELD = 1.5
 """Seconds that the event loop may be held, on a slow machine: it was 17 for the first of these."""
@@ -91,7 +99,7 @@ async def longest_gap(over):
 @pytest.mark.parametrize("name", CRAFTED)
 def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
     monkeypatch.setattr(limits, "BYTES_PER_CALL", 1 << 30)
-    request = encode_train_request(CRAFTED[name])
+    request = encode_train_request(CRAFTED[name]())
     version = [(channel.VERSION_KEY, str(WIRE_VERSION))]
 
     async def answer(call):
@@ -149,7 +157,7 @@ def test_a_hint_looks_at_few_names_and_little_of_each():
 
 
 def test_a_table_that_is_checked_in_parts_is_as_it_was():
-    wide = Terms.from_canonical(CRAFTED["a range for each column"])
+    wide = Terms.from_canonical(CRAFTED["a range for each column"]())
     assert list(wide.columns.ranges) == WIDE
     assert Terms.from_canonical(wide.canonical()) == wide
     assert Terms.from_canonical(wide.canonical()).digest == wide.digest
@@ -162,4 +170,4 @@ def test_one_unknown_key_of_many_is_named():
     with pytest.raises(FedboostError, match="unknown key 'c00000'"):
         Terms.from_canonical(offered({"numeric": ["x"]}, **dict.fromkeys(MANY, 1)))
     with pytest.raises(FedboostError, match=r"unknown key 'columns\.c00000'"):
-        Terms.from_canonical(CRAFTED["unknown keys"])
+        Terms.from_canonical(CRAFTED["unknown keys"]())

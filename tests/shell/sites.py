@@ -1,6 +1,6 @@
 """What the tests of the shell share: small tables, their terms, and a consortium in one event loop.
 
-Everything listens on 127.0.0.1 and on a port the system chose.
+Everything listens on 127.0.0.1 and on a port the system chose. Who was cut off dials again soon.
 """
 
 import asyncio
@@ -20,12 +20,15 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
+from fedboost.runtime import analyst
+from fedboost.runtime.aggregator import server
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
 from fedboost.runtime.config import AggregatorConfig, PartyConfig
 from fedboost.runtime.local.cluster import ANYTHING, write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.site import node
 from fedboost.runtime.site.node import PartyNode
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
@@ -34,6 +37,8 @@ NAMES = ("north", "south", "east", "west", "centre")
 ROWS = 180
 PATIENCE = 20.0
 """Seconds after which a test that waits gives up."""
+node.REDIAL = analyst.REDIAL_SECONDS = 0.1
+server.TICK_SECONDS = 0.05
 
 
 def rows(count=ROWS, seed=0):
