@@ -109,8 +109,8 @@ class Known:
 
 
 class SessionMemory(Protocol):
-    """What a site remembers of one session. Each method returns when it is written down; CannotRecord if it
-    cannot be."""
+    """What a site remembers of one session. Each method returns when it is written down; DurabilityError if
+    it cannot be."""
 
     @property
     def standing(self) -> Standing:
@@ -159,7 +159,7 @@ class SiteMemory(Protocol):
     """What a site remembers of all sessions of one dataset."""
 
     def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
-        """Take part in a session, or go on with it. Refused as the module says; CannotRecord."""
+        """Take part in a session, or go on with it. Refused as the module says; DurabilityError."""
         ...
 
 

@@ -67,7 +67,7 @@ class Failed:
 TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
-class Wish(Enum):
+class TrainCommand(Enum):
     """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
     the connection was lost, even to its failure; to stop it; to have its model after the round under way."""
 
@@ -77,18 +77,20 @@ class Wish(Enum):
     FINISH = 3
 
 
-def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW, request: Request | None = None) -> bytes:
+def encode_train_request(
+    terms: str, wish: TrainCommand = TrainCommand.FOLLOW, request: Request | None = None
+) -> bytes:
     """Bytes of an analyst's wish: the terms as JSON, what is wanted of their session, and the signed request
     for it."""
     return serialised(with_request(pb.TrainRequest(terms=terms, wish=wish.name), request))
 
 
-def decode_train_request(data: bytes) -> tuple[Terms, Wish, Request | None]:
+def decode_train_request(data: bytes) -> tuple[Terms, TrainCommand, Request | None]:
     """The terms an analyst submits, what is wanted of their session, and the signed request for it. Raises
     PeerError, or ConfigError for terms that cannot be."""
     message = parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    require(message.wish in (wish.value for wish in Wish), f"wish {message.wish}")
-    return terms_of(message.terms), Wish(message.wish), request_from_pb(message)
+    require(message.wish in (wish.value for wish in TrainCommand), f"wish {message.wish}")
+    return terms_of(message.terms), TrainCommand(message.wish), request_from_pb(message)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

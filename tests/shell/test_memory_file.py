@@ -20,7 +20,7 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.boosting.queries.cut_points import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.errors import ConfigError, LocalProtocolError, Refused
+from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.privacy_report import card_of
@@ -32,7 +32,6 @@ from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site import memory_file
 from fedboost.runtime.site.audit import Released, read_log
@@ -380,7 +379,7 @@ def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):
                 memory=memory,
             )
             gone.rename(path.parent / "away")
-            with pytest.raises(CannotRecord, match="was removed or replaced"):
+            with pytest.raises(DurabilityError, match="was removed or replaced"):
                 list(PartySession(site).handle(Admit("s", noisy())))
             (path.parent / "away").rename(gone)
 
@@ -532,7 +531,7 @@ def test_a_disk_that_is_full_is_one_line_and_notes_nothing(path):
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
             for note in (lambda: session.charge("one", 0.01), lambda: session.meet(1)):
-                with pytest.raises(CannotRecord, match="cannot write this memory"):
+                with pytest.raises(DurabilityError, match="cannot write this memory"):
                     note()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -554,7 +553,7 @@ def test_a_memory_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch)
         session = begun(memory)
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(CannotRecord, match="locked"):
+        with pytest.raises(DurabilityError, match="locked"):
             session.charge("one", 0.1)
         holder.close()
 

@@ -15,7 +15,7 @@ from fedboost.protocol.ledger import Charge
 from fedboost.protocol.party import Release
 from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import terms_to_toml
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.audit import AuditLog, Released, read_log
@@ -203,7 +203,7 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
 @pytest.mark.slow
 def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
     tables = written(tmp_path, shared_out(3))
-    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
+    with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(noisy(), wait=60)
         assert len(list(training)) == 2
         training.model.save(tmp_path / "model.json")
@@ -224,7 +224,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
 @pytest.mark.slow
 def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
     tables, agreement = written(tmp_path, shared_out(3)), noisy(rounds=20)
-    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
+    with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(agreement, wait=60)
         for row in training:
             if row["round"] in (2, 9):

@@ -2,18 +2,18 @@
 
 Promises: who follows is told everything from the beginning, whenever they come; a defect of a program ends
 its session with one sentence, and nothing else; what the journal cannot hold is not gone on from.
-Refuses: to go on when the journal cannot be written (CannotRecord).
+Refuses: to go on when the journal cannot be written (DurabilityError).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from fedboost.errors import FedboostError
+from fedboost.errors import DurabilityError, FedboostError
 from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
-from fedboost.runtime.aggregator.store import CannotRecord, Journal
+from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.result import finish
 from fedboost.runtime.telemetry import Meter
 from fedboost.terms.terms import Terms
@@ -23,7 +23,7 @@ STRAGGLER_SECONDS = 10.0
 """Whoever is awaited for longer than this is named, in the log and to the analyst."""
 
 
-class Running:
+class ActiveSession:
     """One session. `send` takes its outbox; without a journal it does not outlive the process."""
 
     def __init__(
@@ -172,7 +172,7 @@ class Running:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
             self._send(outbox)
-        except CannotRecord:
+        except DurabilityError:
             raise
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
             what = f"{type(error).__name__}: {error}".splitlines()[0]

@@ -23,7 +23,7 @@ Answer = Callable[[AsyncIterator[bytes], Any, Peer], Awaitable[None]]
 """Answers one call: its messages, gRPC's context, and whose it is."""
 
 
-class Gate:
+class Admission:
     """One for a server. Without a bundle nobody is known, and whoever calls from one address is one peer."""
 
     def __init__(self, bundle: Bundle | None, log: Any) -> None:

@@ -33,8 +33,8 @@ TICK_SECONDS = 0.25
 
 
 class AggregatorServer:
-    """The gRPC service, until stopped. `log` is a structlog logger; without a bundle nothing is encrypted, and
-    parties are known by the names they give."""
+    """The gRPC service, until stopped. `log` is a structlog logger; without a bundle nothing is encrypted,
+    and parties are known by the names they give."""
 
     def __init__(self, config: AggregatorConfig, log: Any, bundle: Bundle | None) -> None:
         self.address = ""

@@ -3,7 +3,7 @@
 Promises: a record is on the disk when `append` returns; a record that was being written when the process died
 is dropped, and nothing else; the file appears with its first record.
 Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
-process with the same folder; a disk that is full (CannotRecord: nothing that follows may be done).
+process with the same folder; a disk that is full (DurabilityError: nothing that follows may be done).
 
 A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
 big-endian, then the record as `protocol.journal` writes it.
@@ -16,17 +16,13 @@ import struct
 import zlib
 from pathlib import Path
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Record
 
 VERSION_LINE = b"fedboost journal 2\n"
 SUFFIX = ".journal"
 _HEAD = struct.Struct(">II")
-
-
-class CannotRecord(Exception):
-    """A journal or an audit log cannot be written: the process must end, and a later one can go on."""
 
 
 class Journal:
@@ -71,7 +67,7 @@ class Journal:
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise CannotRecord(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise DurabilityError(f"{self.path}: cannot be written: {error.strerror}") from None
         self._size += len(data)
 
 
@@ -129,12 +125,12 @@ class Folder:
             raise ConfigError(f"{path}: cannot be used: {error.strerror}") from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal. CannotRecord if there cannot be one."""
+        """A new journal. DurabilityError if there cannot be one."""
         path = self._path / f"{session}{SUFFIX}"
         try:
             return Journal(path)
         except OSError as error:
-            raise CannotRecord(f"{path}: cannot be written: {error.strerror}") from None
+            raise DurabilityError(f"{path}: cannot be written: {error.strerror}") from None
 
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""

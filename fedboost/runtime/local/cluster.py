@@ -75,7 +75,7 @@ ANYTHING = {
 """A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
 
 
-class Loopback:
+class LocalCluster:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file, None for a key
@@ -108,7 +108,7 @@ class Loopback:
         self.aggregator: subprocess.Popen[str]
         self.address = ""
 
-    def __enter__(self) -> "Loopback":
+    def __enter__(self) -> "LocalCluster":
         self._open.__enter__()
         try:
             self._make_keys()

@@ -14,10 +14,14 @@ import grpc
 
 from fedboost.errors import (
     ConfigError,
+    CutShort,
+    Enough,
     FedboostError,
     LocalProtocolError,
+    Misfit,
     PeerError,
     Refused,
+    RosterTooSmall,
     SessionFailed,
     quoted,
 )
@@ -61,24 +65,29 @@ LONGEST_DETAILS = 600
 """Characters of the sentence a call ends with. It travels in trailers, which gRPC bounds to 8 KiB, and a
 character there takes up to 12 bytes."""
 
-STATUS: list[tuple[type[FedboostError], grpc.StatusCode]] = [
-    (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (PeerError, grpc.StatusCode.DATA_LOSS),
-    (Refused, grpc.StatusCode.PERMISSION_DENIED),
-    (SessionFailed, grpc.StatusCode.ABORTED),
-    (LocalProtocolError, grpc.StatusCode.INTERNAL),
-]
+STATUS: dict[type[FedboostError], grpc.StatusCode] = {
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    PeerError: grpc.StatusCode.DATA_LOSS,
+    Refused: grpc.StatusCode.PERMISSION_DENIED,
+    Misfit: grpc.StatusCode.PERMISSION_DENIED,
+    SessionFailed: grpc.StatusCode.ABORTED,
+    RosterTooSmall: grpc.StatusCode.ABORTED,
+    LocalProtocolError: grpc.StatusCode.INTERNAL,
+    CutShort: grpc.StatusCode.INTERNAL,
+    Enough: grpc.StatusCode.INTERNAL,
+}
+"""The status code that each error travels as. A code is read back as the first error that has it."""
 
 
 def status_of(error: FedboostError) -> grpc.StatusCode:
     """The status code an error travels as."""
-    return next(code for kind, code in STATUS if isinstance(error, kind))
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def explained(error: Any, who: str) -> FedboostError:
     """What a failed call means, as an error of fedboost."""
     code, details = error.code(), quoted(error.details() or "")
-    for kind, status in STATUS:
+    for kind, status in STATUS.items():
         if code == status:
             return kind(details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):

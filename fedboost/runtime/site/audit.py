@@ -29,10 +29,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.party import Release
-from fedboost.runtime.aggregator.store import CannotRecord, sync_folder
+from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.terms.reading import Frozen
 from fedboost.terms.terms import Terms
@@ -211,7 +211,7 @@ class AuditLog:
         self._sync()
 
     def record(self, release: Release) -> None:
-        """This is about to leave. If it cannot be recorded, it must not: raises CannotRecord when the disk
+        """This is about to leave. If it cannot be recorded, it must not: raises DurabilityError when the disk
         does not take it, Refused when somebody else has changed the log."""
         charge = release.charge
         self._append(
@@ -252,7 +252,7 @@ class AuditLog:
         except OSError as error:
             raise self._full(error, path) from None
         except ConfigError as error:
-            raise CannotRecord(str(error)) from None
+            raise DurabilityError(str(error)) from None
 
     def _sync(self) -> None:
         """Have every line on the disk, and with the first ones the log's name."""
@@ -285,9 +285,9 @@ class AuditLog:
     def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")
 
-    def _full(self, error: OSError, path: Path | None = None) -> CannotRecord:
+    def _full(self, error: OSError, path: Path | None = None) -> DurabilityError:
         what = f"{self._path}: cannot write this audit log" if path is None else f"{path}: cannot write"
-        return CannotRecord(
+        return DurabilityError(
             f"{what}: {error.strerror}; put that right and start this party again: the session goes on "
             f"with it"
         )

@@ -10,7 +10,7 @@ aggregator asks; a charge is there once however often a release is named; of sev
 the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
 audit log was, by which a copy that is older than the log is found.
 Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
-of the same party (ConfigError); what cannot be written (CannotRecord: nothing leaves, and the process must
+of the same party (ConfigError); what cannot be written (DurabilityError: nothing leaves, and the process must
 end).
 
 What is planned is not set aside: of sessions that run at the same time each is admitted if its own plan fits,
@@ -107,7 +107,7 @@ class FileMemory:
             return logged(file, self.party)
 
     def begin(self, offer: Offer, limits: Limits) -> "FileSession":
-        """Take part in a session, or go on with it. Refused, CannotRecord."""
+        """Take part in a session, or go on with it. Refused, DurabilityError."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self._known(file, offer)

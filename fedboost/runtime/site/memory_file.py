@@ -4,7 +4,7 @@ Promises: a file is made whole or not at all, for its owner alone; a transaction
 other process is in it; one that ended is there after the process is killed, and a durable one after a power
 failure; what was deleted is overwritten.
 Refuses: a file that is no memory, is cut short or was changed by accident (ConfigError, when it is opened); a
-disk that is full, a file that is removed, replaced or held by another process (CannotRecord).
+disk that is full, a file that is removed, replaced or held by another process (DurabilityError).
 """
 
 import hashlib
@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.privacy import fields
 from fedboost.protocol.site_memory import KEY_BYTES
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.site.budget import USUAL_DELTA, Spent
 
 NAME = "memory.sqlite"
@@ -98,9 +97,9 @@ class MemoryFile:
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other process is in; undone by an error. CannotRecord."""
+        """A transaction that no other process is in; undone by an error. DurabilityError."""
         if self._inodes != self._now():
-            raise CannotRecord(
+            raise DurabilityError(
                 f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
                 f"start this party again"
             )
@@ -129,8 +128,8 @@ class MemoryFile:
         except sqlite3.Error as error:
             raise self._cannot(error) from None
 
-    def _cannot(self, error: sqlite3.Error) -> CannotRecord:
-        return CannotRecord(
+    def _cannot(self, error: sqlite3.Error) -> DurabilityError:
+        return DurabilityError(
             f"{self.path}: cannot write this memory: {error}; put that right and start this party again: the "
             f"session goes on with it"
         )

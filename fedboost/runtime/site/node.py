@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, Misfit, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
@@ -25,7 +25,6 @@ from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.config import PartyConfig
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
@@ -111,11 +110,11 @@ class PartyNode:
         except asyncio.CancelledError:
             self._log.info("stopped", **({"session": self._offered} if self._session else {}))
             raise
-        except CannotRecord as error:
+        except DurabilityError as error:
             raise ConfigError(str(error)) from None
         finally:
             self._hung_up.set()
-            with contextlib.suppress(CannotRecord):
+            with contextlib.suppress(DurabilityError):
                 self._close_session(STOPPED, paused=True)
             self._close()
 
