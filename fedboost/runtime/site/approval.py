@@ -28,7 +28,9 @@ from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
-from fedboost.runtime.site.policy import COMMAND, PINNED, PROTECTS, Breach, ColumnRules, Policy
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_breach import Breach
+from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 

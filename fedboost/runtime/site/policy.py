@@ -13,8 +13,8 @@ from fedboost.errors import Refused
 from fedboost.people.summary import summary
 from fedboost.protocol.site_memory import Limits
 from fedboost.runtime.site import policy_rules
+from fedboost.runtime.site.policy_breach import Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PolicyKeys
-from fedboost.runtime.site.policy_rules import Breach
 from fedboost.terms.terms import Terms
 
 

@@ -15,57 +15,17 @@ rely on: with them the rule refuses.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
-from fedboost.errors import Refused, quoted
+from fedboost.errors import quoted
 from fedboost.gbdt.metrics.registry import is_at_threshold
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
-from fedboost.people.text import shown
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.site.policy_keys import COMMAND, MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
+from fedboost.runtime.site.policy_breach import Breach, beyond, brackets, choices, not_among, not_chosen
+from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
 from fedboost.terms.terms import Terms
-
-SHOWN_NAMES = 8
-"""Names in a refusal."""
-
-
-@dataclass(frozen=True)
-class Breach:
-    """A rule of a policy that terms break.
-
-    key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
-    that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
-    where no approval changes it.
-    """
-
-    key: str
-    value: str
-    why: str
-    instead: str = ""
-    allow: object = None
-    detail: str = ""
-
-    @property
-    def rule(self) -> str:
-        """The key as it stands under [policy]: columns, for the columns of each role."""
-        return self.key.partition(".")[0]
-
-    @property
-    def remedy(self) -> str:
-        """The ways out: a change of the terms, or an approval."""
-        approve = f"run there `{COMMAND}`" if self.allow is not None else ""
-        return ", or ".join(filter(None, (self.instead, approve)))
-
-    def refusal(self, party: str) -> Refused:
-        """The one sentence that the analyst reads."""
-        return Refused(
-            f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {self.remedy}",
-            self.detail,
-        )
-
 
 Rule = Callable[[PolicyKeys, Terms], Breach | None]
 
@@ -83,7 +43,7 @@ def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "") -> Iterator[Br
 def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if policy.parties == "any":
         return None
-    return _not_among("parties", policy.parties, terms.parties)
+    return not_among("parties", policy.parties, terms.parties)
 
 
 def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
@@ -91,7 +51,7 @@ def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
         return None
     detail = f"it allows {', '.join(policy.analysts or ()) or 'none'}"
     why = f"the analyst is {quoted(analyst)}"
-    return Breach("analysts", _brackets(policy.analysts), why, allow=(analyst,), detail=detail)
+    return Breach("analysts", brackets(policy.analysts), why, allow=(analyst,), detail=detail)
 
 
 def _columns(policy: PolicyKeys, terms: Terms) -> Iterator[Breach]:
@@ -100,7 +60,7 @@ def _columns(policy: PolicyKeys, terms: Terms) -> Iterator[Breach]:
         return
     allowed = policy.columns or ColumnRules()
     for role, names in columns_by_role(terms).items():
-        if breach := _not_among(f"columns.{role}", getattr(allowed, role), names):
+        if breach := not_among(f"columns.{role}", getattr(allowed, role), names):
             yield breach
 
 
@@ -111,13 +71,13 @@ def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
     protection = terms.hiding.protection
     if protection in policy.protections:
         return None
-    return _not_chosen("protections", policy.protections, "protection", protection)
+    return not_chosen("protections", policy.protections, "protection", protection)
 
 
 def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if not terms.hiding.hides or terms.session.on_loss in policy.on_loss:
         return None
-    return _not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
+    return not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
 
 
 def _min_parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -146,7 +106,7 @@ def _min_key_bits(policy: PolicyKeys, terms: Terms) -> Breach | None:
     has_keys, bits = PROTECTIONS[terms.hiding.protection].has_key_sizes, terms.hiding.key_bits
     if not has_keys or bits >= policy.min_key_bits:
         return None
-    return _beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)
+    return beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)
 
 
 # ---- noise -------------------------------------------------------------------------------------------
@@ -159,7 +119,7 @@ def _placements(policy: PolicyKeys, terms: Terms) -> Breach | None:
     effect = ", which gives the aggregator exact sums" if noise.placement == "central" else ""
     return Breach(
         "placements",
-        _choices(policy.placements),
+        choices(policy.placements),
         f'the noise of the terms is "{noise.placement}"{effect}',
         f'set noise.placement = "{policy.placements[0]}"',
         (noise.placement,),
@@ -193,12 +153,12 @@ def _within_a_budget(policy: PolicyKeys, terms: Terms) -> bool:
 
 def _max_rounds(policy: PolicyKeys, terms: Terms) -> Breach | None:
     rounds, limit = terms.trees.rounds, policy.max_rounds
-    return _beyond("rounds", rounds, "max_rounds", limit) if rounds > limit else None
+    return beyond("rounds", rounds, "max_rounds", limit) if rounds > limit else None
 
 
 def _max_depth(policy: PolicyKeys, terms: Terms) -> Breach | None:
     depth, limit = terms.trees.max_depth, policy.max_depth
-    return _beyond("max_depth", depth, "max_depth", limit) if depth > limit else None
+    return beyond("max_depth", depth, "max_depth", limit) if depth > limit else None
 
 
 def _max_trees_per_round(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -211,7 +171,7 @@ def _max_trees_per_round(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
     votes, limit = terms.histograms.vote_top_k, policy.vote_top_k
-    return _beyond("vote_top_k", votes, "vote_top_k", limit) if votes > limit else None
+    return beyond("vote_top_k", votes, "vote_top_k", limit) if votes > limit else None
 
 
 def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
@@ -354,38 +314,3 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
 def _rows_per_hessian(terms: Terms) -> int | None:
     """The fact of a registered objective; nothing is taken on trust from that of a package."""
     return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None
-
-
-def _choices(values: tuple[str, ...]) -> str:
-    return "[" + ", ".join(f'"{value}"' for value in values) + "]"
-
-
-def _brackets(names: tuple[str, ...] | None) -> str:
-    """Stands for names that are the site's own affair."""
-    return "[...]" if names else "[]"
-
-
-def _not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach:
-    """The breach by a setting of the terms that is not one of the policy's choices."""
-    instead = f'set {setting} = "{allowed[0]}"'
-    return Breach(key, _choices(allowed), f'the terms have {setting} = "{value}"', instead, (value,))
-
-
-def _beyond(setting: str, value: int, key: str, limit: int) -> Breach:
-    """The breach by a number in the terms that is beyond the policy's."""
-    return Breach(key, str(limit), f"the terms have {setting} = {value}", f"set {setting} = {limit}", value)
-
-
-def _not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
-    """The breach by names in the terms that are not among the policy's; None if all are."""
-    strange = [name for name in names if name not in set(allowed or ())]
-    if not strange:
-        return None
-    named = ", ".join(f"'{shown(name)}'" for name in strange[:SHOWN_NAMES])
-    if len(strange) > SHOWN_NAMES:
-        named += f" and {len(strange) - SHOWN_NAMES} more"
-    why = f"the terms name {named}"
-    if allowed:
-        why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
-    detail = f"it allows {', '.join(allowed or ()) or 'none'}"
-    return Breach(key, _brackets(allowed), why, allow=tuple(strange), detail=detail)
