@@ -309,7 +309,7 @@ class AuditLog:
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
             last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
         try:
-            return _read(last)
+            return parse_entry(last)
         except ValueError as error:
             raise ConfigError(
                 f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "
@@ -327,7 +327,7 @@ def entries_after(path: Path, end: tuple[int, str], size: int) -> list[Entry] | 
                 if size < 0:
                     break
                 if number >= end[0]:
-                    entries.append(_read(line))
+                    entries.append(parse_entry(line))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except ValueError as error:
@@ -347,7 +347,7 @@ def read_log(path: Path) -> list[Entry]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    entry = _read(line)
+                    entry = parse_entry(line)
                     if entry.n != number:
                         raise ValueError(
                             f"entry {entry.n} stands where {number} is due: lines were removed or moved"
@@ -386,7 +386,7 @@ def read_admitted(log: Path, digest: str) -> Terms:
         raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
 
 
-def _read(line: bytes) -> Entry:
+def parse_entry(line: bytes) -> Entry:
     """The entry on a line; ValueError if it is not as it was written."""
     if not line.endswith(b"\n"):
         raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
