@@ -15,7 +15,7 @@ from fedboost.cli.options import Json
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.site.audit import Entry
+    from fedboost.runtime.site.audit_entry import Entry
     from fedboost.runtime.site.audit_sessions import Session
 
 EPILOG = (
@@ -71,7 +71,7 @@ def audit(
 def _hash(text: str) -> str:
     """Return a hash as the log writes it. ConfigError if it is none."""
     from fedboost.people.text import shown
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 
     kept = text.strip().lower()
     if len(kept) != len(BEFORE_THE_FIRST) or not set(kept) <= set(hexdigits):
@@ -84,7 +84,7 @@ def _hash(text: str) -> str:
 
 def _number(wanted: str, entries: "list[Entry]", log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
     if wanted not in hashes:

@@ -34,7 +34,8 @@ from fedboost.protocol.party import PartySession, Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site import memory_file
-from fedboost.runtime.site.audit import Released, read_log
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file, read_spent

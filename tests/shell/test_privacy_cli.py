@@ -18,7 +18,8 @@ from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
-from fedboost.runtime.site.audit import AuditLog, Released, read_log
+from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory_file import NAME, read_spent
 from fedboost.terms.noise import TREES

@@ -1,8 +1,7 @@
 """The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
 
-A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
-missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash of
-the one before. The terms of a session are in a file beside the log, `terms/DIGEST.json`.
+Its lines are the entries of `audit_entry`. The terms of a session are in a file beside the log,
+`terms/DIGEST.json`.
 
 Promises: an entry is with the operating system before its bytes leave, so that it outlives the process. It is
 on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
@@ -18,121 +17,27 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import mmap
 import os
 import re
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
-
-from pydantic import Field, ValidationError
+from typing import Self
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.party import Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
-from fedboost.terms.reading import Frozen
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, parse_entry
 from fedboost.terms.terms import Terms
 
-BEFORE_THE_FIRST = "0" * 64
-"""What stands for the hash of the entry before the first."""
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
 TERMS = "terms"
 """The folder beside a log with the terms of its sessions."""
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class Admitted(Frozen):
-    """A process of this site agreed to take part in a session, or to go on with it.
-
-    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
-    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
-    the name of this site, missing in old logs.
-    """
-
-    kind: Literal["admitted"] = "admitted"
-    session: str
-    terms: str
-    protection: str
-    parties: tuple[str, ...]
-    objective: str
-    rounds: Count
-    columns: tuple[str, ...]
-    epsilon: float | None = None
-    delta: float | None = None
-    placement: str | None = None
-    attempt: Count | None = None
-    analyst: str | None = None
-    request: str | None = None
-    party: str | None = None
-
-
-class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes, added to those of the roster.
-
-    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
-    once however often the name is here; question, position: hashes of the question and of where the session
-    stood, missing for help to open a sum.
-    """
-
-    kind: Literal["released"] = "released"
-    session: str
-    turn: Count
-    attempt: Count
-    what: str
-    cells: Count
-    bytes: Count
-    protection: str
-    roster: tuple[str, ...]
-    charge: str | None = None
-    cost: Annotated[float, Field(ge=0)] | None = None
-    question: str | None = None
-    position: str | None = None
-
-
-class Ended(Frozen):
-    """A session is over for this site; an empty reason means that the model was made. Where this site left,
-    it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again."""
-
-    kind: Literal["ended"] = "ended"
-    session: str
-    reason: str
-    paused: Literal[True] | None = None
-
-
-Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
-
-
-class Entry(Frozen):
-    """One line of the log. `time` is UTC."""
-
-    n: Annotated[int, Field(ge=1)]
-    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-    event: Event
-    previous: str
-    hash: str = ""
-
-    @property
-    def due_hash(self) -> str:
-        """The hash of all but the hash, 64 hex digits."""
-        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
-
-    @property
-    def line(self) -> bytes:
-        """Canonical JSON and a line feed."""
-        return _canonical(self._values()) + b"\n"
-
-    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """What stands in the line: of what may be missing only what is there."""
-        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
 class AuditLog:
@@ -384,24 +289,6 @@ def read_admitted(log: Path, digest: str) -> Terms:
         return Terms.from_canonical(text.decode())
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
-
-
-def parse_entry(line: bytes) -> Entry:
-    """The entry on a line; ValueError if it is not as it was written."""
-    if not line.endswith(b"\n"):
-        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
-    try:
-        entry = Entry.model_validate_json(line, strict=True)
-        whole = entry.line == line
-    except ValidationError:
-        raise ValueError("not an entry of an audit log, or changed after it was written") from None
-    if not whole or entry.hash != entry.due_hash:
-        raise ValueError("changed after it was written: its hash is not the one of its content")
-    return entry
-
-
-def _canonical(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def _now() -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError
 from fedboost.people.facts import AgreementFacts, AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Entry, read_admitted
+from fedboost.runtime.site.audit import read_admitted
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Entry
 from fedboost.runtime.site.audit_rules import warnings_of
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions

@@ -18,7 +18,7 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown
 from fedboost.protocol.site_memory import colluding_of
-from fedboost.runtime.site.audit import Admitted
+from fedboost.runtime.site.audit_entry import Admitted
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import turns_warnings
 from fedboost.runtime.site.audit_warnings import (

@@ -12,7 +12,8 @@ from itertools import takewhile
 
 from fedboost.people.words import HELP
 from fedboost.privacy.noise.accounting import epsilon_of
-from fedboost.runtime.site.audit import EXPIRED, STOPPED, Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
 
 
 @dataclass

@@ -14,7 +14,7 @@ from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
 from fedboost.people.words import QUERIES
-from fedboost.runtime.site.audit import Released
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 from fedboost.terms.terms import Terms

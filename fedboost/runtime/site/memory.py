@@ -42,7 +42,7 @@ from fedboost.protocol.site_memory import (
     judge,
 )
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 from fedboost.runtime.site.budget import ROUNDING, Budget
 from fedboost.runtime.site.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
 
