@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.runtime.model_file import TERMS, Model
+from fedboost.runtime.model_facts import TERMS
+from fedboost.runtime.model_file import Model
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 

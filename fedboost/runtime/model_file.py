@@ -5,8 +5,6 @@ file at once or not at all; the same parties and terms give the same file, byte 
 Refuses: files that are not such models (ConfigError).
 """
 
-import base64
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost import __version__
 from fedboost.boosting import state
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Float32, Float64
@@ -27,18 +24,14 @@ from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import tree_drawing
-from fedboost.people.privacy_report import card_of
 from fedboost.privacy.identity import signatures as signatures_identity
 from fedboost.privacy.identity.certificates import identify
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Attest, Request
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.model_facts import Facts
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
-
-_PREFIX = "fedboost."
-TERMS = _PREFIX + "terms"
-"""The attribute of a model file that has the terms."""
 
 
 @dataclass(frozen=True)
@@ -118,44 +111,10 @@ class Model:
         return state.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
 
     def facts(self) -> dict[str, str]:
-        """What rides in the attributes of the file."""
-        terms = self.terms
-        return {
-            _PREFIX + "version": __version__,
-            TERMS: terms.canonical(),
-            _PREFIX + "terms_digest": terms.digest,
-            _PREFIX + "protection": terms.hiding.protection,
-            _PREFIX + "parties": json.dumps(terms.parties),
-            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
-            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
-            **({_PREFIX + "privacy": json.dumps(card_of(terms))} if terms.noise is not None else {}),
-            **self._signatures(),
-        }
-
-    def _signatures(self) -> dict[str, str]:
-        if not self.attestations:
-            return {}
-        signed = {
-            party: {
-                "turns": attest.turns,
-                "transcript": attest.transcript.hex(),
-                "structure": attest.structure.hex(),
-                "certificate": base64.b64encode(attest.certificate).decode(),
-                "signature": base64.b64encode(attest.signature).decode(),
-            }
-            for party, attest in self.attestations.items()
-        }
-        facts = {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
-        if self.request is not None:
-            facts[_PREFIX + "request"] = json.dumps(
-                {
-                    "nonce": self.request.nonce.hex(),
-                    "time": self.request.time,
-                    "certificate": base64.b64encode(self.request.certificate).decode(),
-                    "signature": base64.b64encode(self.request.signature).decode(),
-                }
-            )
-        return facts
+        """fedboost's own facts, as attributes of the file."""
+        return Facts(
+            self.terms, self.rounds, self.attestations, self.session, self.rosters, self.request
+        ).to_attributes()
 
     def to_bytes(self) -> bytes:
         """The content of the model file."""
@@ -173,18 +132,8 @@ class Model:
         except UnicodeDecodeError:
             raise ConfigError(f"{source}: not a fedboost model: not text") from None
         booster, attributes = Booster.from_xgboost(text, source)
-        try:
-            terms = Terms.from_canonical(attributes[TERMS])
-            history = json.loads(attributes[_PREFIX + "history"])
-            rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
-            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
-            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
-            signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
-            attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
-            session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
-            request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
+        facts = Facts.from_attributes(attributes, source)
+        terms = facts.terms
         if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
             booster = replace(booster, loss=terms.objective.loss)
         columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
@@ -192,7 +141,9 @@ class Model:
         based = terms.columns.base_margin is not None and terms.session.program == "boosting"
         if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
             raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds, attestations, session, rosters, request)
+        return cls(
+            booster, terms, facts.rounds, facts.attestations, facts.session, facts.rosters, facts.request
+        )
 
     @classmethod
     def load(cls, path: Path | str) -> "Model":
@@ -357,32 +308,3 @@ def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:
     if abs(number) > float(np.finfo(np.float32).max):
         raise ConfigError(f"{value!r} in the grid is infinite or too large for a 32-bit float")
     return number
-
-
-def _attestation(entry: Mapping[str, Any]) -> Attest:
-    return Attest(
-        0,
-        int(entry["turns"]),
-        bytes.fromhex(entry["transcript"]),
-        bytes.fromhex(entry["structure"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
-    )
-
-
-def _request(entry: Mapping[str, Any] | None) -> Request | None:
-    if entry is None:
-        return None
-    return Request(
-        bytes.fromhex(entry["nonce"]),
-        int(entry["time"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
-    )
-
-
-def _number(value: object) -> float:
-    """The number itself: an integer stays one, so that a model read and written again is the same file."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} in the history is no number")
-    return value
