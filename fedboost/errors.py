@@ -1,6 +1,6 @@
 """The few exceptions of fedboost. A message says what, where, who, and what to do next.
 
-Whoever raises one of these has written a sentence for a person; the command line prints that sentence
+Each of them carries a sentence for a person; the command line prints that sentence
 alone and exits with code 2. Anything else that escapes is a defect of fedboost.
 """
 
@@ -32,7 +32,7 @@ class FedboostError(Exception):
 
 
 class ConfigError(FedboostError):
-    """What the user gave (terms, config, data, model file, command line) cannot be used."""
+    """Input of the user (terms, config, data, model file, command line) that cannot be used."""
 
 
 class LocalProtocolError(FedboostError):
@@ -53,7 +53,7 @@ class Misfit(Refused):
 
 
 class RosterTooSmall(FedboostError):
-    """So many parties are lost that the sum of the others could not be opened."""
+    """Loss of so many parties that the sum of the others cannot be opened."""
 
 
 class CutShort(FedboostError):

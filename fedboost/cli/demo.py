@@ -109,7 +109,7 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
     from fedboost.runtime.local.simulation import simulate
 
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
-    held_out = HeldOut.of(to_shard(sites.held_out, terms, "held-out rows"))
+    held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()
     for name, table in sites.tables.items():
         try:

@@ -92,7 +92,7 @@ class ReleaseFacts:
 
 @dataclass(frozen=True)
 class SessionFacts:
-    """One session of a site's audit log.
+    """A session of a site's audit log.
 
     number, total: its rank among sessions of this name, and how many there are; after_end: an earlier session
     under its terms had ended; under_terms: sessions under its terms from which something left; warnings:
@@ -158,7 +158,7 @@ class SessionFacts:
 
 @dataclass(frozen=True)
 class WarningFacts:
-    """One warning of an audit. kind: how people read it; name: how scripts do; meaning: of the kind."""
+    """A warning of an audit. kind: as people read it; name: as scripts do; meaning: that of the kind."""
 
     kind: str
     name: str
@@ -264,7 +264,7 @@ class Figure:
     high: float
 
     def as_json(self) -> dict[str, float | None]:
-        """By name; null where there is no figure."""
+        """The figures by name; null where there is none."""
         return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
 
 

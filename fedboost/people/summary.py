@@ -58,7 +58,7 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 
 
 def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
-    """What a person needs to know of terms to decide on them.
+    """The terms in plain words, for a person who decides on them.
 
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
     """
@@ -216,7 +216,9 @@ def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     lines, marked, few = [], False, counts.few
     for name in (columns.label, *columns.categorical):
         if rows := counts.levels[name]:
-            shown = (f"{delimited(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
+            shown = (
+                f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
+            )
             key = "label, rows" if name == columns.label else "levels, rows"
             missing = counts.undeclared.get(name, 0)
             others = "1 row with another level counts as missing"

@@ -34,7 +34,7 @@ _RISE, _FALL = (31, 119, 180), (214, 96, 30)
 
 @dataclass(frozen=True)
 class _Words:
-    """What a node says in a picture: two lines, and all of it."""
+    """The text of a node in a picture: two lines, and all of it."""
 
     first: str
     second: str
@@ -100,7 +100,7 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
 def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
     """The middle of each node: leaves one below the other, the others midway between their children."""
     leaves = [node for node in walk if tree.left[node] == NO_CHILD]
-    middle = {leaf: _HEAD + (place + 0.5) * _PITCH for place, leaf in enumerate(leaves)}
+    middle = {leaf: _HEAD + (index + 0.5) * _PITCH for index, leaf in enumerate(leaves)}
     for node in reversed(walk):
         if tree.left[node] != NO_CHILD:
             middle[node] = (middle[tree.left[node]] + middle[tree.left[node] + 1]) / 2
@@ -108,7 +108,7 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
 
 
 def _split(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a row answers yes to that goes left: the feature, and what is said of it."""
+    """The condition of rows that go left: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
     if right := tree.categories[node]:
         stay = [level for code, level in enumerate(levels.get(name, ())) if not right >> code & 1]
@@ -179,8 +179,8 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> str:
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, weight: str = "normal") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{_safe(text)}</text>"
+    attributes = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f"<text {attributes}>{_safe(text)}</text>"
 
 
 def _width(text: str) -> float:
@@ -190,5 +190,5 @@ def _width(text: str) -> float:
 
 
 def _safe(text: str) -> str:
-    """As XML has it."""
+    """The text, escaped for XML."""
     return escape("\n".join(printable(line) for line in text.split("\n")))

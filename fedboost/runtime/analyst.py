@@ -47,7 +47,7 @@ OnWaiting = Callable[[tuple[str, ...]], None]
 
 
 class Training:
-    """One training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
+    """A training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
 
     def __init__(
         self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
@@ -160,9 +160,9 @@ class Training:
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
         """The traffic so far, by what the aggregator that runs now has counted."""
-        of = {party: self._earlier.get(party, (0, 0)) for party in traffic}
+        before = {party: self._earlier.get(party, (0, 0)) for party in traffic}
         self.traffic = {
-            party: (sent + of[party][0], received + of[party][1])
+            party: (sent + before[party][0], received + before[party][1])
             for party, (sent, received) in traffic.items()
         }
 

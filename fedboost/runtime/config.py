@@ -51,7 +51,7 @@ def check_address(value: str, source: str) -> str:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -83,7 +83,7 @@ class PartyConfig(Frozen):
 
     @property
     def file(self) -> Path:
-        """Where this stands."""
+        """The path of the file that was read."""
         return self._file
 
     @property
@@ -125,7 +125,7 @@ def read_terms(path: Path) -> Terms:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What stands in a terms file; in the place of the path of a model to continue, that model."""
+    """The settings in a terms file; instead of the path of a model to continue, that model."""
     settings = read_toml(path)
     if "xgb_model" in settings:
         from fedboost.runtime.continuation import text_of  # most terms continue none

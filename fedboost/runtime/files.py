@@ -67,7 +67,7 @@ def check_writable(path: Path, *inputs: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
+    """Tell if `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
     nor to nothing. To open a named pipe might wait for ever."""
     try:
         mode = path.stat().st_mode

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedboost import __version__
 from fedboost.errors import ConfigError
-from fedboost.people.privacy_report import card_of
+from fedboost.people.privacy_report import report_of
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.terms import Terms
 
@@ -42,7 +42,7 @@ class Facts:
             _PREFIX + "parties": json.dumps(terms.parties),
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
-            **({_PREFIX + "privacy": json.dumps(card_of(terms))} if terms.noise is not None else {}),
+            **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
             **self._signatures(),
         }
 

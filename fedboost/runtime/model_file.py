@@ -69,7 +69,7 @@ class Model:
 
     @property
     def protection(self) -> str:
-        """How the parties' vectors were hidden."""
+        """The name of the protection that hid the parties' vectors."""
         return self.terms.hiding.protection
 
     @property
@@ -85,7 +85,7 @@ class Model:
         """
         if len({attest.transcript for attest in self.attestations.values()}) > 1:
             raise PeerError("the parties signed that they answered different questions")
-        told = self._structure() if self.terms.session.program == "boosting" else None
+        structure = self._structure() if self.terms.session.program == "boosting" else None
         for party, attest in self.attestations.items():
             try:
                 signed_by = identify(attest.certificate, roots, now, denied)
@@ -93,7 +93,7 @@ class Model:
                 raise PeerError(f"the model's signature of party {party}: {error}") from None
             if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
                 raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
-            if told not in (None, attest.structure):
+            if structure not in (None, attest.structure):
                 raise PeerError(f"party {party} signed other trees than those of the model")
             nonce = b"" if self.request is None else self.request.nonce
             statement = key_exchange.attestation(
@@ -103,7 +103,7 @@ class Model:
         return tuple(party for party in self.parties if party in self.attestations)
 
     def _structure(self) -> bytes:
-        """Of what the parties were told: the constant, then the trees."""
+        """The digest of the constant and the trees as the parties got them."""
         trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
         if self.terms.earlier is not None:
             return state.structure(0.0, trees)
@@ -167,7 +167,7 @@ class Model:
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
-        """What the labels are: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
+        """The labels: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
 
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
@@ -181,8 +181,10 @@ class Model:
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
         """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`
         is what `predict` takes; ConfigError for objectives that have no classes."""
-        classes, of = np.array(self.classes), self.predict(data)
-        chosen: npt.NDArray[Any] = classes[np.argmax(of, axis=1) if of.ndim == 2 else (of > 0.5) + 0]
+        classes, predictions = np.array(self.classes), self.predict(data)
+        chosen: npt.NDArray[Any] = classes[
+            np.argmax(predictions, axis=1) if predictions.ndim == 2 else (predictions > 0.5) + 0
+        ]
         return chosen
 
     def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
@@ -209,15 +211,15 @@ class Model:
         names = self.booster.features
         if feature not in names:
             raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
-        rows, place = self._rows(data, base_margin), names.index(feature)
+        rows, column = self._rows(data, base_margin), names.index(feature)
         levels = self.terms.columns.categorical.get(feature)
         if grid is None:
-            grid = levels or dependence.usual_grid(np.concatenate([part[:, place] for part, _ in rows()]))
+            grid = levels or dependence.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
         values = list(grid)
         if not values:
             raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
         codes = np.array([_code(value, feature, levels) for value in values], np.float32)
-        return values, dependence.mean_predictions(self.booster.predict, rows(), place, codes)
+        return values, dependence.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
@@ -226,10 +228,10 @@ class Model:
     def tree_svg(self, number: int) -> str:
         """Tree `number`, from 0, as a picture: an SVG document."""
         tree, booster = self._tree(number), self.booster
-        of_round, parallel = number % booster.roots, booster.num_parallel_tree
+        in_round, parallel = number % booster.roots, booster.num_parallel_tree
         title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
-        title += f", class {self.classes[of_round // parallel]}" if booster.loss.outputs > 1 else ""
-        title += f", tree {of_round % parallel}" if parallel > 1 else ""
+        title += f", class {self.classes[in_round // parallel]}" if booster.loss.outputs > 1 else ""
+        title += f", tree {in_round % parallel}" if parallel > 1 else ""
         return tree_drawing.tree_svg(tree, booster.features, self.terms.columns.categorical, title)
 
     def _tree(self, number: int) -> Tree:
@@ -239,8 +241,8 @@ class Model:
         return self.booster.trees[number]
 
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[dependence.Rows]]:
-        """What yields the features of rows, and their base margins if they have any; the rows of a sparse
-        table some after the others."""
+        """A function that yields the features of rows, and their base margins if they have any; the rows of a
+        sparse table in parts."""
         from fedboost.runtime.data.features import to_base_margin, to_features
         from fedboost.runtime.data.sparse import SparseTable
         from fedboost.runtime.data.table import as_table
@@ -282,7 +284,7 @@ class Model:
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:
-    """Whether a model begins with the one that the terms continue, if they do."""
+    """Tell if a model begins with the one that the terms continue, if they do."""
     first = terms.earlier
     if first is None:
         return True

@@ -417,16 +417,16 @@ def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
 def test_peers_that_are_quiet_are_forgotten_and_floods_are_not(monkeypatch):
     monkeypatch.setattr(limits, "MOST_PEERS", 10)
     peers = Peers()
-    flooding = peers.of(b"flood", lambda: "flood", 0.0)
+    flooding = peers.find(b"flood", lambda: "flood", 0.0)
     while not flooding.fault(0.0):
         pass
-    waiting = peers.of(b"open", lambda: "open", 0.0)
+    waiting = peers.find(b"open", lambda: "open", 0.0)
     waiting.open = 1
     for number in range(100):
-        peers.of(b"%d" % number, lambda: "quiet", 0.0)
+        peers.find(b"%d" % number, lambda: "quiet", 0.0)
     assert len(peers) <= 10
-    assert peers.of(b"flood", lambda: "new", 0.0) is flooding
-    assert peers.of(b"open", lambda: "new", 0.0) is waiting
+    assert peers.find(b"flood", lambda: "new", 0.0) is flooding
+    assert peers.find(b"open", lambda: "new", 0.0) is waiting
 
 
 def test_what_is_queued_is_bounded_in_bytes_but_a_single_message_always_goes(monkeypatch):

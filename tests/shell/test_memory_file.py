@@ -23,7 +23,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.people.privacy_report import card_of
+from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
@@ -601,7 +601,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
             return [(await one.train(noisy())).model for _ in range(2)]
 
     models = in_time(scenario())
-    card = card_of(models[0].terms)
+    card = report_of(models[0].terms)
     due = math.fsum(release["cost"] for release in card["releases"] for _ in range(release["times"]))
     assert card["cost"] == pytest.approx(due, rel=1e-12, abs=0)
     assert models[0].fingerprint != models[1].fingerprint  # each session has noise of its own
@@ -613,7 +613,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
         assert spent.cost == logged == math.fsum([due, due])
         assert (spent.dataset, spent.sessions, spent.releases) == (name, 2, 8)
     loaded = Model.from_bytes(models[0].to_bytes())
-    assert card_of(loaded.terms) == card
+    assert report_of(loaded.terms) == card
     assert loaded.to_bytes() == models[0].to_bytes()
     assert b'"fedboost.privacy"' in models[0].to_bytes()
     said = fedboost("audit", files / "north.jsonl").out

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 
-from fedboost.people.privacy_report import as_markdown, card_of, outlook
+from fedboost.people.privacy_report import as_markdown, outlook, report_of
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.party import Release
@@ -131,7 +131,7 @@ def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_
 
 def test_a_plan_says_what_the_terms_release(agreed):
     *releases, of_rows, total = lines("privacy", "plan", agreed, "--rows", 8000)
-    card = card_of(noisy())
+    card = report_of(noisy())
     assert [(one["what"], one["times"], one["cost"]) for one in releases] == [
         (one["what"], one["times"], one["cost"]) for one in card["releases"]
     ]
@@ -186,7 +186,7 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
     model = simulate(noisy(), tables).model
     model.save(tmp_path / "with.json")
     simulate(terms(rounds=1), tables).model.save(tmp_path / "without.json")
-    card = card_of(model.terms)
+    card = report_of(model.terms)
     (said,) = lines("privacy", "explain", tmp_path / "with.json")
     assert said == json.loads(json.dumps(card))
     assert fedboost("privacy", "explain", tmp_path / "with.json").out == as_markdown(card)
@@ -213,7 +213,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         assert "the terms have no noise" in fedboost_error(
             consortium.analyst, terms(THREE, protection="masked")
         )
-        card = card_of(Model.load(tmp_path / "model.json").terms)
+        card = report_of(Model.load(tmp_path / "model.json").terms)
         for name in THREE:
             spent = read_spent(consortium.state / name / NAME)
             events = [entry.event for entry in read_log(consortium.state / name / f"{name}.audit.jsonl")]

@@ -38,7 +38,7 @@ class Parties:
         self._log = log
 
     async def attend(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """One party, from its arrival to its departure."""
+        """Attend to a party, from its arrival to its departure."""
         try:
             check_version(context, "party")
             name = self._free_name(context)

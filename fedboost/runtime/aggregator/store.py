@@ -52,17 +52,17 @@ class Journal:
         os.close(self._file)
 
     def delete(self) -> None:
-        """The session is over, and whoever wanted to know knows."""
+        """Delete the file: the session is over, and its analyst knows."""
         self.close()
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
     def _write(self, data: bytes) -> None:
         try:
-            rest, place = memoryview(data), self._size
+            rest, position = memoryview(data), self._size
             while rest:
-                written = os.pwrite(self._file, rest, place)
-                rest, place = rest[written:], place + written
+                written = os.pwrite(self._file, rest, position)
+                rest, position = rest[written:], position + written
             os.fdatasync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
@@ -84,14 +84,14 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
             f"{path}: not a journal of this version of fedboost; move it away to go on without it"
         )
     records: list[Record] = []
-    place = len(VERSION_LINE)
-    while place + _HEAD.size <= len(data):
-        size, crc = _HEAD.unpack_from(data, place)
-        end = place + _HEAD.size + size
-        body = data[place + _HEAD.size : end]
+    position = len(VERSION_LINE)
+    while position + _HEAD.size <= len(data):
+        size, crc = _HEAD.unpack_from(data, position)
+        end = position + _HEAD.size + size
+        body = data[position + _HEAD.size : end]
         if end > len(data):
             break
-        if size == 0 and not any(data[place:]):
+        if size == 0 and not any(data[position:]):
             break  # after a power cut the end of a file may be zeros
         if zlib.crc32(body) != crc:
             if end == len(data):
@@ -104,12 +104,12 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
             records.append(journal.decode(body))
         except ConfigError as error:
             raise ConfigError(f"{path}: record {len(records) + 1}: {error}") from None
-        place = end
-    return tuple(records), place
+        position = end
+    return tuple(records), position
 
 
 class Folder:
-    """Where an aggregator keeps the journals of sessions that are not over. ConfigError if it cannot."""
+    """The folder with the journals of sessions that are not over. ConfigError if it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -134,14 +134,14 @@ class Folder:
 
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""
-        found = []
+        journals = []
         for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime):
             past, size = read_journal(path)
             if past:
-                found.append(Journal(path, past, size))
+                journals.append(Journal(path, past, size))
             else:
                 path.unlink()
-        return found
+        return journals
 
     def close(self) -> None:
         """Let another process have the folder."""

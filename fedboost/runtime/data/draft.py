@@ -62,18 +62,18 @@ class Draft:
         return Policy().min_rows_per_leaf / per
 
     @property
-    def of_objective(self) -> dict[str, Any]:
+    def own_parameters(self) -> dict[str, Any]:
         """Parameters that this objective has no default for, to be edited."""
         own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
         return {"quantile_alpha": MEDIAN} if "quantile_alpha" in own else {}
 
     def settings(self) -> dict[str, Any]:
-        """What is drafted, as `Terms.read` takes it."""
-        of_classes = {} if self.num_class is None else {"num_class": self.num_class}
+        """The draft, as `Terms.read` takes it."""
+        class_count = {} if self.num_class is None else {"num_class": self.num_class}
         return {
             "objective": self.objective,
-            **of_classes,
-            **self.of_objective,
+            **class_count,
+            **self.own_parameters,
             "columns": self.columns.model_dump(mode="json"),
         }
 
@@ -203,14 +203,14 @@ def _split_groups(
         raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
-    for place, share in enumerate(shares.values()):
-        owner[share.column("group").to_numpy()] = place
-    return {name: table.take(np.flatnonzero(owner[codes] == place)) for place, name in enumerate(names)}
+    for index, share in enumerate(shares.values()):
+        owner[share.column("group").to_numpy()] = index
+    return {name: table.take(np.flatnonzero(owner[codes] == index)) for index, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What a label is to the model."""
+    """The part that a label plays in the model."""
 
     objective: str
     positive: str | None = None
@@ -239,29 +239,29 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
         return _Target(objective)
     if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
         return _Target("binary:logistic")
-    codes, found = texts(column, label)
-    if not found:
+    codes, labels = texts(column, label)
+    if not labels:
         raise ConfigError(f"label {label!r} has no values")
-    if len(found) == 1:
-        raise ConfigError(f"label {label!r} is constant: {listing(found)} in every row")
+    if len(labels) == 1:
+        raise ConfigError(f"label {label!r} is constant: {listing(labels)} in every row")
     if objective is None:
-        objective = "binary:logistic" if len(found) == 2 else "multi:softprob"
+        objective = "binary:logistic" if len(labels) == 2 else "multi:softprob"
     if objective == "binary:logistic":
-        if len(found) > 2:
+        if len(labels) > 2:
             raise ConfigError(
-                f"label {label!r} has {len(found)} values, and binary:logistic is for two: {listing(found)}; "
-                "multi:softprob is for more"
+                f"label {label!r} has {len(labels)} values, and binary:logistic is for two: "
+                f"{listing(labels)}; multi:softprob is for more"
             )
-        counts = Counter(found[code] for code in codes[codes >= 0].tolist())
-        return _Target(objective, min(sorted(found, reverse=True), key=counts.__getitem__))
-    if len(found) > MAX_CLASSES:
+        counts = Counter(labels[code] for code in codes[codes >= 0].tolist())
+        return _Target(objective, min(sorted(labels, reverse=True), key=counts.__getitem__))
+    if len(labels) > MAX_CLASSES:
         raise ConfigError(
-            f"label {label!r} has too many values to draft them as classes: {listing(found, 3)}; is it the "
+            f"label {label!r} has too many values to draft them as classes: {listing(labels, 3)}; is it the "
             f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
         )
-    if distinct.tolist() == list(range(len(found))):
-        return _Target(objective, num_class=len(found))
-    return _Target(objective, classes=tuple(sorted(found, key=_numbers_first)))
+    if distinct.tolist() == list(range(len(labels))):
+        return _Target(objective, num_class=len(labels))
+    return _Target(objective, classes=tuple(sorted(labels, key=_numbers_first)))
 
 
 def _numbers_first(text: str) -> tuple[bool, float, str]:
@@ -273,7 +273,7 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
-    """What a feature column is: its levels; None for numbers; or the reason why it can be none."""
+    """The use of a column as a feature: its levels; None for numbers; or the reason why it can be none."""
     from pyarrow import types
 
     if not name:
@@ -292,14 +292,14 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         else:
             return _use_of_numbers(values)
     try:
-        _, found = texts(column, name)
+        _, distinct = texts(column, name)
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
-    if len(found) > MAX_LEVELS:
-        return f"has {len(found)} distinct values, more than the {MAX_LEVELS} levels a column can have"
-    if odd := next(filter(None, map(NOT_IN_TEXT.search, found)), None):
+    if len(distinct) > MAX_LEVELS:
+        return f"has {len(distinct)} distinct values, more than the {MAX_LEVELS} levels a column can have"
+    if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
-    return sorted(found) or "has no values"
+    return sorted(distinct) or "has no values"
 
 
 def _use_of_numbers(values: Float32) -> str | None:

@@ -74,7 +74,7 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
             dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
             matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
-            return SparseTable.of(pa.table(dense), matrices)
+            return SparseTable.from_matrices(pa.table(dense), matrices)
         if isinstance(data, Mapping):
             return pa.table({str(name): values for name, values in data.items()})
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -117,10 +117,10 @@ def _check_header(line: bytes, delimiter: str, path: Path) -> None:
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
         raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
     unquoted = re.sub(rb'"[^"]*"?', b"", line)
-    for character, found in ((b";", "semicolons"), (b"\t", "tabs")):
+    for character, name in ((b";", "semicolons"), (b"\t", "tabs")):
         if character in unquoted and delimiter.encode() not in unquoted:
             needed = "put commas there in a .csv, tabs in a .tsv"
-            raise ConfigError(f"{path}: {found} stand between the columns; {needed}")
+            raise ConfigError(f"{path}: {name} stand between the columns; {needed}")
 
 
 def _stored(path: Path, scratch: Path, form: str) -> StoredTable:
@@ -162,7 +162,7 @@ def dense_of(table: "Table") -> "pa.Table":
 
 
 def _is_sparse(values: object) -> bool:
-    """Whether these are a sparse matrix or array of scipy's, which need not be installed."""
+    """Tell if these are a sparse matrix or array of scipy's, which need not be installed."""
     return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
 
 

@@ -137,7 +137,7 @@ class LocalCluster:
         return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
 
     def log(self, party: str) -> str:
-        """What a party has logged so far."""
+        """The log of a party so far."""
         return self._log_file(self._stems[party]).read_text(encoding="utf-8")
 
     def _log_file(self, stem: str) -> Path:

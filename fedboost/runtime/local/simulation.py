@@ -68,7 +68,7 @@ def simulate(
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
         raise ConfigError("no parties: give at least one table")
-    terms = _of_these(terms, list(shards))
+    terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
@@ -98,8 +98,8 @@ def simulate(
     return finish(session, meter)
 
 
-def _of_these(terms: Terms, shards: list[str]) -> Terms:
-    """The same terms for these parties; a key holder that is none of them takes part without rows."""
+def _for_parties(terms: Terms, shards: list[str]) -> Terms:
+    """The same terms for these parties; a key holder that is not one of them takes part without rows."""
     if terms.hiding.keyholder is None or terms.hiding.keyholder in shards:
         return terms.with_parties(shards)
     return terms.changed(parties=(*shards, terms.hiding.keyholder), keyholder_rows=False)
@@ -107,7 +107,7 @@ def _of_these(terms: Terms, shards: list[str]) -> Terms:
 
 @dataclass
 class _Node:
-    """One party: its session, what was sent to it, and the reply it is in the middle of."""
+    """A party: its session, the messages sent to it, and the reply it is in the middle of."""
 
     session: PartySession
     inbox: deque[bytes] = field(default_factory=deque)
@@ -143,7 +143,7 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 
 def _reader(data: object, terms: Terms, name: str) -> Reader:
-    """What reads these rows: they are held to the terms now, and kept until they are asked for."""
+    """The reader of these rows: they are checked against the terms now, and kept until they are read."""
     held = [_read(data, terms, name)]
     return lambda terms: held.pop() if held else _read(data, terms, name)
 

@@ -2,7 +2,7 @@
 
 Promises: one table maps fedboost's errors to status codes and back; messages are bytes here, `wire.codec`
 gives them meaning.
-Refuses: an address nobody answers at, a server that is not a fedboost aggregator (ConfigError).
+Refuses: an address that does not answer, a server that is not a fedboost aggregator (ConfigError).
 """
 
 import atexit
@@ -85,7 +85,7 @@ def status_of(error: FedboostError) -> grpc.StatusCode:
 
 
 def explained(error: Any, who: str) -> FedboostError:
-    """What a failed call means, as an error of fedboost."""
+    """The meaning of a failed call, as an error of fedboost."""
     code, details = error.code(), quoted(error.details() or "")
     for kind, status in STATUS.items():
         if code == status:
@@ -98,7 +98,7 @@ def explained(error: Any, who: str) -> FedboostError:
 
 
 def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """Nobody answered in so many seconds, for the reason that was seen last."""
+    """The error for no answer within `wait` seconds, with the reason that was seen last."""
     if fault is None:
         return ConfigError(f"no aggregator answers at {address} (waited {wait:g} s); {advice}")
     return ConfigError(fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))

@@ -40,7 +40,7 @@ class Health:
 
     @property
     def serving(self) -> bool:
-        """Whether the aggregator takes calls."""
+        """True while the aggregator takes calls."""
         return self._serving
 
     @serving.setter

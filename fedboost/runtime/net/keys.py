@@ -49,8 +49,8 @@ _TLS_CURVES = ("secp256r1", "secp384r1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a process needs to be somebody: `roots` and `key` are PEM, `denied` serial numbers, `folder` where
-    all of it was read."""
+    """The identity of a process: `roots` and `key` are PEM, `denied` serial numbers, `folder` the place that
+    it was read from."""
 
     folder: Path
     signer: Signer
@@ -65,7 +65,7 @@ class Bundle:
 
     @property
     def ends(self) -> datetime:
-        """Until when it can be used: the end of the first of its certificates that ends."""
+        """The time until which it can be used: the end of the first of its certificates that ends."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 

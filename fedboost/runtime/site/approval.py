@@ -63,12 +63,12 @@ class Past:
 
     @property
     def used(self) -> int:
-        """How many sessions count against max_sessions."""
+        """The number of sessions that count against max_sessions."""
         return sum(known.attempt > 0 for known in self.sessions)
 
 
 def _read_past(config: PartyConfig) -> Past:
-    """What a site's memory has, also while its party runs; nothing where there is none yet. ConfigError."""
+    """The past in a site's memory, also while its party runs; empty where there is none yet. ConfigError."""
     path = memory_path(config)
     if not os.path.lexists(path):
         return Past()
@@ -166,8 +166,12 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     no names there is no rule about them: those of the approval are enough."""
     policy = config.policy
     broken = [*policy.breaches(terms)]
-    broken += [one for name in analysts for one in policy.breaches(terms, name) if one.rule == "analysts"]
-    named = [one for one in broken if one.rule not in PINNED or getattr(policy, one.rule) is not None]
+    broken += [
+        breach for name in analysts for breach in policy.breaches(terms, name) if breach.rule == "analysts"
+    ]
+    named = [
+        breach for breach in broken if breach.rule not in PINNED or getattr(policy, breach.rule) is not None
+    ]
     return named + _between_sessions(config, terms, past)
 
 
@@ -230,10 +234,10 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         }
         return read_model(Policy, values, str(_file(config, terms.digest)))
     except ConfigError as error:
-        said = (
+        refusal = (
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
         )
-        raise Refused(said, str(error)) from None
+        raise Refused(refusal, str(error)) from None
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
@@ -283,7 +287,7 @@ def _common(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """What a site whose policy allows no terms yet, and that approved none, has to do; '' for any other."""
+    """The advice for a site whose policy allows no terms yet, and that approved none; '' for any other."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""

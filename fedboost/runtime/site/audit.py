@@ -92,7 +92,8 @@ class AuditLog:
         attempt: int = 1,
         party: str = "",
     ) -> None:
-        """This site takes part in a session; puts terms and log on the disk. Raises as `record` does."""
+        """Record that this site takes part in a session; puts terms and log on the disk. Raises as `record`
+        does."""
         self._keep(terms)
         noise = terms.noise
         self._append(
@@ -116,8 +117,8 @@ class AuditLog:
         self._sync()
 
     def record(self, release: Release) -> None:
-        """This is about to leave. If it cannot be recorded, it must not: raises DurabilityError when the disk
-        does not take it, Refused when somebody else has changed the log."""
+        """Record a release that is about to leave. If it cannot be recorded, it must not leave: raises
+        DurabilityError when the disk does not take it, Refused when somebody else has changed the log."""
         charge = release.charge
         self._append(
             Released(
@@ -139,8 +140,8 @@ class AuditLog:
             self._sync()
 
     def ended(self, session: str, reason: str, paused: bool = False) -> None:
-        """A session is over, '' with a model, or `paused` until this site is there again; puts the log on the
-        disk. Raises as `record` does."""
+        """Record that a session is over, '' with a model, or `paused` until this site is there again; puts
+        the log on the disk. Raises as `record` does."""
         reason = reason.encode(errors="replace").decode()
         self._append(Ended(session=session, reason=reason, paused=True if paused else None))
         self._sync()
@@ -269,7 +270,7 @@ def read_log(path: Path) -> list[Entry]:
 
 
 def terms_file(log: Path, digest: str) -> Path:
-    """Where the terms with a digest are kept beside a log."""
+    """The path of the terms with a digest, beside a log."""
     return log.parent / TERMS / f"{digest}.json"
 
 

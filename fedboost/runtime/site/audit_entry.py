@@ -46,7 +46,7 @@ class Admitted(Frozen):
 
 
 class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes, added to those of the roster.
+    """A release of this site: the integers in it and their bytes, added to those of the roster.
 
     charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
     once however often the name is here; question, position: hashes of the question and of where the session
@@ -83,7 +83,7 @@ Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
 
 
 class Entry(Frozen):
-    """One line of the log. `time` is UTC."""
+    """A line of the log. `time` is UTC."""
 
     n: Annotated[int, Field(ge=1)]
     time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
@@ -102,7 +102,7 @@ class Entry(Frozen):
         return _canonical(self._values()) + b"\n"
 
     def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """What stands in the line: of what may be missing only what is there."""
+        """The values in the line: optional ones only if they are set."""
         return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 

@@ -49,7 +49,7 @@ class Part:
 
 @dataclass
 class Session:
-    """One session, by all that a log says of it."""
+    """A session, by all that a log says of it."""
 
     name: str
     parts: list[Part] = field(default_factory=list)
@@ -96,7 +96,7 @@ class Session:
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """What left, by kind, in the order of the first of each."""
+        """The releases by kind, in the order of the first of each."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -146,7 +146,7 @@ class Session:
 
     @property
     def epsilon(self) -> float | None:
-        """That cost as an epsilon, at the delta of the terms."""
+        """The cost as an epsilon, at the delta of the terms."""
         if self.cost is None or self.admitted is None or self.admitted.delta is None:
             return None
         return epsilon_of(math.sqrt(self.cost), self.admitted.delta)

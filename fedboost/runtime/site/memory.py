@@ -95,14 +95,14 @@ class FileMemory:
 
     @property
     def sessions(self) -> int:
-        """How many it knows, of all parties."""
+        """The number of sessions in it, of all parties."""
         with self.file.transaction(durable=False) as file:
             (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         return int(count)
 
     @property
     def logged(self) -> LogEnd:
-        """Where the party's audit log ended when this memory was written last."""
+        """The end of the party's audit log when this memory was written last."""
         with self.file.transaction(durable=False) as file:
             return logged(file, self.party)
 
@@ -159,7 +159,7 @@ class FileMemory:
 
 
 class FileSession:
-    """One session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
+    """A session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
 
     def __init__(self, memory: FileMemory, offer: Offer, limits: Limits, file: sqlite3.Connection) -> None:
         self._memory = memory
@@ -174,7 +174,7 @@ class FileSession:
 
     @property
     def standing(self) -> Standing:
-        """Where the session stands."""
+        """The state of the session."""
         return self._standing
 
     @property
@@ -284,7 +284,7 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
 
 
 def logged(file: sqlite3.Connection, party: str) -> LogEnd:
-    """Where a party's audit log ended when the memory was written last."""
+    """The end of a party's audit log when the memory was written last."""
     row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (party,)).fetchone()
     return NO_LOG if row is None else (row[0], row[1])
 

@@ -135,7 +135,7 @@ class MemoryFile:
         )
 
     def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """Which files are there."""
+        """The identities of the files that exist."""
         return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
 
 
@@ -242,7 +242,7 @@ def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[s
 
 
 def _damaged(version: int, fault: str) -> str:
-    """What is wrong with a file that cannot be used, and what to do."""
+    """The fault of a file that cannot be used, and the remedy."""
     if version == LEDGER:
         return f"is no ledger of an earlier version of fedboost: it {fault}"
     return f"this memory {fault}; {_PUT_BACK}"
@@ -253,10 +253,10 @@ def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
     file.execute(_PUTS[table], (*row, _seal(row)))
 
 
-def costs(file: sqlite3.Connection, *of_session: str) -> float:
+def costs(file: sqlite3.Connection, *session: str) -> float:
     """The sum of all charges, or of those of one party and session."""
-    where = "WHERE (party, session) = (?, ?)" if of_session else ""
-    return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", of_session))
+    where = "WHERE (party, session) = (?, ?)" if session else ""
+    return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:

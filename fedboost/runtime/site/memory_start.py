@@ -77,8 +77,8 @@ def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMe
         if audit is not None:
             since = audit.after(memory.logged)
             if since is None:
-                said = "the audit log is not the one that this memory was kept beside"
-                log.warning(said, audit=str(config.audit))
+                warning = "the audit log is not the one that this memory was kept beside"
+                log.warning(warning, audit=str(config.audit))
             with memory.file.transaction(durable=False) as file:
                 _check_age(config, file, since or ())
         event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
@@ -146,7 +146,7 @@ def accept_restored(config: PartyConfig) -> Begun:
 
 
 def spent_of(config: PartyConfig) -> list[Spent]:
-    """What was spent of each dataset in a site's state folder, its own first if there is a memory of it.
+    """The privacy spent of each dataset in a site's state folder, its own first if there is a memory of it.
     ConfigError also where its memory is gone, or older than its audit log, so that the party does not start
     with it."""
     path = memory_path(config)
@@ -176,7 +176,7 @@ def _check_beside_log(config: PartyConfig, size: int) -> None:
 
 
 def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
-    """What is wrong where there is no memory; None if one may be begun."""
+    """The error where there is no memory; None if one may be begun."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if earlier := _ledgers(config):
         return _unmoved(config, earlier[0])
@@ -241,7 +241,7 @@ def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[En
 
 
 def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released | Ended) -> bool:
-    """Whether a memory does not know of an entry of the audit log."""
+    """Tell if a memory does not know of an entry of the audit log."""
     session = known_session(file, party, event.session)
     match event:
         case Admitted():

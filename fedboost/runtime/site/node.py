@@ -68,7 +68,7 @@ Replies = asyncio.Queue[FromParty | None]
 
 
 class PartyNode:
-    """One site. Reads its table once, when it starts; ConfigError if it cannot be read.
+    """A party at its site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
     What leaves is remembered and recorded first, in the memory and the audit log of the config.
     """
@@ -125,7 +125,7 @@ class PartyNode:
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
-        waited, pause, said = 0.0, FIRST_RETRY, ""
+        waited, pause, reported = 0.0, FIRST_RETRY, ""
         fault: TlsFault | None = None
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
@@ -145,19 +145,19 @@ class PartyNode:
                         advice = "check `aggregator` in this site's file and that the aggregator runs"
                         raise channel.unanswered(address, wait, fault, advice) from None
                     why = fault.reason if fault else "nobody answers there"
-                    if waited >= SAY_SO and said != why:
+                    if waited >= SAY_SO and reported != why:
                         self._log.info("waiting for the aggregator", address=address, reason=why)
-                        said = why
+                        reported = why
                     pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
                     continue
-                waited, pause, said = 0.0, FIRST_RETRY, ""
+                waited, pause, reported = 0.0, FIRST_RETRY, ""
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties do not come all at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
-        """One connection, from greeting to loss."""
+        """Use a connection, from its beginning to its loss."""
         metadata = (
             (channel.PARTY_KEY, self._config.party.encode()),
             (channel.VERSION_KEY, str(WIRE_VERSION)),
@@ -243,7 +243,7 @@ class PartyNode:
     def _compute(
         self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """In a thread of its own: the replies to one message as they come, then None."""
+        """Put the replies to a message as they come, then None. Runs in a thread of its own."""
         try:
             for reply in session.handle(message):
                 loop.call_soon_threadsafe(replies.put_nowait, reply)
@@ -314,6 +314,6 @@ class PartyNode:
             self._misfits += 1
             raise
         for column, level, count in undeclared(self._table, terms.columns):
-            said = "levels the terms do not declare count as missing"
-            self._log.warning(said, column=column, level=shown(level), rows=count)
+            warning = "levels the terms do not declare count as missing"
+            self._log.warning(warning, column=column, level=shown(level), rows=count)
         return shard

@@ -38,5 +38,5 @@ def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool
 
 
 def is_yes(answer: str) -> bool:
-    """Whether an answer says yes."""
+    """Tell if an answer says yes."""
     return answer.lower() in ("y", "yes")
