@@ -57,11 +57,11 @@ class RosterTooSmall(FedboostError):
 
 
 class CutShort(FedboostError):
-    """Thrown into a program in the place of a sum that will not come: the tree ends where it stands."""
+    """Thrown into a program instead of a sum that will not come: the tree ends where it stands."""
 
 
 class Enough(FedboostError):
-    """Thrown into a program after a round, in the place of what it asks next: the model is that of the rounds
+    """Thrown into a program after a round, instead of the next sum: the model is that of the rounds
     so far."""
 
 

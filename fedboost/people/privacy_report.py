@@ -1,7 +1,7 @@
 """What terms with noise promise and release: the report of a model, and the outlook before there is one.
 
 Promises: a report follows from the terms alone, which the parties sign: the one inside a model file says no
-more than they do, and is made anew when it is asked for.
+more than they do, and is made again on each call.
 Refuses: terms without noise (ConfigError).
 """
 
@@ -79,7 +79,7 @@ def report_of(terms: Terms) -> PrivacyReport:
 
 
 def _against(terms: Terms) -> str:
-    """Whom the promise holds against."""
+    """The ends that the promise holds against."""
     assert terms.noise is not None
     outside = "whoever sees the opened sums and the model"
     if terms.noise.placement == "central":
@@ -137,7 +137,7 @@ def _cell(text: str) -> str:
 
 
 def strength(epsilon: float) -> str:
-    """An epsilon in a word."""
+    """Return an epsilon in a word."""
     for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
         if epsilon <= most:
             return word

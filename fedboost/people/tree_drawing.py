@@ -46,7 +46,8 @@ class _Words:
 
 
 def tree_text(tree: Tree, names: Sequence[str]) -> str:
-    """A line a node, each below its parent and one tab further in; `names` are those of the features."""
+    """The tree as text: a line a node, each below its parent and one tab further in; `names` are those of the
+    features."""
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
 
@@ -147,7 +148,7 @@ def _words(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Seq
 
 
 def _leaf_colour(value: float, most: float) -> str:
-    """The stronger, the more the leaf adds (blue) or takes (orange)."""
+    """The colour of a leaf: stronger the more it adds (blue) or takes (orange)."""
     share = 0.1 + 0.4 * (abs(value) / most if 0.0 < most < math.inf else 0.0)
     colour = _RISE if value > 0.0 else _FALL
     return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in colour)
@@ -184,7 +185,7 @@ def _text(x: float, y: float, text: str, colour: str, anchor: str, weight: str =
 
 
 def _width(text: str) -> float:
-    """About how many pixels a text takes: no font is at hand that could tell."""
+    """The approximate width of a text in pixels, without a font to measure it."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return _FONT * (0.6 * (len(text) - wide) + wide)
 

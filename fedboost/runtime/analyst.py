@@ -92,7 +92,7 @@ class Training:
         self._wish(TrainCommand.STOP)
 
     def finish(self) -> None:
-        """Have the training end with the round under way, and the model be that of the rounds so far."""
+        """End the training with the round under way; the model is that of the rounds so far."""
         self._wish(TrainCommand.FINISH)
 
     def _wish(self, wish: TrainCommand) -> None:
@@ -177,8 +177,8 @@ class Training:
         return self._requests[-1]
 
     def _check(self, model: Model) -> None:
-        """The model must be one of these terms and of a request of this analyst, and what parties signed of
-        it must be right."""
+        """Raise PeerError unless the model is of these terms and of a request of this analyst, and what
+        parties signed of it is right."""
         if model.terms != self._terms:
             raise PeerError("the aggregator's model was trained under other terms than were submitted")
         if self._bundle is None:

@@ -43,7 +43,7 @@ def _address_to_dial(value: str) -> str:
 
 
 def check_address(value: str, source: str) -> str:
-    """The address itself if it has the form HOST:PORT and can be dialled, else ConfigError."""
+    """Return the address if it has the form HOST:PORT and can be dialled, else raise ConfigError."""
     try:
         return _address_to_dial(value)
     except ValueError as error:

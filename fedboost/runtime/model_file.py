@@ -74,7 +74,7 @@ class Model:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the model without fedboost's facts: equal for equal trees, whoever trained them."""
+        """SHA-256 of the model without fedboost's facts: equal for equal trees, by any parties."""
         return self.booster.fingerprint
 
     def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class ConnectedParties:
         self.changed = asyncio.Event()
 
     def add(self, name: str, outgoing: Outgoing) -> None:
-        """A party that has just connected."""
+        """Add a party that has just connected."""
         self.outgoing[name] = outgoing
 
     def remove(self, name: str) -> None:

@@ -1,6 +1,6 @@
-"""The connections to the aggregator's port that have no call open: so many of one address, and no more.
+"""A limit for connections to the aggregator's port that have no call open: that many from one address.
 
-gRPC bounds the connections of all addresses together and has no hook before TLS, so that whoever opens
+gRPC bounds the connections of all addresses together and has no hook before TLS, so that a client that opens
 sockets and says nothing would keep everybody else from dialling. The sockets of this process are looked at a
 few times a second; nothing is added to the way that messages take.
 

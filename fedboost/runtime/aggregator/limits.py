@@ -15,7 +15,7 @@ from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import PART_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
-# ---- a peer: whoever holds one certificate, or, where there are no keys, everybody at one address ---------
+# ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
 
 CALLS_AT_ONCE = 8
 """Open calls of one peer. A party needs one, and one more while its last connection is given up; an analyst
@@ -30,9 +30,9 @@ UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
 """Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
 LAST_WORDS = MAX_CELLS // PART_CELLS
 """Further ones after each message that was waited for: when a session fails, the rest of the report under way
-still arrives, and the largest report has so many parts."""
+still arrives, and the largest report has that many parts."""
 SHARING_AN_ADDRESS = 32
-"""Without keys all parties and analysts of a machine are one peer: it has the shares of so many."""
+"""Without keys all parties and analysts of a machine are one peer: it has that many shares."""
 BARRED_SECONDS = 10.0
 """A party that flooded or did not read is refused for so long; without keys nobody is, for others share the
 address."""

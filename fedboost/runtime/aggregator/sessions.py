@@ -91,7 +91,7 @@ class Sessions:
                 await asyncio.wait_for(self._turned.wait(), TURN_SECONDS)
 
     def close(self) -> None:
-        """Let another process have the state folder."""
+        """Release the state folder to another process."""
         if self._folder is not None:
             self._folder.close()
         self.ended.set()

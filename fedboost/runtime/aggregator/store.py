@@ -43,7 +43,7 @@ class Journal:
             sync_folder(path.parent)
 
     def append(self, record: Record) -> None:
-        """Write a record, and have it on the disk."""
+        """Write a record, and sync it to the disk."""
         data = journal.encode(record)
         self._write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
 
@@ -144,12 +144,12 @@ class Folder:
         return journals
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder to another process."""
         os.close(self._lock)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names of a folder's files on the disk."""
+    """Sync the names of a folder's files to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_CLASSES = 100
 """A label of words with more distinct values than this is a name or a note rather than a class."""
 FEW_NUMBERS = 20
-"""A label of no more distinct whole numbers than this may stand for classes: whoever drafts is told."""
+"""A label of no more distinct whole numbers than this may stand for classes: the draft says so."""
 MEDIAN = 0.5
 """The quantile that is drafted."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def min_child_weight(self) -> float | None:
-        """The one with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
+        """The value with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
         where none does, or the one that is the default."""
         kind = OBJECTIVES.get(self.objective)
         per = None if kind is None else kind.rows_per_hessian
@@ -143,7 +143,7 @@ def draft_features(
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str) -> "dict[str, pa.Table]":
-    """Each site's rows, in their order and without the column that names the site, by site name, sorted.
+    """The rows of each site, in their order and without the column that names the site, by site name, sorted.
     Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
@@ -191,7 +191,7 @@ def split_by_weights(
 def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
-    """Groups shared out as rows are."""
+    """Tables by party, with the groups shared out as rows are."""
     import pyarrow as pa
 
     dense = table.dense if isinstance(table, SparseTable) else table

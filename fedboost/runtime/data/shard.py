@@ -256,7 +256,7 @@ def _class(table: "pa.Table", terms: Terms) -> Float32:
 
 
 def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
-    """1 where the label is the positive one of those that there are."""
+    """The label as 1 where it is the positive one of `labels`, else 0."""
     name, positive = terms.columns.label, terms.columns.positive
     assert positive is not None
     codes, distinct = texts(table.column(name), name)

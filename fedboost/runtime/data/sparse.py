@@ -82,7 +82,7 @@ class SparseTable:
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Some rows after the others, so many that they may be made dense."""
+        """Yield the table in parts, each of as many rows as may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
             kept = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
@@ -185,7 +185,7 @@ def read_libsvm(path: Path) -> SparseTable:
 
 
 def _index(text: str) -> int:
-    """ValueError for what is no index of a LIBSVM file."""
+    """Parse an index of a LIBSVM file; ValueError if it is none."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise ValueError(text)
     return int(text)

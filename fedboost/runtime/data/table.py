@@ -113,7 +113,7 @@ def _read_csv(path: Path) -> "pa.Table":
 
 
 def _check_header(line: bytes, delimiter: str, path: Path) -> None:
-    """Refuse what pyarrow would read as something else, or refuse in words that tell nobody what to do."""
+    """Raise ConfigError for a header that pyarrow would misread, or refuse without advice."""
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
         raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
     unquoted = re.sub(rb'"[^"]*"?', b"", line)
@@ -167,14 +167,14 @@ def _is_sparse(values: object) -> bool:
 
 
 def give_back() -> None:
-    """Arrow's allocator keeps what it read and converted tables in, after those are gone."""
+    """Release the memory that Arrow's allocator keeps after its tables are gone."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """The table, or a group of rows of this column after the other."""
+    """Yield the table, or the row groups of this column one after the other."""
     if not isinstance(table, StoredTable):
         yield dense_of(table)
         return

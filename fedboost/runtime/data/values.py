@@ -187,7 +187,7 @@ def _is_number(kind: "pa.DataType") -> bool:
 
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-    """Text as float64."""
+    """Parse text as float64."""
     import pyarrow as pa
     from pyarrow import compute
 

@@ -1,7 +1,7 @@
 """A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
+here, by its own id; what they log goes to files in the folder; inside, every party is connected; the keys of
 the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
 given a folder.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
@@ -39,7 +39,7 @@ from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""So much later each further party may be at hand: processes that start together share the cores."""
+"""Additional seconds for each further party to connect: processes that start together share the cores."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
@@ -165,7 +165,7 @@ class LocalCluster:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party's process; it takes a second until it is at hand."""
+        """Start a party's process; it takes a second until it is connected."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {

@@ -28,7 +28,7 @@ KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
 STATE = "demo.state"
-"""The folder of the sites' memories and audit logs, in that of the demo, which makes it anew each time."""
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
-    """Seal and open a sum of so many parties here. ConfigError if the protection's extra is not installed."""
+    """Seal and open a sum of that many parties here. ConfigError if the protection's extra is not
+    installed."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells
     tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))

@@ -155,7 +155,7 @@ def _read(data: object, terms: Terms, name: str) -> Shard:
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put the messages into the inboxes; the parties that have something to do now."""
+    """Put the messages into the inboxes; return the parties that have something to do now."""
     last_message, last_data = None, b""
     for name, message in outbox:
         if message is not last_message:

@@ -113,8 +113,8 @@ def dial(address: str, bundle: Bundle | None) -> Any:
 
 @contextmanager
 def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
-    """A channel for a thread that waits. It is closed before the interpreter ends, whoever still has it: gRPC
-    waits for threads of its own then, which are gone by that time."""
+    """A channel for a thread that waits. It is closed before the interpreter ends, even if it is still in
+    use: gRPC waits for threads of its own then, which are gone by that time."""
     if bundle is None:
         opened = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     else:

@@ -1,6 +1,6 @@
 """Is the aggregator up? The standard service grpc.health.v1.Health, and the question to it.
 
-Promises: SERVING from the moment the port is open until the aggregator is told to stop; whoever holds a
+Promises: SERVING from the moment the port is open until the aggregator is told to stop; any holder of a
 certificate of the consortium may ask, and learns that one bit.
 Refuses: a service of another name (NOT_FOUND).
 
@@ -50,13 +50,13 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Say once how it is."""
+        """Answer with the status, once."""
         if await self._admission.only_message(requests, context, peer) not in KNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
         await context.write(SERVING if self._serving else NOT_SERVING)
 
     async def watch(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Say how it is now, and again whenever that changes, until it stops."""
+        """Send the status now and at each change, until the aggregator stops."""
         if await self._admission.only_message(requests, context, peer) not in KNOWN:
             await context.write(UNKNOWN)
             return

@@ -270,7 +270,8 @@ def expired(end: datetime, role: str) -> str:
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:
-    """gRPC's TLS takes fewer kinds of keys than signatures do, and says so only in a failed handshake."""
+    """Raise ConfigError for a kind of key that gRPC's TLS does not take: it says so only in a failed
+    handshake."""
     if isinstance(key, rsa.RSAPrivateKey):
         return
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name

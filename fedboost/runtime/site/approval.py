@@ -241,7 +241,7 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Refused where the policy names nothing itself, and other terms than these are approved."""
+    """Raise Refused where the policy names nothing itself, and other terms than these are approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -256,7 +256,7 @@ def _check_named(config: PartyConfig, terms: Terms) -> None:
 
 
 def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
-    """Refused where a rule that the approval relaxes is not what it was then."""
+    """Raise Refused where a rule that the approval relaxes is not what it was then."""
     values = config.policy.model_dump(mode="json")
     for key in {**approval.relaxed, **approval.relaxed_from}:
         if values.get(key) != approval.relaxed_from.get(key):

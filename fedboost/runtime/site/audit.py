@@ -7,8 +7,8 @@ Promises: an entry is with the operating system before its bytes leave, so that 
 on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
 has ended: a power failure can lose the lines since the last of these. What cannot be recorded raises, so that
 it does not leave; one process at a time writes a log.
-`read_log` finds every change but two: entries cut off at the end, and a log written anew from some line on.
-Both change the hash of the last entry, so whoever kept that hash finds them too.
+`read_log` finds every change but two: entries cut off at the end, and a log rewritten from some line on.
+Both change the hash of the last entry, so a reader who kept that hash finds them too.
 Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
 does not fit (ConfigError with the file, the line and what to do).
 """
@@ -147,7 +147,7 @@ class AuditLog:
         self._sync()
 
     def _keep(self, terms: Terms) -> None:
-        """Have the terms in their file, once."""
+        """Write the terms to their file, once."""
         path, text = terms_file(self._path, terms.digest), terms.canonical().encode()
         try:
             if path.is_file() and path.read_bytes() == text:
@@ -161,7 +161,7 @@ class AuditLog:
             raise DurabilityError(str(error)) from None
 
     def _sync(self) -> None:
-        """Have every line on the disk, and with the first ones the log's name."""
+        """Sync every line to the disk, and with the first ones the log's name."""
         try:
             os.fsync(self._file)
             if not self._named:

@@ -20,7 +20,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Admitted(Frozen):
-    """A process of this site agreed to take part in a session, or to go on with it.
+    """Agreement of a process of this site to take part in a session, or to go on with it.
 
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
@@ -69,7 +69,7 @@ class Released(Frozen):
 
 
 class Ended(Frozen):
-    """A session is over for this site; an empty reason means that the model was made. Where this site left,
+    """End of a session for this site; an empty reason means that the model was made. Where this site left,
     it is what the others were told, without the values and rows that its own log may name. paused: it is not
     over, and goes on when this site is there again."""
 

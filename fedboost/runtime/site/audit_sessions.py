@@ -134,7 +134,7 @@ class Session:
 
     @property
     def protections(self) -> list[str]:
-        """Under which protections something left; what was agreed to if nothing did."""
+        """The protections under which something left; the agreed one if nothing did."""
         agreed = [self.admitted.protection] if self.admitted else []
         return sorted({release.protection for release in self.releases}) or agreed
 
@@ -153,7 +153,7 @@ class Session:
 
     @property
     def state(self) -> str:
-        """Its end in words."""
+        """The end of the session in words."""
         if self.ended is None:
             return (
                 "no end recorded: it still runs, or this site was stopped; by itself this is no sign of abuse"

@@ -89,7 +89,7 @@ class FileMemory:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
         os.close(self._lock)
 
@@ -196,7 +196,7 @@ class FileSession:
             )
 
     def meet(self, attempt: int) -> None:
-        """The parties met in this attempt. Refused where groups do not go together."""
+        """Record that the parties met in this attempt. Refused where groups do not go together."""
         standing = replace(self._standing, attempt=attempt)
         with self._turn() as file:
             if not self._standing.attempt:
@@ -205,7 +205,7 @@ class FileSession:
         self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """This question is about to be answered."""
+        """Record a question that is about to be answered."""
         standing = self._standing.after(question, base, reached)
         with self._turn() as file:
             if base != self._standing.base:
@@ -216,11 +216,11 @@ class FileSession:
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """A sum of this stage over this roster is about to be opened."""
+        """Record a sum of this stage, over this roster, that is about to be opened."""
         self._write(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
-        """A model is about to be signed."""
+        """Record that a model is about to be signed."""
         self._write(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
@@ -242,7 +242,7 @@ class FileSession:
             put(file, "charges", *self._name, release, float(cost), now())
 
     def end(self, reason: str) -> None:
-        """The session is over for this site: its name, terms and charges stay."""
+        """End the session for this site: its name, terms and charges stay."""
         if self._ended:
             return
         reason = reason.encode(errors="replace").decode()

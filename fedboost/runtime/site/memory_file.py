@@ -92,7 +92,7 @@ class MemoryFile:
         self._to_overwrite = False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     @contextmanager
@@ -120,7 +120,7 @@ class MemoryFile:
             self.overwrite()
 
     def overwrite(self) -> None:
-        """Have what was deleted gone from the disk, at once or, while somebody reads the file, with a later
+        """Overwrite on the disk what was deleted, at once or, while somebody reads the file, with a later
         transaction."""
         try:
             ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -249,7 +249,7 @@ def _damaged(version: int, fault: str) -> str:
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, in the place of the one with its key."""
+    """Write a row, instead of the one with its key."""
     file.execute(_PUTS[table], (*row, _seal(row)))
 
 

@@ -263,7 +263,7 @@ def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released
 
 
 def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
-    """Have what an audit log has in the memory: its sessions as ended, its charges."""
+    """Take over what an audit log has into the memory: its sessions as ended, its charges."""
     entries = list(entries)
     answered = {entry.event.session for entry in entries if isinstance(entry.event, Released)}
     for entry in entries:

@@ -57,7 +57,7 @@ LONGEST_PAUSE = 60.0
 """Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
 MOST_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
-and whoever can read the site's log has found by then what does not fit."""
+and a reader of the site's log knows by then what does not fit."""
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
@@ -237,7 +237,7 @@ class PartyNode:
             await computing  # one thread at a time is in the session
         if session.ended is not None:
             self._end(session.ended, message)
-            if self._left > FREE_REFUSALS:  # each is a line in the log, and whoever offers may do so for ever
+            if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
                 await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), LONGEST_PAUSE))
 
     def _compute(

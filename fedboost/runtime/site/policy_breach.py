@@ -39,7 +39,7 @@ class Breach:
         return ", or ".join(filter(None, (self.instead, approve)))
 
     def refusal(self, party: str) -> Refused:
-        """The one sentence that the analyst reads."""
+        """The error with the sentence that the analyst reads."""
         return Refused(
             f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {self.remedy}",
             self.detail,
@@ -52,7 +52,7 @@ def choices(values: tuple[str, ...]) -> str:
 
 
 def brackets(names: tuple[str, ...] | None) -> str:
-    """Stands for names that are the site's own affair."""
+    """A stand-in for names that are the site's own affair."""
     return "[...]" if names else "[]"
 
 
