@@ -76,13 +76,13 @@ def begin(
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
     site = read_party(config, holds_rows=None)
-    begun = accept_restored(site) if restored else init_memory(site, ledger)
+    memory = accept_restored(site) if restored else init_memory(site, ledger)
     how = "the memory that was put back" if restored else "a new memory"
     print(
-        f"{begun.path}: {how}, of the rows {printable(site.rows_name)}; it knows {begun.sessions} sessions "
-        f"and {begun.releases} releases that were charged"
+        f"{memory.path}: {how}, of the rows {printable(site.rows_name)}; it knows {memory.sessions} sessions "
+        f"and {memory.releases} releases that were charged"
     )
-    if begun.sessions:
+    if memory.sessions:
         print("None of those sessions continues: whoever was training begins again.")
 
 

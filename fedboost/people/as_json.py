@@ -124,9 +124,9 @@ def audit(facts: AuditFacts) -> Iterator[Object]:
         yield _session(session)
         for release in session.releases if facts.listed else ():
             yield {"event": "released", **_release(release)}
-    kept = {} if facts.expected is None else {"expected": facts.expected}
+    expected = {} if facts.expected is None else {"expected": facts.expected}
     verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
-    yield {"event": "verified", **verified, **kept}
+    yield {"event": "verified", **verified, **expected}
 
 
 def _warning(warning: WarningFacts) -> Object:

@@ -212,8 +212,8 @@ def plan(
     yield lines
     expected = table("rows", "in a leaf", "noise moves it by", "chance by", numbers=range(4), whole=True)
     for outlook in outlooks:
-        moved = f"{outlook.by_noise:.3g}", f"{outlook.by_chance:.3g}"
-        expected.add_row(f"{outlook.rows:,}", f"{outlook.leaf_rows:,.0f}", *moved)
+        effects = f"{outlook.by_noise:.3g}", f"{outlook.by_chance:.3g}"
+        expected.add_row(f"{outlook.rows:,}", f"{outlook.leaf_rows:,.0f}", *effects)
     yield ""
     yield expected
     yield (

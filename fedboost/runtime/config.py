@@ -226,10 +226,10 @@ def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({
     """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
     comments: key to what stands above it."""
     values = terms.model_dump(mode="json")
-    written = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
+    keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
     lines = []
     for key, value in values.items():
-        if key in written and key != "columns":
+        if key in keys and key != "columns":
             lines += [f"# {comments[key]}"] if key in comments else []
             lines.append(f"{key} = {to_toml(value)}")
     lines += ["", "[columns]"]

@@ -395,18 +395,18 @@ def test_tokens_come_back_with_time_and_are_never_more_than_saved():
 
 
 def test_a_peer_that_was_quiet_is_told_of_again():
-    peer = Peers().of(b"a", lambda: "a", 0.0)
+    peer = Peers().find(b"a", lambda: "a", 0.0)
     while not peer.fault(0.0):
         pass
-    peer.told = True
+    peer.reported = True
     assert not peer.fault(1.0)
-    assert peer.told
+    assert peer.reported
     assert not peer.fault(100.0)
-    assert not peer.told
+    assert not peer.reported
 
 
 def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
-    peer, address = (Peers(share).of(b"a", lambda: "a", 0.0) for share in (1, 32))
+    peer, address = (Peers(share).find(b"a", lambda: "a", 0.0) for share in (1, 32))
     peer.bar(5.0)
     address.bar(5.0)
     assert peer.fault(5.0 + limits.BARRED_SECONDS - 0.1)

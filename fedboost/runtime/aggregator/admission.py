@@ -91,16 +91,16 @@ class Admission:
         if self._bundle is None:
             host = address.rpartition(":")[0]
             return self._peers.find(host.encode(), lambda: f"whoever calls from {host}", now)
-        bundle, shown = self._bundle, context.auth_context()
+        bundle, auth = self._bundle, context.auth_context()
 
         def name() -> str:
             try:
-                known = peer_of(shown, bundle, datetime.now(UTC))
+                caller = peer_of(auth, bundle, datetime.now(UTC))
             except PeerError:
                 return f"the holder of a certificate that is not let in, at {address}"
-            return f"{known.role} {known.name!r}"
+            return f"{caller.role} {caller.name!r}"
 
-        return self._peers.find(b"".join(shown.get("x509_pem_cert", ())), name, now)
+        return self._peers.find(b"".join(auth.get("x509_pem_cert", ())), name, now)
 
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:

@@ -86,10 +86,10 @@ class Connections:
 def allow_files() -> int:
     """Raise this process's limit of open files as far as it may be and `limits.CONNECTIONS` need; the
     connections that fit."""
-    wanted = limits.CONNECTIONS + limits.OTHER_FILES
+    needed = limits.CONNECTIONS + limits.OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         with suppress(OSError, ValueError):  # the system's own bound may be lower than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most

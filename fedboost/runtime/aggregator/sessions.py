@@ -158,8 +158,8 @@ class Sessions:
         The key that began a session counts: another analyst's is never found, whatever name they go by.
         """
         sessions = [self.active, *self._unfinished, *self._finished.values()]
-        wanted = analyst, terms.digest
-        return next((s for s in sessions if s and (s.analyst, s.terms.digest) == wanted), None)
+        key = analyst, terms.digest
+        return next((s for s in sessions if s and (s.analyst, s.terms.digest) == key), None)
 
     def stop_session(self, session: ActiveSession) -> None:
         """End a session that its analyst wants no more."""

@@ -61,8 +61,8 @@ class Journal:
         try:
             rest, position = memoryview(data), self._size
             while rest:
-                written = os.pwrite(self._file, rest, position)
-                rest, position = rest[written:], position + written
+                count = os.pwrite(self._file, rest, position)
+                rest, position = rest[count:], position + count
             os.fdatasync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -263,10 +263,10 @@ def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32
     refuse_missing(codes < 0, f"label {name!r}")
     if len(labels) > 2:
         raise ConfigError(f"label {name!r} has more than two values", listing(labels))
-    wanted = spelled_as(table.column(name), positive)
-    if wanted not in labels and len(labels) == 2:
+    positive_text = spelled_as(table.column(name), positive)
+    if positive_text not in labels and len(labels) == 2:
         raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
-    code = distinct.index(wanted) if wanted in distinct else len(distinct)
+    code = distinct.index(positive_text) if positive_text in distinct else len(distinct)
     return np.equal(codes, code).astype(np.float32)
 
 

@@ -72,22 +72,22 @@ class SparseTable:
         """These rows, each at most once, in this order."""
         new_row = np.full(self.num_rows, -1, np.int64)
         new_row[rows] = np.arange(rows.size)
-        kept = np.flatnonzero(new_row[self.rows] >= 0)
-        starts, new_rows = np.searchsorted(kept, self.starts), new_row[self.rows[kept]]
+        stored = np.flatnonzero(new_row[self.rows] >= 0)
+        starts, new_rows = np.searchsorted(stored, self.starts), new_row[self.rows[stored]]
         column = np.repeat(np.arange(len(self.names)), np.diff(starts))
         order = np.lexsort((new_rows, column))
         dense = self.dense.take(rows)
         return SparseTable(
-            rows.size, dense, self.names, starts, new_rows[order], self.values[kept][order], self.open_ended
+            rows.size, dense, self.names, starts, new_rows[order], self.values[stored][order], self.open_ended
         )
 
     def parts(self) -> "Iterator[SparseTable]":
         """Yield the table in parts, each of as many rows as may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
-            kept = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
-            starts = np.searchsorted(kept, self.starts)
-            rows, values = self.rows[kept] - first, self.values[kept]
+            stored = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
+            starts = np.searchsorted(stored, self.starts)
+            rows, values = self.rows[stored] - first, self.values[stored]
             size = min(step, self.num_rows - first)
             yield SparseTable(
                 size, self.dense.slice(first, size), self.names, starts, rows, values, self.open_ended

@@ -132,8 +132,8 @@ class LocalCluster:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> list[Path]:
-        """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
-        files that say so."""
+        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there; return
+        the files of the approvals."""
         return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
 
     def log(self, party: str) -> str:

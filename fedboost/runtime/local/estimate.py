@@ -84,8 +84,8 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
     """The result of `work`, and the seconds that it took."""
     begin = time.perf_counter()
-    made = work()
-    return made, time.perf_counter() - begin
+    result = work()
+    return result, time.perf_counter() - begin
 
 
 def _ends(

@@ -144,8 +144,8 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 def _reader(data: object, terms: Terms, name: str) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
-    held = [_read(data, terms, name)]
-    return lambda terms: held.pop() if held else _read(data, terms, name)
+    shards = [_read(data, terms, name)]
+    return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
 def _read(data: object, terms: Terms, name: str) -> Shard:

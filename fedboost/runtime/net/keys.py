@@ -239,17 +239,17 @@ def _read_private(path: Path) -> bytes:
 
 def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
     """Write all of these files (content, mode) or none; none may exist."""
-    written: list[Path] = []
+    paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            written.append(path)
+            paths.append(path)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            for done in written:
+            for done in paths:
                 done.unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
                 raise ConfigError(

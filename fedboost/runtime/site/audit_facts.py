@@ -57,8 +57,8 @@ def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigErr
 
 def _warning_facts(warning: AuditWarning) -> WarningFacts:
     kind = warning.kind
-    named = kind.value, kind.name.lower(), MEANINGS[kind]
-    return WarningFacts(*named, warning.rule, warning.sessions, *warning.sentences)
+    names = kind.value, kind.name.lower(), MEANINGS[kind]
+    return WarningFacts(*names, warning.rule, warning.sessions, *warning.sentences)
 
 
 def _session_facts(

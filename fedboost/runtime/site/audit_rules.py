@@ -171,7 +171,7 @@ def _groups_warning(
 ) -> AuditWarning:
     names, few = tuple(session.name for session in groups.values()), listed(sorted(shown_parties))
     (before, earlier), (after, later), *others = groups.items()
-    seen = " and ".join(
+    observation = " and ".join(
         f"session {shown(session.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
         for session, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
         if alone
@@ -183,14 +183,14 @@ def _groups_warning(
     )
     if colluding:
         meaning += f", of whom {colluding} may work with the aggregator"
-    were = "was" if len(shown_parties) == 1 else "were"
-    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {were} singled out"
+    verb = "was" if len(shown_parties) == 1 else "were"
+    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {verb} singled out"
     if others:
-        seen = f"sessions {listed([shown(name) for name in names])} had different parties"
+        observation = f"sessions {listed([shown(name) for name in names])} had different parties"
     return AuditWarning(
         "similar-groups",
         names,
-        seen,
+        observation,
         meaning + innocent,
         "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of [policy]",
     )
@@ -203,12 +203,12 @@ def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
     return f"Nobody meant it if {happened}"
 
 
-def _group(known: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
+def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
     """The parties with rows of a session, and how many may collude."""
-    terms = admitted.get(known.terms)
+    terms = admitted.get(agreement.terms)
     if isinstance(terms, Terms):
         return frozenset(terms.holders), colluding_of(terms)
-    return frozenset(known.parties), Group.of(known.parties).colluding
+    return frozenset(agreement.parties), Group.of(agreement.parties).colluding
 
 
 def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:

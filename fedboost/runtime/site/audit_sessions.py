@@ -128,9 +128,9 @@ class Session:
     @property
     def attempts(self) -> tuple[int, int] | None:
         """The first and the last attempt that is known."""
-        known = [part.attempt for part in self.parts if part.attempt is not None]
-        known += [release.attempt for release in self.releases]
-        return (min(known), max(known)) if known else None
+        attempts = [part.attempt for part in self.parts if part.attempt is not None]
+        attempts += [release.attempt for release in self.releases]
+        return (min(attempts), max(attempts)) if attempts else None
 
     @property
     def protections(self) -> list[str]:

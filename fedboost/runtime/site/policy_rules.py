@@ -299,8 +299,10 @@ def rows_per_leaf(terms: Terms) -> tuple[int, str]:
     if terms.objective.scale_pos_weight is not None:
         return 1, "with a scale_pos_weight no leaf is sure of it"
     if terms.draws.sampling_method != "uniform":
-        drawn = f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
-        return 1, f"{drawn}: no leaf is sure of it"
+        rows_drawn = (
+            f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
+        )
+        return 1, f"{rows_drawn}: no leaf is sure of it"
     if terms.noise is not None:
         return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
     per = _rows_per_hessian(terms)
