@@ -1,6 +1,6 @@
 """The rules of a session at the aggregator: what each event does in each phase.
 
-docs/protocol.md has this table in words, made by `python -m fedboost.protocol.rules`.
+docs/protocol.md has them in words, made by `python -m fedboost.protocol.rules_reference`.
 """
 
 from collections.abc import Callable
@@ -61,16 +61,3 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Assist): Rule(turn.stray_assist, ("closing",)),
 }
 """The session: every phase and event. All may fail; `done` and `failed` answer nothing."""
-
-
-def table() -> str:
-    """RULES as a table in Markdown."""
-    lines = ["| phase | event | what it does | next |", "|---|---|---|---|"]
-    for (phase, event), rule in RULES.items():
-        words = " ".join((rule.handler.__doc__ or "").split())
-        lines.append(f"| {phase} | {event.__name__} | {words} | {', '.join(rule.leads_to)} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(table())
