@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from fedboost.protocol.aggregator import Outbox
+from fedboost.protocol.events import Outbox
 from fedboost.runtime.aggregator.limits import Outgoing
 from fedboost.runtime.telemetry import Meter
 from fedboost.wire.messages import encode_to_party

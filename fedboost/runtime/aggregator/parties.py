@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import FedboostError, PeerError, Refused, quoted
-from fedboost.protocol.aggregator import Gone, Here
+from fedboost.protocol.events import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import refuse
 from fedboost.runtime.aggregator.callers import check_version, party_name
@@ -56,7 +56,7 @@ class Parties:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
             writer = asyncio.create_task(write(outgoing, context, task, self._log))
             self._connected.notify()
-            self._sessions.handle(name, Here())
+            self._sessions.handle(name, Connected())
             await self._read(name, requests, peer)
         except PeerError as error:
             reason, fault = f"it broke the protocol: {quoted(str(error))}", error
@@ -72,7 +72,7 @@ class Parties:
                 writer.cancel()
             self._connected.remove(name)
             self._log.info("party gone", party=name, reason=reason)
-            self._sessions.handle(name, Gone(reason))
+            self._sessions.handle(name, Disconnected(reason))
         if fault is not None:
             await refuse(context, fault)  # last: a party that does not read cannot hold up the rest
 

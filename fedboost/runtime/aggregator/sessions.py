@@ -17,8 +17,9 @@ from typing import Any
 from fedboost.boosting import memory
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, DurabilityError, FedboostError, Refused
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
+from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open, Request
@@ -103,7 +104,7 @@ class Sessions:
         """Tell if there is room for a session."""
         return self.active is None and not self._stopping
 
-    def handle(self, party: str, event: FromParty | Here | Gone) -> None:
+    def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
         """Pass a party's message, or a change of its connection, to the active session."""
         self._step(lambda active: active.handle(party, event))
 

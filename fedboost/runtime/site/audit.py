@@ -27,7 +27,7 @@ from typing import Self
 
 from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, parse_entry
