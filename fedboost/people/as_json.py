@@ -173,7 +173,7 @@ def _session(session: SessionFacts) -> Object:
         "cost": session.cost,
         "epsilon": session.epsilon,
         "smallest_roster": len(session.smallest_roster) if session.releases else None,
-        "ended": session.closed if session.over else None,
+        "ended": session.ending.closed if session.ending.over else None,
     }
 
 

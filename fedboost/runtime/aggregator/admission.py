@@ -2,7 +2,7 @@
 
 Promises: a call is counted for its peer until it has really ended, be it refused, idle or stuck; a flood is
 one event in the log that names the peer.
-Refuses: calls beyond a peer's share (`shell.limits`), a call that does not say what it wants in time.
+Refuses: calls beyond a peer's share (`aggregator.limits`), a call that does not say what it wants in time.
 """
 
 import asyncio
