@@ -173,7 +173,9 @@ def test_the_page_on_objectives_has_all_objectives_and_metrics():
     assert set(documented) == set(OBJECTIVES)
     for name, objective in OBJECTIVES.items():
         metrics = re.findall(r"`([^`]+)`", documented[name])
-        known = [metric.replace("tweedie-nloglik@t", "tweedie-nloglik@power") for metric in metrics_for(objective)]
+        known = [
+            metric.replace("tweedie-nloglik@t", "tweedie-nloglik@power") for metric in metrics_for(objective)
+        ]
         assert set(metrics) == set(known), name
         assert metrics[0].partition("@")[0] == objective.metrics[0], name
 
