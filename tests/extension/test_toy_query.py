@@ -1,6 +1,6 @@
-"""A query added as an outsider would, in a copy of the sources: only in the files that docs/architecture.md names.
+"""A query added as an outsider would, in a copy of the sources: only in files that docs/architecture.md has.
 
-The toy asks for the sum of all labels, in units of a scale, and a program of its own asks it before it boosts.
+The toy is the sum of all labels, in units of a scale; a program of its own asks for it before it boosts.
 `ADDED` and `EDITS` are the whole change, file by file.
 """
 
@@ -136,7 +136,7 @@ EDITS = {
         ("message RowsQuery {}\n", "message LabelSumQuery {\n  uint64 rows = 1;\n  Scale scale = 2;\n}\n"),
     ],
 }
-"""Text and what stands in its place (a line that ends in a line break: what comes after it), once in a file."""
+"""Texts that a file has once, and what replaces each; after a line break, what is inserted behind it."""
 
 # ---- how it is applied and run ------------------------------------------------------------------------
 

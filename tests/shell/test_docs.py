@@ -18,10 +18,10 @@ from sites import fedboost
 import fedboost as fb
 
 ROOT = Path(__file__).parents[2]
-QUICKSTART = ROOT / "docs" / "quickstart.md"
-ARCHITECTURE = ROOT / "docs" / "architecture.md"
 SITES = ("north", "south", "east")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
