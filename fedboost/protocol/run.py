@@ -24,8 +24,8 @@ Callback = Callable[[int, Mapping[str, float]], bool | None]
 
 @dataclass(frozen=True)
 class Round:
-    """What one round came to: its number from 0, its metrics over the rows of the roster, those of them that
-    the analyst gets (`metrics.published`), the roster."""
+    """The result of a round: its number from 0, its metrics over the rows of the roster, those of them that
+    the analyst gets, the roster."""
 
     round: int
     metrics: dict[str, float]
@@ -34,7 +34,7 @@ class Round:
 
 
 class TrainingRun:
-    """One training. `record` is called with what must outlive the process; `past` is what an earlier process
+    """A training. `record` is called with what must outlive the process; `past` is what an earlier process
     recorded (ConfigError if it cannot be): no callback is called for its rounds again."""
 
     def __init__(
