@@ -52,7 +52,7 @@ from fedboost.terms.terms import Terms
 
 
 class AggregatorSession:
-    """One session. `state`: where every training begins; `record` is called with what must outlive the
+    """A session. `state`: where every training begins; `record` is called with what must outlive the
     process; `past` is what an earlier process recorded of this session (ConfigError if it cannot be); by
     `trust` greetings and signatures are checked, where parties sign; `draw`: cryptographic randomness, for
     noise drawn here; `callbacks` may end the training; `request`: the analyst's, where it is signed."""

@@ -16,8 +16,8 @@ from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)
-class Position:
-    """A party's position in a session when a query comes.
+class Situation:
+    """A party's situation in a session when a query comes.
 
     me: its name; attempt, roster: of the attempt under way; last: the query that this process answered last,
     of whichever attempt; state: where the training stands here; standing: what the site remembers of the
@@ -33,7 +33,7 @@ class Position:
     standing: Standing
 
 
-def check_due(ask: Ask, now: Position) -> None:
+def check_due(ask: Ask, now: Situation) -> None:
     """Raise PeerError or Refused unless this query may be asked of this roster, here and now."""
     terms, state, standing = now.terms, now.state, now.standing
     if ask.attempt != now.attempt:
@@ -62,7 +62,7 @@ def check_due(ask: Ask, now: Position) -> None:
         state.check_splits(terms, ask.query.splits)
 
 
-def _is_due(ask: Ask, now: Position) -> bool:
+def _is_due(ask: Ask, now: Situation) -> bool:
     """True if this is the turn of the query, and the training stands where it belongs."""
     last, terms, state, standing = now.last, now.terms, now.state, now.standing
     if ask.turn > terms.most_turns:

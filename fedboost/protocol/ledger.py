@@ -23,7 +23,7 @@ from fedboost.terms.terms import Terms
 
 @dataclass(frozen=True)
 class Charge:
-    """What one answer was charged as: a name, the same for the same answer, and a cost."""
+    """The charge of one answer: a name, the same for the same answer, and a cost."""
 
     name: str
     cost: float
@@ -61,18 +61,18 @@ class Spending:
 
     def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
-        said = fields.pack(
+        label = fields.pack(
             self.terms.digest.encode(),
             query.digest,
             state.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
         )
-        return hmac.digest(self.memory.secret, said, "sha256")
+        return hmac.digest(self.memory.secret, label, "sha256")
 
     @property
     def _draws(self) -> bool:
-        """Whether this party draws noise."""
+        """True if this party draws noise."""
         return self.terms.noise is not None and self.terms.noise.placement != "central"
 
 

@@ -21,7 +21,7 @@ from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer
-from fedboost.protocol.due import Position, can_stand_at, check_due, remember
+from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
@@ -181,7 +181,7 @@ class PartySession:
         member, last = self._member, self._answer
         before, standing = member.holder.state, member.memory.standing
         me, asked = self._site.name, None if last is None else last.ask
-        now = Position(me, member.terms, self._attempt, introduced.roster, asked, before, standing)
+        now = Situation(me, member.terms, self._attempt, introduced.roster, asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         answer = Answer(ask, tag_of(ask, introduced.transcript), member, introduced.sealer)
