@@ -4,7 +4,7 @@ Whoever raises one of these has written a sentence for a person; the command lin
 alone and exits with code 2. Anything else that escapes is a defect of fedboost.
 """
 
-LONGEST_QUOTE = 500
+MAX_QUOTE_LENGTH = 500
 """Characters of somebody else's text that stand in one of our sentences."""
 
 
@@ -13,7 +13,7 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def quoted(text: str, longest: int = LONGEST_QUOTE) -> str:
+def quoted(text: str, longest: int = MAX_QUOTE_LENGTH) -> str:
     """Somebody else's text as one printable line of bounded length."""
     return printable(text if len(text) <= longest else text[:longest] + "…")
 

@@ -33,7 +33,7 @@ from fedboost.terms import continuation
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 ROWS, FEATURES = 60, 2
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """Deliveries after which a session that is not over hangs: a whole one without faults takes about 300."""
 STEPS_OF_FAULTS = 400
 REFRESHED = 1_000_000
@@ -317,7 +317,7 @@ class World:
         """Everybody comes back, and everything arrives; time passes only when nothing else does."""
         for name in sorted(set(self.sites) - self.connected):
             self.back(name)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if self.over():
                 return
             lines = self.lines()

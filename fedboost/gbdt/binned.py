@@ -18,7 +18,7 @@ Room = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
 CACHE_LINE = 64
 COMMON = 0.9
 """Share of the rows in one bin from which on the others may be listed instead."""
-FEWEST_RARE = 40
+MIN_SPARSE_FEATURES = 40
 """Such features from which on listing pays: to find a row's list costs as much as some twenty bins in their
 places, and each that is listed as much as four."""
 _LOOKED_AT = 1 << 16
@@ -93,7 +93,7 @@ class BinnedRows:
         counts = np.array([np.bincount(column[::step], minlength=MAX_CODES) for column in by_feature])
         common = counts.argmax(axis=1)
         is_rare = counts.max(axis=1) >= COMMON * max(int(counts[0].sum()), 1)
-        is_rare &= is_rare.sum() >= FEWEST_RARE
+        is_rare &= is_rare.sum() >= MIN_SPARSE_FEATURES
         is_rare[0] &= not is_rare.all()  # one at least is dense
         dense, rare = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)
         by_row = _whole_lines(rows, dense.size, room)

@@ -40,7 +40,7 @@ STRETCH = 1 << 20
 """Rows of a column that are looked at together."""
 MAX_LEVELS = MAX_CODES - 1
 """Of a categorical feature: each is a bin, and missing values have one more."""
-MOST_SUBCELLS = 1 << 22
+MAX_SUBCELLS = 1 << 22
 """About so many subcells are counted in one turn for all features together: 32 MB of counts."""
 
 
@@ -76,7 +76,7 @@ class Grid:
 
 def first_bits(features: int) -> int:
     """Subdivision of the first grid, where there are so many features: 9 bits at least, the exponent's."""
-    return max(min(FIRST_BITS, (MOST_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
+    return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
 def count_cells(column: Column, grid: Grid) -> Int64:
@@ -128,7 +128,7 @@ class Quantiles:
 
     def __init__(self, max_bin: int, rows: int, features: int = 1) -> None:
         self._max_bin = max_bin
-        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MOST_SUBCELLS // features), 1 << 8)
+        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // features), 1 << 8)
         self._starts = np.zeros(1, np.int64)
         self._widths = np.full(1, KEY_BITS, np.int64)
         self._counts = np.full(1, rows, np.int64)

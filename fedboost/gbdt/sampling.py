@@ -22,15 +22,15 @@ Keys = npt.NDArray[np.uint64]
 Chances = npt.NDArray[np.float64]
 Copies = npt.NDArray[np.uint8]
 
-MOST_COPIES = 15
+MAX_BOOTSTRAP_COUNT = 15
 """Of a row in a bootstrap: more have a chance of less than 10**-13."""
-LEAST_OF_SHARE = 0.125
+MIN_PROBABILITY_FACTOR = 0.125
 """No row's chance is below this part of the share of all rows. So a row is never weighed more than
-1 / (LEAST_OF_SHARE * share) times, and no threshold, whoever names it, draws but a handful of rows."""
+1 / (MIN_PROBABILITY_FACTOR * share) times, and no threshold samples only a handful of rows."""
 SIZE_CELLS = 1024
 _CELLS_BITS = 3
-"""Eight cells to the octave of sizes, from 2**_SMALLEST_SIZE on."""
-_SMALLEST_SIZE = -64
+"""Eight cells to the octave of sizes, from 2**_MIN_EXPONENT on."""
+_MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
 """Of the ratio between the thresholds that could be: 2**128 comes to one part in 10**7."""
@@ -66,15 +66,15 @@ def drawn_with(keys: Keys, chances: Chances, *salt: int | str) -> npt.NDArray[np
 
 
 def copies(keys: Keys, share: float, *salt: int | str) -> Copies:
-    """How often each of these keys is drawn: Poisson numbers of mean `share`, at most MOST_COPIES."""
+    """How often each of these keys is drawn: Poisson numbers of mean `share`, at most MAX_BOOTSTRAP_COUNT."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
 @cache
 def _poisson(mean: float) -> Float64:
-    """The chance, times 2**53, that a Poisson number is at most 0, 1, ... MOST_COPIES - 1."""
+    """The chance, times 2**53, that a Poisson number is at most 0, 1, ... MAX_BOOTSTRAP_COUNT - 1."""
     chance, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
-    for number in range(MOST_COPIES):
+    for number in range(MAX_BOOTSTRAP_COUNT):
         below += chance
         out.append(below * 2.0**_UNIFORM_BITS)
         chance = chance * mean / (number + 1)
@@ -94,13 +94,13 @@ def count_sizes(of_rows: Float64) -> Int64:
     A cell is what the exponent and the first _CELLS_BITS bits of the mantissa say.
     """
     cells = np.ascontiguousarray(of_rows).view(np.int64) >> (_MANTISSA_BITS - _CELLS_BITS)
-    cells -= (_EXPONENT_BIAS + _SMALLEST_SIZE) << _CELLS_BITS
+    cells -= (_EXPONENT_BIAS + _MIN_EXPONENT) << _CELLS_BITS
     return np.bincount(np.clip(cells, 0, SIZE_CELLS - 1), minlength=SIZE_CELLS).astype(np.int64)
 
 
 def chances(of_rows: Float64, threshold: float, share: float) -> Chances:
-    """The probability of each size to be drawn: size / threshold, from LEAST_OF_SHARE * share to 1."""
-    return np.clip(of_rows / threshold, LEAST_OF_SHARE * share, 1.0)
+    """Probability of each row: size / threshold, from MIN_PROBABILITY_FACTOR * share to 1."""
+    return np.clip(of_rows / threshold, MIN_PROBABILITY_FACTOR * share, 1.0)
 
 
 def threshold_of(counts: Int64, share: float) -> float:
@@ -113,7 +113,7 @@ def threshold_of(counts: Int64, share: float) -> float:
     if not used.size:
         return 1.0
     rows, octave = counts[used].astype(np.float64), 1 << _CELLS_BITS
-    middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _SMALLEST_SIZE)
+    middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _MIN_EXPONENT)
     wanted = share * math.fsum(rows)
     low, high = float(middle[0]), float(middle[-1]) / share
     for _ in range(_HALVINGS):

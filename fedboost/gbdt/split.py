@@ -27,7 +27,7 @@ from fedboost.gbdt.kernels.split import best_gains, levels_right
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
 """Bounds of leaf values, before the learning rate."""
-SMALLEST_GAIN = 1e-6
+MIN_GAIN = 1e-6
 """XGBoost's kRtEps: a split must gain more than this."""
 
 
@@ -121,7 +121,7 @@ class SplitRule:
         asked = *self._asked(histogram, layout, total), limits
         found = split_kernels.best_split(*asked)
         gain, feature, bin_, missing_left, left_gradient, left_hessian = found
-        if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
+        if feature < 0 or gain <= MIN_GAIN or gain < self.gamma:
             return None
         left = int(left_gradient), int(left_hessian)
         right = total[0] - left[0], total[1] - left[1]

@@ -15,7 +15,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.split import BestSplit
 
 NO_CHILD = -1
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Tree:
         """Make a leaf an inner node whose children are `left` and left + 1 (to be added); the decision."""
         split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
         self.decide(split, cut_points.cuts[best.feature])
-        self.gain[node] = float(np.float32(min(best.gain, _LARGEST_FLOAT32)))
+        self.gain[node] = float(np.float32(min(best.gain, _MAX_FLOAT32)))
         return split
 
     def decide(self, split: Split, cuts: Float32) -> None:

@@ -12,7 +12,7 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.masked.opener import MaskedOpener
-from fedboost.privacy.masked.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIES, Group
 from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
@@ -193,8 +193,8 @@ def _encrypted(name: str, scheme: Callable[[], Scheme], has_key_sizes: bool, sam
         aggregator_observes=f"{_SUMS}, even with the key holder's help",
         sealer=_encrypted_sealer,
         opener=_encrypted_opener,
-        min_parties=SMALLEST_GROUP,
-        max_parties=LARGEST_GROUP,
+        min_parties=MIN_GROUP_PARTIES,
+        max_parties=MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,
         may_shrink=False,  # nothing holds two rosters of one turn apart
         min_roster=lambda group: len(group.members),
@@ -219,8 +219,8 @@ _ROWS = (
         aggregator_observes=_SUMS,
         sealer=_masked_sealer,
         opener=_masked_opener,
-        min_parties=SMALLEST_GROUP,
-        max_parties=LARGEST_GROUP,
+        min_parties=MIN_GROUP_PARTIES,
+        max_parties=MAX_GROUP_PARTIES,
         fixed_size=True,
         min_roster=lambda group: group.smallest_roster,
         min_signers=lambda group: group.smallest_roster,

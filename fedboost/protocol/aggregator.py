@@ -70,12 +70,12 @@ from fedboost.protocol.party import first_transcript, next_transcript, tag_of
 from fedboost.protocol.run import Callback, Course, Round
 from fedboost.terms.terms import Terms
 
-MOST_LOSSES = 5
+MAX_LOSSES = 5
 """How often a party may be lost or late in one turn, before it counts as gone for good where the terms do not
 wait: else one that always comes back, and never answers, would keep the others from their model."""
-LONGEST_GREETING = 64 * 1024
+MAX_GREETING_BYTES = 64 * 1024
 """Bytes of a greeting without a key for sums: a certificate with its chain is the most of it."""
-LONGEST_SIGNATURE = 64 * 1024
+MAX_SIGNATURE_BYTES = 64 * 1024
 """Bytes of a signature with its chain of certificates."""
 
 Outbox = list[tuple[str, ToParty]]
@@ -312,8 +312,8 @@ class AggregatorSession:
             return []
         if self.state != "gathering" or known is not None:
             raise PeerError("it joined twice")
-        if len(greeting) > LONGEST_GREETING and party != self.terms.hiding.keyholder:
-            raise PeerError(f"a greeting of {len(greeting)} bytes; {LONGEST_GREETING} are allowed")
+        if len(greeting) > MAX_GREETING_BYTES and party != self.terms.hiding.keyholder:
+            raise PeerError(f"a greeting of {len(greeting)} bytes; {MAX_GREETING_BYTES} are allowed")
         if self._trust is not None:  # else the others would refuse it, and seem to be those at fault
             key_exchange.check_greeting(self._trust, self._current, party, greeting)
         self._greetings[party] = greeting
@@ -351,7 +351,7 @@ class AggregatorSession:
     def _count_loss(self, party: str) -> None:
         self._losses[party] += 1
         waits = self.terms.session.on_loss == "wait" and self.booster is None
-        if self._losses[party] > MOST_LOSSES and not waits:
+        if self._losses[party] > MAX_LOSSES and not waits:
             self._barred.add(party)
             _, reason = self._away[party]
             again = f"{reason}, for the {self._losses[party]}th time in turn {self.turn}"
@@ -500,7 +500,7 @@ class AggregatorSession:
             raise PeerError("it attests other questions than were asked")
         if attest.structure != self._structure:
             raise PeerError("it attests other trees than those that were asked for")
-        if len(attest.certificate) + len(attest.signature) > LONGEST_SIGNATURE:
+        if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
             raise PeerError("a signature and certificate of more bytes than can be")
         if self._trust is not None:
             key_exchange.check_attest(self._trust, self._current, self.digest, party, attest)

@@ -20,7 +20,7 @@ from fedboost.terms.terms import Terms
 Callback = Callable[[int, Mapping[str, float]], bool | None]
 """Called after each round, with its number from 0 and its metrics; True ends the training with that round."""
 
-MOST_ATTEMPTS = 1 << 31
+MAX_ATTEMPTS = 1 << 31
 """Of a session: the messages have 32 bits for their number."""
 
 
@@ -246,7 +246,7 @@ class Course:
         enough = roster == members and len(roster) >= terms.fewest
         lacking = roster != terms.parties and not self.so_far.may_lack_parties(self.pending)
         changed = roster != self.roster and not (self.so_far.moved or self.may_change)
-        if not (self.attempt < record.attempt <= MOST_ATTEMPTS and enough) or lacking or changed:
+        if not (self.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:
             raise ConfigError(f"attempt {record.attempt} of {len(roster)} parties cannot follow here")
 
     def _check_opened(self, record: journal.Opened) -> None:

@@ -9,8 +9,8 @@ from collections import Counter
 from pydantic import Field, model_validator
 
 from fedboost.gbdt.cut_points import MAX_LEVELS
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL
-from fedboost.terms.reading import LONGEST, MAX_FEATURES, Name, Several, Submitted, Table, nearest
+from fedboost.gbdt.objectives.labels import MAX_LABEL
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 
 MAX_CLASSES = 1 << 10
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -116,12 +116,12 @@ class Schema(Submitted):
         for name, (low, high) in self.ranges.items():
             if name not in numeric:
                 hint = nearest(name, self.numeric)
-                raise ValueError(f"ranges names {name[:LONGEST]!r}, which is no numeric column{hint}")
-            if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
+                raise ValueError(f"ranges names {name[:MAX_CHARS]!r}, which is no numeric column{hint}")
+            if not -MAX_LABEL <= low < high <= MAX_LABEL:
                 raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
         if (
             self.label_range is not None
-            and not -LARGEST_LABEL <= self.label_range[0] < self.label_range[1] <= LARGEST_LABEL
+            and not -MAX_LABEL <= self.label_range[0] < self.label_range[1] <= MAX_LABEL
         ):
             raise ValueError("label_range must be two numbers, the lower first")
         for name, levels in self.categorical.items():

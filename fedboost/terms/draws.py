@@ -5,10 +5,10 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedboost.gbdt.sampling import MOST_COPIES
+from fedboost.gbdt.sampling import MAX_BOOTSTRAP_COUNT
 from fedboost.terms.flat import Group
 
-SMALLEST_SHARE = 0.05
+MIN_SHARE = 0.05
 """Of the rows, for a sum over rows that are drawn: of a handful of rows it would show each."""
 
 
@@ -24,7 +24,7 @@ class Draws(Group):
     )
     subsample: float = Field(
         default=1.0,
-        ge=SMALLEST_SHARE,
+        ge=MIN_SHARE,
         le=1,
         description="Share of the rows each tree grows on, drawn anew for each tree. Lower it, to 0.5 say, "
         "against overfitting; a site must [allow it](policy.md).",
@@ -73,7 +73,7 @@ class Draws(Group):
     @property
     def most_copies(self) -> int:
         """How often a tree counts a row at most."""
-        return MOST_COPIES if self.sampling_method == "bootstrap" else 1
+        return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1
 
     @property
     def share_drawn(self) -> float:

@@ -8,7 +8,7 @@ from fedboost.errors import quoted
 from fedboost.privacy.masked.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, Name, nearest
+from fedboost.terms.reading import MAX_CHARS, Name, nearest
 
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 
@@ -118,7 +118,7 @@ class Hiding(Group):
                 f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
             )
         if parties and self.keyholder not in parties:
-            name = str(self.keyholder)[:LONGEST]
+            name = str(self.keyholder)[:MAX_CHARS]
             raise ValueError(f"keyholder {name!r} is none of the parties{nearest(name, parties)}")
         if shrinks and not self.row.may_shrink:
             raise ValueError(

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.objectives.sensitivity import UNITS
 from fedboost.privacy.noise import accounting
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import LONGEST, Frozen
+from fedboost.terms.reading import MAX_CHARS, Frozen
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 0.01, 16.0
-LARGEST_DELTA = 1e-3
+MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
+MAX_DELTA = 1e-3
 """A delta of one in the number of rows would allow to publish a row; nobody has fewer than a thousand."""
 COUNTING = 0.04
 """Of the whole cost, what the counts behind the cut points take."""
@@ -61,14 +61,14 @@ class Noise(Frozen):
     """(epsilon, delta)-differential privacy of single rows, add or remove one: how much, and who draws it."""
 
     epsilon: float = Field(
-        ge=SMALLEST_EPSILON,
-        le=LARGEST_EPSILON,
+        ge=MIN_EPSILON,
+        le=MAX_EPSILON,
         description="Bound on what the model and all sums tell of any one row: 1 is strong, 8 is weak. "
         "Lower is more private and less accurate.",
     )
     delta: float = Field(
         gt=0,
-        le=LARGEST_DELTA,
+        le=MAX_DELTA,
         description="Probability that the bound does not hold, such as 1e-6; far below one in the number of "
         "rows.",
     )
@@ -213,7 +213,7 @@ def _check_ranges(objective: str, columns: Schema) -> None:
                 f"rows: columns.label_range = [0, 100]"
             )
         low, high = columns.label_range
-        if high - low < 1.0 / LARGEST_LABEL:
+        if high - low < 1.0 / MAX_LABEL:
             raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
             raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
@@ -221,5 +221,5 @@ def _check_ranges(objective: str, columns: Schema) -> None:
     if missing:
         raise ValueError(
             f"noise needs the range of every numeric column, by what is known and not by the rows; "
-            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:LONGEST]!r} = [0, 100] }}"
+            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
         )

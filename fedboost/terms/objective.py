@@ -15,12 +15,12 @@ from pydantic import Field, field_validator
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import plugins
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.ranking import MAX_PAIRS
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, Name, unknown
+from fedboost.terms.reading import MAX_CHARS, Name, unknown
 
 MAX_PARAMETERS = 1 << 8
 MAX_STEP = 1e6
@@ -177,7 +177,7 @@ class Objective(Group):
         """ValueError unless boosting can start from these margins, and from base_score."""
         if self.base_score is not None:
             try:
-                if abs(self.base_score) > LARGEST_LABEL:
+                if abs(self.base_score) > MAX_LABEL:
                     raise ConfigError(f"base_score {self.base_score} is beyond 2**60")
                 self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
@@ -200,7 +200,7 @@ class Objective(Group):
         here = plugins.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(
-                f"objective {self.name} is that of {str(self.package)[:LONGEST]!r} in these terms, and of "
+                f"objective {self.name} is that of {str(self.package)[:MAX_CHARS]!r} in these terms, and of "
                 f"{here} here: install the same"
             )
         objective = self.replaced(package=here, params=plugins.parameters(self.name, self.params))

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from fedboost.errors import ConfigError, quoted
 
-LONGEST = 100
+MAX_CHARS = 100
 """Characters of a key or a value that stand in an error."""
 MAX_FEATURES = 1 << 16
 MAX_NEAR = 256
@@ -121,12 +121,12 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
 
 def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
     """One line about a value that is not known."""
-    return f"unknown {what} {value[:LONGEST]!r}{nearest(value, near)}; known: {', '.join(known)}"
+    return f"unknown {what} {value[:MAX_CHARS]!r}{nearest(value, near)}; known: {', '.join(known)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
-    names, word = [name[:LONGEST] for name in islice(known, MAX_NEAR)], word[:LONGEST]
+    names, word = [name[:MAX_CHARS] for name in islice(known, MAX_NEAR)], word[:MAX_CHARS]
     other = _OTHER_NAMES.get(word)
     close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -152,7 +152,7 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
     owner = model
     for part in location[:-1]:
         owner = _table_of(owner.file_keys().get(part)) or owner
-    key = ".".join(location)[:LONGEST]
+    key = ".".join(location)[:MAX_CHARS]
     if fault["type"] == "extra_forbidden":
         tables = ((name, _table_of(field)) for name, field in model.file_keys().items())
         homes = (name for name, table in tables if table is not None and key in table.file_keys())
@@ -165,7 +165,7 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
     else:
         got = fault["input"]
-        shown = f", got {got!r}"[:LONGEST] if isinstance(got, (str, int, float, bool)) else ""
+        shown = f", got {got!r}"[:MAX_CHARS] if isinstance(got, (str, int, float, bool)) else ""
         expected = _SHOULD_BE.get(fault["type"], fault["msg"])
         message = f"{key}: {expected[0].lower()}{expected[1:]}{shown}"
     return ConfigError(f"{source}: {quoted(message)}")
@@ -185,7 +185,7 @@ def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
         field = model.file_keys()[key]
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
         if isinstance(value, (bool, str)) and all(kind in (int, float) for kind in kinds):
-            return f"{key}: should be a number, got {value!r}"[:LONGEST]
+            return f"{key}: should be a number, got {value!r}"[:MAX_CHARS]
         table = _table_of(field) if isinstance(value, Mapping) else None
         if table is not None and (fault := _no_number(table, value)):
             return f"{key}.{fault}"

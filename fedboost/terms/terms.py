@@ -32,7 +32,7 @@ from fedboost.terms.reading import MAX_FEATURES, read_model
 from fedboost.terms.session import MAX_PARTIES, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 
-MOST_REFRESHING = 3
+MAX_RENEWAL_QUERIES = 3
 """Questions about the residuals in the leaves of a tree."""
 
 _ORDER = (
@@ -129,7 +129,7 @@ class Terms(Flat):
         """The most questions about one tree before its end: its levels, the votes before each but the root's,
         and those about the residuals in its leaves."""
         deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.most_leaves
-        refreshing = 0 if self.objective.loss.quantile is None else MOST_REFRESHING
+        refreshing = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
             return self.trees.max_depth if self.noise.method == "hist" else 1
         return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + refreshing
@@ -137,7 +137,7 @@ class Terms(Flat):
     @property
     def most_turns(self) -> int:
         """Questions of a session, at most."""
-        return 2 + MAX_REFINEMENTS + MOST_REFRESHING + (self.trees.rounds + 1) * (self.levels + 1)
+        return 2 + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES + (self.trees.rounds + 1) * (self.levels + 1)
 
     @cached_property
     def roots(self) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, MAX_FEATURES, Name, Several, Table, nearest
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table, nearest
 
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
@@ -121,14 +121,14 @@ class Trees(Group):
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:
                 raise ValueError(
-                    f"interaction_constraints names {name[:LONGEST]!r}, which is no feature"
+                    f"interaction_constraints names {name[:MAX_CHARS]!r}, which is no feature"
                     f"{nearest(name, columns.features)}"
                 )
         for name in self.monotone_constraints:
             if name not in numeric:
                 what = "has levels, which have no order" if name in features else "is no feature"
                 hint = nearest(name, columns.numeric)
-                raise ValueError(f"monotone_constraints names {name[:LONGEST]!r}, which {what}{hint}")
+                raise ValueError(f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}")
 
     def check_size(self, roots: int, most_leaves: int) -> None:
         """ValueError if a round of so many trees, of so many leaves together, is too large."""

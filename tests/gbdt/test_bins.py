@@ -233,7 +233,7 @@ def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width
 @pytest.mark.parametrize("rows", [1, 2, 300])
 @pytest.mark.parametrize("rare", [[], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4]])
 def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, monkeypatch):
-    monkeypatch.setattr("fedboost.gbdt.binned.FEWEST_RARE", 1)
+    monkeypatch.setattr("fedboost.gbdt.binned.MIN_SPARSE_FEATURES", 1)
     rng = np.random.default_rng(rows)
     codes = np.array([7, 256, 2, 30, 90])
     by_feature = np.stack([rng.integers(0, count, rows) for count in codes]).astype(np.uint8)

@@ -111,7 +111,7 @@ def test_the_threshold_draws_the_share_that_was_asked_for(kind, share):
     sizes = sizes_like(kind)
     threshold = sampling.threshold_of(sampling.count_sizes(sizes), share)
     chances = sampling.chances(sizes, threshold, share)
-    assert sampling.LEAST_OF_SHARE * share <= chances.min()
+    assert sampling.MIN_PROBABILITY_FACTOR * share <= chances.min()
     assert chances.max() <= 1.0
     if kind != "mostly none":  # where the rest is nothing a tenth is enough
         assert chances.mean() == pytest.approx(share, rel=0.05)
@@ -165,4 +165,4 @@ def test_rows_are_drawn_poisson_many_times(mean):
 
 def test_no_row_is_drawn_more_often_than_cells_are_made_for(monkeypatch):
     monkeypatch.setattr(sampling, "mixed", lambda keys, *_: np.full(keys.size, (1 << 64) - 1, np.uint64))
-    assert set(sampling.copies(KEYS[:3], 1.0, 0).tolist()) == {sampling.MOST_COPIES}
+    assert set(sampling.copies(KEYS[:3], 1.0, 0).tolist()) == {sampling.MAX_BOOTSTRAP_COUNT}

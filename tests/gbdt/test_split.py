@@ -231,7 +231,7 @@ def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
     rng = np.random.default_rng(features)
     layout = layout_of(*rng.integers(9, 256, features))
     codes = rng.integers(0, layout.value_bins, (300, features)).astype(np.uint8)
-    monkeypatch.setattr(binned, "FEWEST_RARE", 1)
+    monkeypatch.setattr(binned, "MIN_SPARSE_FEATURES", 1)
     often = rng.random(features) < share_of_rare
     codes[rng.random(codes.shape) < 0.97 * often] = 0  # whatever bin is the common one
     bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)

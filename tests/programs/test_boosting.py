@@ -693,7 +693,7 @@ def test_a_forest_of_bootstraps_is_as_good_as_one_of_all_rows_and_no_tree_is_lik
 def test_sums_of_rows_that_count_most_often_fit_their_cells(monkeypatch):
     """Were every row drawn as often as any can be, of gradients that all are the largest."""
     monkeypatch.setattr(
-        sampling, "copies", lambda keys, *_: np.full(keys.size, sampling.MOST_COPIES, np.uint8)
+        sampling, "copies", lambda keys, *_: np.full(keys.size, sampling.MAX_BOOTSTRAP_COUNT, np.uint8)
     )
     X, _, _ = data()
     y = np.arange(ROWS) % 2
@@ -703,7 +703,7 @@ def test_sums_of_rows_that_count_most_often_fit_their_cells(monkeypatch):
     covers = [tree.cover[0] for tree in run(X, y, one_party(ROWS), **settings).booster.trees]
     monkeypatch.undo()
     once = run(X, y, one_party(ROWS), **{**settings, "sampling_method": "uniform"}).booster.trees[0].cover[0]
-    assert covers[0] == pytest.approx(sampling.MOST_COPIES * once, rel=1e-6)
+    assert covers[0] == pytest.approx(sampling.MAX_BOOTSTRAP_COUNT * once, rel=1e-6)
 
 
 @pytest.mark.parametrize("leaves", [2, 5, 12])

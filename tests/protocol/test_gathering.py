@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import journal, key_exchange
-from fedboost.protocol.aggregator import MOST_LOSSES, AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import MAX_LOSSES, AggregatorSession, Gone, Here
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Open, Report
@@ -486,8 +486,8 @@ def test_a_party_that_always_comes_back_and_never_answers_does_not_keep_the_othe
         assert set(session.attestations) == {"p0", "p1", "p2"}
     else:
         assert reason_of(session).startswith("party p3 ")
-        assert f"for the {MOST_LOSSES + 1}th time in turn" in reason_of(session)
-    assert session.attempt < 4 * MOST_LOSSES
+        assert f"for the {MAX_LOSSES + 1}th time in turn" in reason_of(session)
+    assert session.attempt < 4 * MAX_LOSSES
 
 
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])

@@ -39,13 +39,13 @@ from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.noise import CUT_POINTS, ROWS, START, TREES
 from fedboost.terms.terms import Terms
 
-MOST_BINS = 32
+MAX_NOISY_BINS = 32
 """Bins of a numeric feature: finer than trees of this depth need, coarse enough to hold equally many rows."""
 NOISE_ALONE = 2.0
 """Counts below so many standard deviations of their noise are taken for 0."""
 LEAF_SPREAD = 0.5
 """Standard deviation that leaf values are thought to have (tau): what noise shrinks them toward 0 by."""
-LONGEST_STEP = 2.0
+MAX_LEAF_STEP = 2.0
 """Of a leaf, before the learning rate."""
 STAGED_FEATURES = 3
 
@@ -94,7 +94,7 @@ def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
     """Between the declared ends of each numeric feature: evenly, or where noisy counts have equal shares.
     Every feature has a bin for missing values, whether there are any or not."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
-    most = min(terms.histograms.max_bin, MOST_BINS)
+    most = min(terms.histograms.max_bin, MAX_NOISY_BINS)
     if terms.histograms.cut_points == "grid" and ranges:
         found = yield RangeQuery(ROWS, len(ranges))
         least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
@@ -140,7 +140,7 @@ def newton_step(terms: Terms, sums: Sums) -> float:
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
     below = H * H + terms.trees.reg_lambda * H + spread * spread
     step = -G * H / below if below > 0.0 else 0.0
-    return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
+    return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
 
 
 @dataclass

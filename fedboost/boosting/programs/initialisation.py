@@ -22,14 +22,14 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
-from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
+from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, threshold_of
 from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
 
 NOTHING_TO_LEARN = (
     "the label is the same in every row of every party, but for rounding: there is nothing to learn"
 )
-LARGEST = float(np.finfo(np.float64).max)
+MAX_FLOAT64 = float(np.finfo(np.float64).max)
 VANISHED_BITS = 21
 """Residuals this many bits below the labels are rounding: a float32 has 24."""
 
@@ -65,7 +65,7 @@ class Scales:
         if (sizes < 0).any():
             raise PeerError("sizes of gradients are counted fewer than no times")
         threshold = threshold_of(sizes, terms.draws.subsample)
-        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.draws.subsample))[1]
+        heaviest = math.frexp(1.0 / (MIN_PROBABILITY_FACTOR * terms.draws.subsample))[1]
         root = math.sqrt(terms.trees.reg_lambda)
         bounds = threshold, threshold / root if root else math.inf
         gradient, hessian = (
@@ -77,7 +77,7 @@ class Scales:
 
 def _exponent(bound: float) -> int:
     """The smallest e with bound <= 2**e, or one more."""
-    return math.frexp(min(bound, LARGEST))[1]
+    return math.frexp(min(bound, MAX_FLOAT64))[1]
 
 
 def count_rows(counts: Int64) -> int:

@@ -9,10 +9,10 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
 from fedboost.gbdt.tree import Split
-from fedboost.terms.terms import MOST_REFRESHING, Terms
+from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms
 
 RESIDUAL_BITS = 8
-RESIDUAL_TURNS = MOST_REFRESHING
+RESIDUAL_TURNS = MAX_RENEWAL_QUERIES
 """Times that residuals are asked for: 24 bits of the key, sign, exponent and 15 bits of the mantissa."""
 RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 

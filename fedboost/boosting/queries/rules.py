@@ -11,7 +11,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.tree import Split
 from fedboost.terms.terms import Terms
 
-LARGEST_VALUE = float(np.finfo(np.float32).max)
+MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
 """Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
 
 
@@ -63,7 +63,7 @@ def check_tree(
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.trees.max_depth} has not so many")
     if len({node for node, _ in values}) != len(values):
         raise Refused("a leaf with two values")
-    if any(not abs(value) <= LARGEST_VALUE for _, value in values):
+    if any(not abs(value) <= MAX_LEAF_VALUE for _, value in values):
         raise Refused("a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.trees.rounds} rounds")

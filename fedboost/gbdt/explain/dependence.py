@@ -15,19 +15,19 @@ from fedboost.fixedpoint import Float32, Float64
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
 """Features, float32 [rows, features], and base margins, float32 [rows], where there are any."""
-MOST = 100
+MAX_GRID_VALUES = 100
 """Values of a grid that nobody gave."""
 _BETWEEN = (0.05, 0.95)
 
 
 def usual_grid(values: Float32) -> list[float]:
-    """The distinct values of a column (NaN = missing, which is none), if they are MOST or fewer; else so many
-    in even steps between its 5 % and 95 % quantiles."""
+    """The distinct values of a column (NaN = missing, which is none), if they are at most MAX_GRID_VALUES; else
+    that many in even steps between its 5 % and 95 % quantiles."""
     there = values[~np.isnan(values)]
     distinct = np.unique(there)
-    if distinct.size > MOST:
+    if distinct.size > MAX_GRID_VALUES:
         low, high = np.quantile(there, _BETWEEN)
-        distinct = np.linspace(low, high, MOST).astype(np.float32)
+        distinct = np.linspace(low, high, MAX_GRID_VALUES).astype(np.float32)
     grid: list[float] = distinct.tolist()
     return grid
 

@@ -11,9 +11,9 @@ _END = 1e9
 """So many standard deviations off is as far as infinity."""
 _TAIL = 1e4
 """From here on a normal tail ends where it begins, to the digits there are."""
-_MOST_SLOPE, _LEAST_BEND = 15.0, 1e-16
+_MAX_GRADIENT, _MIN_HESSIAN = 15.0, 1e-16
 """XGBoost's: the largest gradient and hessian of a row, and the smallest hessian."""
-_LEAST_LIKELIHOOD = 1e-12
+_MIN_LIKELIHOOD = 1e-12
 """XGBoost's, too: what is less likely counts as this."""
 _INVERSE_ROOT_2_PI = 0.3989422804014327
 _MILLS = (
@@ -144,8 +144,8 @@ def aft_gradients(margin, lower, upper, weight, distribution, scale):
         else:
             slope, bend = _extreme_slopes(low, high)
         slope, bend = slope / scale, bend / (scale * scale)
-        gradient[i] = weight[i] * max(min(slope, _MOST_SLOPE), -_MOST_SLOPE)
-        hessian[i] = weight[i] * max(min(bend, _MOST_SLOPE), _LEAST_BEND)
+        gradient[i] = weight[i] * max(min(slope, _MAX_GRADIENT), -_MAX_GRADIENT)
+        hessian[i] = weight[i] * max(min(bend, _MAX_GRADIENT), _MIN_HESSIAN)
     return gradient, hessian
 
 
@@ -172,5 +172,5 @@ def aft_losses(margin, lower, upper, distribution, scale):
             w = exp(low)
             likelihood = w * exp(-w) if exact else exp(-w) - exp(-exp(high))
         likelihood = likelihood / (scale * lower[i]) if exact else likelihood
-        out[i] = -log(max(likelihood, _LEAST_LIKELIHOOD))
+        out[i] = -log(max(likelihood, _MIN_LIKELIHOOD))
     return out

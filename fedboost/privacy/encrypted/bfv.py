@@ -34,9 +34,9 @@ MODULUS = 0x3FFFFFFFEF8001
 one number and not two, and the noise leaves that much room."""
 PLAIN_BYTES = 7
 """Of a number below MODULUS, as plaintexts travel."""
-MOST_CIPHERTEXT_BYTES = 2 * 2 * 8 * DEGREE + 4096
+MAX_CIPHERTEXT_BYTES = 2 * 2 * 8 * DEGREE + 4096
 """Two polynomials modulo two primes, not compressed, and what stands before them."""
-MOST_KEY_BYTES = 1 << 20
+MAX_KEY_BYTES = 1 << 20
 
 
 class Bfv:
@@ -48,7 +48,7 @@ class Bfv:
 
     def read_public(self, data: bytes, least_bits: int) -> "BfvPublic":
         """A key in TenSEAL's form; PeerError if it has other parameters, or a secret in it."""
-        if len(data) > MOST_KEY_BYTES:
+        if len(data) > MAX_KEY_BYTES:
             raise PeerError(f"a BFV key of {len(data)} bytes, more than any has")
         try:
             context = ts.context_from(data)
@@ -146,7 +146,7 @@ class BfvCipher:
 
     def most_bytes(self) -> int:
         """SEAL compresses; this is what it takes at most."""
-        return self._rows * MOST_CIPHERTEXT_BYTES
+        return self._rows * MAX_CIPHERTEXT_BYTES
 
     def encrypt(self, words: Words) -> bytes:
         """Cut the cells into limbs and encrypt them."""
@@ -168,7 +168,7 @@ class BfvCipher:
         return [self._vector(row) for row in rows]
 
     def _vector(self, data: bytes) -> Any:
-        if not 0 < len(data) <= MOST_CIPHERTEXT_BYTES:
+        if not 0 < len(data) <= MAX_CIPHERTEXT_BYTES:
             raise PeerError(f"{len(data)} bytes of a ciphertext")
         try:
             vector = ts.bfv_vector_from(self._public.context, data)

@@ -2,7 +2,7 @@
 
 Promises: ciphertexts are as phe's, and decrypt with its keys; each is randomised by a power that is used for
 it alone; keys and powers come from the operating system's generator.
-Refuses: keys of fewer than LEAST_BITS bits, and numbers that are no products of two large primes as far as
+Refuses: keys of fewer than MIN_KEY_BITS bits, and numbers that are no products of two large primes as far as
 that shows (PeerError, or ConfigError for a key that is to be made here).
 
 A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an exponent of |n| bits, a
@@ -33,9 +33,9 @@ from fedboost.privacy.bit_packing import Part, Words
 from fedboost.privacy.encrypted.packing import IMPOSSIBLE, Layout
 from fedboost.privacy.shamir import Draw
 
-LEAST_BITS = 2048
+MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
-MOST_BITS = 8192
+MAX_KEY_BITS = 8192
 """A key that is larger only takes time: who sends one wants nothing else."""
 POOL = 2048
 """Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
@@ -52,19 +52,19 @@ class Paillier:
     """The scheme `paillier`."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
-        """A new key pair; ConfigError below LEAST_BITS bits."""
-        if not LEAST_BITS <= bits <= MOST_BITS or bits % 16:
+        """A new key pair; ConfigError below MIN_KEY_BITS bits."""
+        if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
-                f"a Paillier key of {bits} bits: it takes {LEAST_BITS} to {MOST_BITS}, in steps of 16"
+                f"a Paillier key of {bits} bits: it takes {MIN_KEY_BITS} to {MAX_KEY_BITS}, in steps of 16"
             )
         return generate(bits)
 
     def read_public(self, data: bytes, least_bits: int) -> "PaillierPublic":
         """A key from the bytes of n; PeerError if it is too small, or no key."""
-        n, least = mpz(int.from_bytes(data)), max(least_bits, LEAST_BITS)
-        if not least <= 8 * len(data) <= MOST_BITS:
+        n, least = mpz(int.from_bytes(data)), max(least_bits, MIN_KEY_BITS)
+        if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
-                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MOST_BITS}"
+                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MAX_KEY_BITS}"
             )
         if n.bit_length() != 8 * len(data):
             raise PeerError("a Paillier key of another length than it has bytes")

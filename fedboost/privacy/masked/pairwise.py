@@ -32,10 +32,10 @@ KEY_BYTES = 32
 FIRST_EPOCH = -1
 """The epoch of every party's first keys, whichever epoch it is first asked in."""
 
-SMALLEST_GROUP = 3
+MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
 
-LARGEST_GROUP = 100
+MAX_GROUP_PARTIES = 100
 """Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
 
 
@@ -64,7 +64,7 @@ class Group:
     @property
     def smallest_roster(self) -> int:
         """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
-        return max(self.threshold, min(SMALLEST_GROUP, len(self.members)))
+        return max(self.threshold, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def point(self, party: str) -> int:
         """Where a party's share is taken."""

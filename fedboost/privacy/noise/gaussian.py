@@ -11,11 +11,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
-LARGEST_SIGMA = 1 << 52
+MAX_SIGMA = 1 << 52
 """So that no sum of numbers that anyone will ever see is beyond 64 bits."""
 _WORDS = 48
 """About so many words a number takes; more are drawn where they do not suffice."""
-_MOST_WORDS = 1 << 20
+_MAX_WORDS = 1 << 20
 
 
 def noise_of(key: bytes, sigma: int, count: int) -> Int64:
@@ -23,13 +23,13 @@ def noise_of(key: bytes, sigma: int, count: int) -> Int64:
 
     key: 32 secret bytes, used for nothing else.
     """
-    if not 1 <= sigma <= LARGEST_SIGMA:
-        raise ValueError(f"a standard deviation of {sigma}: it must be 1 to {LARGEST_SIGMA}")
+    if not 1 <= sigma <= MAX_SIGMA:
+        raise ValueError(f"a standard deviation of {sigma}: it must be 1 to {MAX_SIGMA}")
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
     out, filled = np.empty(count, np.int64), 0
     words = np.empty(0, np.uint64)
     while filled < count:
-        more = min(_WORDS * (count - filled) + _WORDS, _MOST_WORDS)
+        more = min(_WORDS * (count - filled) + _WORDS, _MAX_WORDS)
         words = np.concatenate([words, np.frombuffer(stream.update(bytes(8 * more)), np.uint64)])
         done, used = kernels.gaussians(words, sigma, out[filled:])
         filled, words = filled + done, words[used:]

@@ -82,7 +82,7 @@ IDLE_MS = 60_000
 METADATA_BYTES = 8 * 1024
 """Headers of a call: ours take some hundred bytes. gRPC refuses some of the calls above it, and all above
 twice as much."""
-MOST_PEERS = 1024
+MAX_PEERS = 1024
 """Peers that are remembered before those are forgotten that have nothing open and were quiet."""
 
 SERVER_OPTIONS = [
@@ -172,7 +172,7 @@ class Peers:
     def of(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
         """The peer of this identity; its name is asked for when it is new."""
         if identity not in self._peers:
-            if len(self._peers) >= MOST_PEERS:
+            if len(self._peers) >= MAX_PEERS:
                 self._forget(now)
             calls = Bucket(CALLS_PER_SECOND * self._share, CALLS_SAVED * self._share, now)
             unwanted = Bucket(UNWANTED_PER_SECOND * self._share, UNWANTED_SAVED * self._share, now)

@@ -31,7 +31,7 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.draws import MIN_SHARE
 from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
@@ -66,7 +66,7 @@ ANYTHING = {
     "base_margin": True,
     "continue_models": True,
     "vote_top_k": MAX_FEATURES,
-    "subsample": SMALLEST_SHARE,
+    "subsample": MIN_SHARE,
     "min_key_bits": 2048,
     "colluding": 0,
     "max_sessions": 1_000_000,
