@@ -21,7 +21,7 @@ _BETWEEN = (0.05, 0.95)
 
 
 def usual_grid(values: Float32) -> list[float]:
-    """The distinct values of a column (NaN = missing, which is none), if they are at most MAX_GRID_VALUES; else
+    """The distinct values of a column (NaN = missing, which is none), if at most MAX_GRID_VALUES; else
     that many in even steps between its 5 % and 95 % quantiles."""
     there = values[~np.isnan(values)]
     distinct = np.unique(there)
