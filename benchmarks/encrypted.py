@@ -33,7 +33,7 @@ import numpy as np
 from common import verdict
 from phe.paillier import generate_paillier_keypair
 
-from fedboost.privacy.bit_packing import Part, Run
+from fedboost.privacy.bit_packing import Part, Segment
 from fedboost.privacy.encrypted import paillier
 from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_parts
 from fedboost.privacy.protection import Tag
@@ -101,7 +101,7 @@ def ours(name: str, bits: int, repeats: int) -> Rates:
         turns = itertools.count()
 
         def masked() -> Any:
-            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Run(cells, BITS),))
+            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Segment(cells, BITS),))
             values = words.view(np.int64)
             return [part.residues(cells) for part, cells in masked_parts(values, tag, pairs.streams(tag))]
 

@@ -205,7 +205,7 @@ class World:
         if not self.noisy:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
-        tag = Tag(0, 0, -1, self.terms.parties, b"", query.runs)
+        tag = Tag(0, 0, -1, self.terms.parties, b"", query.segments)
         session = memory.begin(Offer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, so_far, tag, values)[0]
         assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"

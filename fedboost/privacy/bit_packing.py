@@ -30,7 +30,7 @@ Packed = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Run:
+class Segment:
     """So many cells of so many bits (1 to 64) each."""
 
     cells: int
@@ -130,29 +130,29 @@ def words_of(pieces: Int64) -> int:
     return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
 
 
-def parts_of(runs: tuple[Run, ...]) -> tuple[Part, ...]:
+def parts_of(segments: tuple[Segment, ...]) -> tuple[Part, ...]:
     """The parts of a vector, in order: at least one."""
     parts: list[list[tuple[int, int]]] = [[]]
     room = PART_CELLS
-    for run in runs:
-        left = run.cells
+    for segment in segments:
+        left = segment.cells
         while left:
             if not room:
                 parts.append([])
                 room = PART_CELLS
             cells = min(left, room)
-            parts[-1].append((cells, run.bits))
+            parts[-1].append((cells, segment.bits))
             left, room = left - cells, room - cells
     return tuple(Part(PART_CELLS * number, pieces) for number, pieces in enumerate(parts))
 
 
-def signed(words: Words, runs: tuple[Run, ...]) -> Int64:
+def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
     """The cells of a whole vector as signed integers, int64 [cells]; the words are used for them."""
-    ends = itertools.accumulate((run.cells for run in runs), initial=0)
+    ends = itertools.accumulate((segment.cells for segment in segments), initial=0)
     out: Int64 = words.view(np.int64)
-    for run, start in zip(runs, ends, strict=False):
-        spare = WORD_BITS - run.bits
-        cells = out[start : start + run.cells]
+    for segment, start in zip(segments, ends, strict=False):
+        spare = WORD_BITS - segment.bits
+        cells = out[start : start + segment.cells]
         cells <<= spare
         cells >>= spare
     return out

@@ -70,4 +70,4 @@ class PlainOpener:
 
     def open(self) -> Int64:
         """The sum."""
-        return signed(self._sum, self._tag.runs)
+        return signed(self._sum, self._tag.segments)

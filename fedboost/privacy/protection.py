@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.bit_packing import Part, Run, parts_of
+from fedboost.privacy.bit_packing import Part, Segment, parts_of
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,17 @@ class Tag:
     epoch: int
     roster: tuple[str, ...]
     transcript: bytes
-    runs: tuple[Run, ...]
+    segments: tuple[Segment, ...]
 
     @property
     def cells(self) -> int:
         """Integers of the vector."""
-        return sum(run.cells for run in self.runs)
+        return sum(segment.cells for segment in self.segments)
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The parts that the vector travels in: at least one."""
-        return parts_of(self.runs)
+        return parts_of(self.segments)
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIE
 from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
@@ -38,7 +38,7 @@ class PartySetup:
     group: Group
     session: bytes
     pair_keys: Callable[[], dict[str, bytes]]
-    draw: Draw
+    draw: RandomBytes
     public: Public | None = None
     secret: Secret | None = None
     max_openings: int = 0
@@ -54,7 +54,7 @@ class AggregatorSetup:
 
     group: Group
     session: bytes
-    draw: Draw | None = None
+    draw: RandomBytes | None = None
     public: Public | None = None
     keyholder: str | None = None
 

@@ -44,7 +44,7 @@ from fedboost.privacy.encrypted.scheme import Public
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protection import Opener
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program, TrainingState
 from fedboost.protocol.journal import Record
@@ -110,7 +110,7 @@ class AggregatorSession:
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
-        draw: Draw | None = None,
+        draw: RandomBytes | None = None,
         callbacks: Iterable[Callback] = (),
         request: Request | None = None,
     ) -> None:

@@ -21,7 +21,7 @@ from fedboost.privacy.encrypted.scheme import Secret
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, PartySetup, Protection
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Query, Rowless, TrainingState
 from fedboost.protocol.key_exchange import Attempt, Credentials
@@ -90,7 +90,7 @@ class Site:
 
     name: str
     holder: Callable[[Terms], Holder] | None
-    draw: Draw
+    draw: RandomBytes
     credentials: Credentials | None = None
     permit: Callable[[Offer], Limits] = lambda offer: Limits()
     taken: Callable[[Offer], None] = lambda offer: None
@@ -469,7 +469,7 @@ def next_transcript(before: bytes, query: Query) -> bytes:
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a question is sealed."""
     query = ask.query
-    return Tag(ask.turn, ask.attempt, query.tree, ask.roster, transcript, query.runs)
+    return Tag(ask.turn, ask.attempt, query.tree, ask.roster, transcript, query.segments)
 
 
 def _same(one: Ask, other: Ask) -> bool:

@@ -127,7 +127,7 @@ def nothing(public, answer):
 
 def modulo(words, tag):
     """Each cell modulo its size."""
-    bits = np.concatenate([np.full(run.cells, run.bits, np.uint64) for run in tag.runs])
+    bits = np.concatenate([np.full(run.cells, run.bits, np.uint64) for run in tag.segments])
     return np.asarray(words).view(np.uint64) & (np.uint64(2**64 - 1) >> (np.uint64(64) - bits))
 
 
@@ -135,7 +135,7 @@ def assert_noise(shown, truth, tag):
     """What is shown has nothing of the truth: the differences are unrelated from cell to cell. A shift that
     both sides know would be the same in all cells of a run."""
     off, start, looked = modulo(shown - truth.view(np.uint64), tag), 0, not tag.cells
-    for run in tag.runs:
+    for run in tag.segments:
         of_run, start = off[start : start + run.cells], start + run.cells
         if run.cells > 1 and run.bits >= 30:
             assert len({0, *of_run.tolist()}) > run.cells - run.cells // 20
@@ -258,7 +258,7 @@ def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors
         shown, truth = [], []
         for turn in sorted({turn for _, turn in vectors}):
             tag, values = vectors[name, turn]
-            above = np.concatenate([np.full(run.cells, run.bits - 4, np.uint64) for run in tag.runs])
+            above = np.concatenate([np.full(run.cells, run.bits - 4, np.uint64) for run in tag.segments])
             shown.append(liar.alone(name, turn, tag) >> above)
             truth.append(modulo(values, tag) >> above)
         assert chi_square(np.concatenate(shown), 16) < UNEVEN < chi_square(np.concatenate(truth), 16)

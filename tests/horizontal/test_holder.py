@@ -61,7 +61,7 @@ def train_beside(X, y, weight, parts, **settings):
         assert total.tolist() == due.tolist(), f"{query} after {seen}"
         assert all(query.fits(answer) for answer in (*answers, total))
         cells = np.sum([query.to_cells(answer) for answer in answers], axis=0)
-        assert query.from_cells(signed(cells.view(np.uint64), query.runs)).tolist() == total.tolist()
+        assert query.from_cells(signed(cells.view(np.uint64), query.segments)).tolist() == total.tolist()
         seen[type(query)] += 1
         try:
             query = program.send(total)

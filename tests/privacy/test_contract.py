@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import PeerError, RosterTooSmall
 from fedboost.privacy import bit_packing
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protections import PROTECTIONS
 
 PARTIES = names(3)
@@ -260,7 +260,7 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
     [
         SEALED,
         replace(SEALED, transcript=b"other"),
-        replace(SEALED, runs=(Run(4, 64),)),
+        replace(SEALED, segments=(Segment(4, 64),)),
         replace(SEALED, epoch=1),
         replace(SEALED, attempt=2),
         replace(SEALED, turn=4),
@@ -293,9 +293,16 @@ def test_parts_of_a_tag():
 def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
     """Wherever parts begin and end among them."""
     full = bit_packing.PART_CELLS
-    runs = (Run(70, 13), Run(0, 5), Run(full, 1), Run(1, 64), Run(200, 63), Run(full - 5, 40))
-    tag = replace(tag_of(PARTIES), runs=runs)
-    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in runs]
+    segments = (
+        Segment(70, 13),
+        Segment(0, 5),
+        Segment(full, 1),
+        Segment(1, 64),
+        Segment(200, 63),
+        Segment(full - 5, 40),
+    )
+    tag = replace(tag_of(PARTIES), segments=segments)
+    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in segments]
     of = {party: np.concatenate([of[party] for of, _ in both]) for party in PARTIES}
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     upload(opener, sealers, of, tag, random.Random(0))

@@ -1223,7 +1223,7 @@ def test_parties_are_asked_for_the_smaller_child():
 
 def spoiling(turn, query, cell, by=1):
     """Change one cell of what party p1 reports in one turn, in which this is asked."""
-    of_query = [(run.cells, run.bits) for run in query.runs]
+    of_query = [(run.cells, run.bits) for run in query.segments]
 
     def spoil(party, message):
         if party != "p1" or not isinstance(message, Report) or message.turn != turn:
@@ -1264,7 +1264,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         "a child": kinds["HistogramQuery"][1],
     }
     for what, turn in spoilt.items():
-        last = sum(run.cells for run in asked[turn].runs) - 1
+        last = sum(run.cells for run in asked[turn].segments) - 1
         for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
             session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
             assert session.state == "failed", (what, cell, by)

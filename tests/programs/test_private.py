@@ -270,7 +270,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
 
 
 def tagged(query, roster, turn=1):
-    return Tag(turn, 1, -1, roster, b"", query.runs)
+    return Tag(turn, 1, -1, roster, b"", query.segments)
 
 
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():

@@ -15,7 +15,7 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Split
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -86,9 +86,9 @@ class BaseQuery(ABC):
         return 2 * self.tree + self.ends_tree
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
-        return (Run(self.cells, self.cell_bits),)
+        return (Segment(self.cells, self.cell_bits),)
 
     @cached_property
     def digest(self) -> bytes:

@@ -14,7 +14,7 @@ from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.tree import Split
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -81,9 +81,9 @@ class HistogramQuery(BaseQuery):
         """An answer, or the sum of answers, node by node."""
         return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    def by_run(self, cells: Int64) -> list[Int64]:
+    def by_segment(self, cells: Int64) -> list[Int64]:
         """The cells of an answer, node by node."""
-        return _in_turn(cells, [run.cells for run in self.runs])
+        return _in_turn(cells, [segment.cells for segment in self.segments])
 
     @cached_property
     def node_widths(self) -> tuple[Widths, ...]:
@@ -94,14 +94,14 @@ class HistogramQuery(BaseQuery):
     @property
     def cell_bits(self) -> int:
         """Bits of the widest cell."""
-        return max(run.bits for run in self.runs)
+        return max(segment.bits for segment in self.segments)
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         return tuple(
-            Run(pairs, gradient + hessian)
+            Segment(pairs, gradient + hessian)
             if gradient + hessian <= MAX_CELL_BITS
-            else Run(pairs * STATS, max(gradient, hessian + 1))
+            else Segment(pairs * STATS, max(gradient, hessian + 1))
             for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
         )
 
@@ -147,8 +147,8 @@ class HistogramQuery(BaseQuery):
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: a pair in one cell where it fits."""
-        out = np.empty(sum(run.cells for run in self.runs), np.int64)
-        nodes = zip(self.by_node(answer), self.by_run(out), self.node_widths, strict=True)
+        out = np.empty(sum(segment.cells for segment in self.segments), np.int64)
+        nodes = zip(self.by_node(answer), self.by_segment(out), self.node_widths, strict=True)
         for sums, cells, widths in nodes:
             histogram.join(sums, widths[1], cells)
         return out
@@ -156,7 +156,7 @@ class HistogramQuery(BaseQuery):
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
-        nodes = zip(self.by_run(total), self.by_node(out), self.node_widths, strict=True)
+        nodes = zip(self.by_segment(total), self.by_node(out), self.node_widths, strict=True)
         for cells, sums, widths in nodes:
             histogram.part(cells, widths[1], sums)
         return out

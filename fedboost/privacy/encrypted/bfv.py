@@ -24,7 +24,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Part, Words
 from fedboost.privacy.encrypted.packing import IMPOSSIBLE
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 DEGREE = 8192
 PRIMES = (40, 40, 40)
@@ -188,7 +188,7 @@ class BfvCipher:
             one.add_(other)
         return total
 
-    def blind(self, total: list[Any], draw: Draw) -> tuple[bytes, Int64]:
+    def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, Int64]:
         """Add a number below MODULUS to each."""
         blinds = uniform(self._rows * DEGREE, draw)
         return self._written(self.add(total, self._encrypted(blinds))), blinds
@@ -211,7 +211,7 @@ class BfvCipher:
         return fields.pack(*(vector.serialize() for vector in vectors))
 
 
-def uniform(count: int, draw: Draw) -> Int64:
+def uniform(count: int, draw: RandomBytes) -> Int64:
     """So many numbers below MODULUS, each as likely: int64 [count]."""
     out = np.empty(0, np.int64)
     while out.size < count:

@@ -37,7 +37,7 @@ from fedboost.privacy.encrypted.key_holder import KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, Public, Secret, digest_of
 from fedboost.privacy.masked.pairwise import Group, PairMasks, context, masked_parts
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 
 class EncryptedSealer:
@@ -109,7 +109,7 @@ class EncryptedOpener:
     """
 
     def __init__(
-        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: Draw
+        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: RandomBytes
     ) -> None:
         self.parts = len(tag.parts)
         self._tag = tag
@@ -179,7 +179,7 @@ class EncryptedOpener:
             self._tag.parts, self._ciphers, answers, self._blinds, strict=True
         ):
             part.of(opened)[:] = cipher.unblind(plain, blind)
-        self._opened = signed(opened, self._tag.runs)  # modulo each cell's size, without what was carried
+        self._opened = signed(opened, self._tag.segments)  # modulo each cell's size, without what was carried
         self._sums, self._blinds = [], []
 
     def open(self) -> Int64:

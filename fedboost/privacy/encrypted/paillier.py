@@ -31,7 +31,7 @@ from phe.util import getprimeover
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy.bit_packing import Part, Words
 from fedboost.privacy.encrypted.packing import IMPOSSIBLE, Layout
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
@@ -274,7 +274,7 @@ class PaillierCipher:
         square = self._public.square
         return [one * other % square for one, other in zip(total, more, strict=True)]
 
-    def blind(self, total: list[Any], draw: Draw) -> tuple[bytes, list[Any]]:
+    def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
         """Add a number below n to each row; encrypting that also randomises the sum anew."""
         wide = self._public.bytes + 16  # so that what is left modulo n is uniform, but for 2**-128
         blinds = [mpz.from_bytes(draw(wide), "little") % self._public.n for _ in total]

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Part, Words
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 NAME_BYTES = 16
 """Of a public key's digest, before every sealed part."""
@@ -27,7 +27,7 @@ class Cipher(Protocol):
         """The ciphertexts of the sum."""
         ...
 
-    def blind(self, total: Any, draw: Draw) -> tuple[bytes, Any]:
+    def blind(self, total: Any, draw: RandomBytes) -> tuple[bytes, Any]:
         """The ciphertexts of the sum and a number that is uniform over all plaintexts; and that number."""
         ...
 

@@ -154,4 +154,4 @@ class MaskedOpener:
             stream = self_stream(self._masks[party], self._ctx, party)
             for part in self._tag.parts:
                 part.subtract(part.of(self._sum), stream.next(part.size, scratch))
-        return signed(self._sum, self._tag.runs)
+        return signed(self._sum, self._tag.segments)

@@ -26,7 +26,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import PART_CELLS, Part, Words
 from fedboost.privacy.protection import Tag, check_newer
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 KEY_BYTES = 32
 FIRST_EPOCH = -1
@@ -82,7 +82,7 @@ class Group:
 class Handshake:
     """One party's fresh key of one session; in memory only, and only until the pairs have their keys."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
@@ -111,7 +111,7 @@ class Handshake:
 def context(session: bytes, group: Group, tag: Tag) -> bytes:
     """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
     roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
-    shape = (number for run in tag.runs for number in (run.cells, run.bits))
+    shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
     numbers = (tag.turn, tag.attempt, tag.epoch, *shape)
     return hashlib.sha256(
         fields.pack(

@@ -12,7 +12,7 @@ from fedboost.privacy import fields, shamir
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group, PairMasks, masked_parts
 from fedboost.privacy.masked.shares import COMMIT, NONCE, RECOVER, by_name, commitment, name_of, self_stream
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 
 class MaskedSealer:
@@ -24,7 +24,9 @@ class MaskedSealer:
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: Draw) -> None:
+    def __init__(
+        self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
+    ) -> None:
         self._me = me
         self._group = group
         self._pairs = PairMasks(me, group, session, keys)

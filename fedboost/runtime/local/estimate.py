@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64, cell_bits
 from fedboost.people.facts import EstimateFacts
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
@@ -54,7 +54,7 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> 
     """Seal and open a sum of so many parties here. ConfigError if the protection's extra is not installed."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells
-    tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))
+    tag = Tag(1, 1, 0, names, SESSION, (Segment(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
     warm_up = dataclasses.replace(tag, turn=0)  # tables are made, the first time
