@@ -1,9 +1,8 @@
 """The protections, one row each: what a protection hides, its limits, and how its two ends are made.
 
-Promises: nothing else in fedboost branches on a protection's name; whoever needs a fact about one looks it up
-here. Importing this module imports none of the packages that only encryption needs.
-Refuses: names that are not in the table, and encryption whose package is not installed (ConfigError).
-"""
+Promises: nothing else in fedboost branches on a protection's name; every fact about one is looked up here.
+Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
+the table, and encryption whose package is not installed (ConfigError)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +29,8 @@ class PartySetup:
     me: the name of this party; group: all parties of the session; session: the digest of the attempt;
     pair_keys: returns the key shared with each other party, and may be called once; draw: cryptographic
     randomness; public: the key that sums are encrypted under; secret: the pair it belongs to, at the key
-    holder alone; max_openings: sums that the key holder opens; sparse: whether cells that are 0 may be left
-    out, so that lengths speak of rows.
+    holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so that lengths
+    depend on rows.
     """
 
     me: str
@@ -61,15 +60,15 @@ class AggregatorSetup:
 
 @dataclass(frozen=True)
 class Protection:
-    """One way to keep a party's vector from the aggregator.
+    """A way to keep a party's vector from the aggregator.
 
-    hides: whether the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees,
-    in words for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
-    max_cells: parties of a session and cells of a sum, None for any number; fixed_size: whether sealed parts
-    are as long as their cells, so that their bytes are known before they are made; may_shrink: whether a
-    session may go on without parties that were lost; min_roster, min_signers: parties of a group that a sum
+    hides: the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees, in words
+    for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
+    max_cells: parties of a session and cells of a sum, None for any number; fixed_size: sealed chunks are as
+    long as their cells, so that their bytes are known before they are made; may_shrink: a session may
+    continue without parties that were lost; min_roster, min_signers: parties of a group that a sum
     is of, and that sign a model, at least; scheme: loads the encryption that a key holder decrypts, None
-    where nobody holds a key; has_key_sizes: whether the terms choose the bits of that key; sample_cells:
+    where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells:
     cells that an estimate of its speed seals.
     """
 
@@ -91,11 +90,11 @@ class Protection:
 
     @property
     def uses_key_holder(self) -> bool:
-        """Whether sums are encrypted, and one party alone can decrypt them."""
+        """True if sums are encrypted, and one party alone can decrypt them."""
         return self.scheme is not None
 
     def encryption(self) -> Scheme:
-        """The scheme, where a key holder is used. ConfigError if what it needs is not installed."""
+        """The scheme, where a key holder is used. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
             return self.scheme()
@@ -122,14 +121,14 @@ class Protection:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a protection. ValueError if there is none of it."""
+    """Return the name of a protection. ValueError if it is unknown."""
     if name not in PROTECTIONS:
         raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
     return name
 
 
 def scheme_of(name: str) -> Scheme:
-    """The encryption of a protection. ConfigError if it has none, or what that needs is not installed."""
+    """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
         raise ConfigError(f"no encryption is named {quoted(name)!r}; known: {', '.join(known)}")
@@ -222,8 +221,8 @@ _ROWS = (
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GROUP_PARTIES,
         fixed_size=True,
-        min_roster=lambda group: group.smallest_roster,
-        min_signers=lambda group: group.smallest_roster,
+        min_roster=lambda group: group.min_roster,
+        min_signers=lambda group: group.min_roster,
     ),
     _encrypted("paillier", _paillier, has_key_sizes=True, sample_cells=1 << 12),
     _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),

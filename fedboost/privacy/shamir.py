@@ -1,6 +1,6 @@
 """Shamir's secret sharing over the integers modulo 2**521 - 1.
 
-Promises: any `threshold` shares give the secret back; fewer say nothing about it, to anyone.
+Promises: any `threshold` shares give the secret; fewer say nothing about it.
 Refuses: secrets and shares outside the field, points that are not distinct (PeerError).
 
 Source: A. Shamir, "How to share a secret", Communications of the ACM 22 (1979).
@@ -15,7 +15,7 @@ SHARE_BYTES = 66
 """A number below the prime, big-endian."""
 
 RandomBytes = Callable[[int], bytes]
-"""So many bytes from the operating system's cryptographic generator."""
+"""Returns that many bytes from the operating system's cryptographic generator."""
 
 
 def draw_number(draw: RandomBytes) -> int:

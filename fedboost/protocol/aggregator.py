@@ -425,13 +425,13 @@ class AggregatorSession:
         if report.part != known or self._reported(party):
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
         self._opener.add(party, report.part, report.cells)
-        if report.part + 1 == self._opener.parts:
+        if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
         self._parts[party] = report.part + 1
         return [] if self.awaited else self._seek_help()
 
     def _reported(self, party: str) -> bool:
-        return self._opener is not None and self._parts[party] == self._opener.parts
+        return self._opener is not None and self._parts[party] == self._opener.chunks
 
     def _seek_help(self) -> Outbox:
         """Every report is in: ask for what the sum still needs to be opened, or open it."""

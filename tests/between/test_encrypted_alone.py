@@ -96,7 +96,7 @@ class Liar:
 
     def ciphers(self, tag):
         """Encryption of each part."""
-        return [self.public.cipher(part, len(tag.roster)) for part in tag.parts]
+        return [self.public.cipher(part, len(tag.roster)) for part in tag.chunks]
 
     def decrypt(self, sealed, part):
         """The plaintexts of ciphertexts with the secret key itself."""
@@ -106,7 +106,7 @@ class Liar:
     def words(self, tag, answers, blinds=None):
         """The cells in answers of the key holder, each modulo its size: uint64 [cells]."""
         out = np.zeros(tag.cells, np.uint64)
-        for number, (part, cipher) in enumerate(zip(tag.parts, self.ciphers(tag), strict=True)):
+        for number, (part, cipher) in enumerate(zip(tag.chunks, self.ciphers(tag), strict=True)):
             blind = nothing(self.public, answers[number]) if blinds is None else blinds[number]
             part.of(out)[:] = cipher.unblind(answers[number], blind)
         return modulo(out, tag)
@@ -114,7 +114,9 @@ class Liar:
     def alone(self, name, turn, tag, decrypt=None):
         """What one party's vector shows when it is opened alone."""
         sealed = self.reports[name, turn]
-        opened = [(decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.parts, strict=True)]
+        opened = [
+            (decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.chunks, strict=True)
+        ]
         return self.words(tag, opened)
 
 

@@ -39,7 +39,7 @@ class OffsetSealer:
         check_newer(tag, self._last)
         self._last = tag
         words = np.ascontiguousarray(values).view(np.uint64) + self._offset
-        return (part.packed(part.of(words)) for part in tag.parts)
+        return (part.packed(part.of(words)) for part in tag.chunks)
 
     def note(self):
         return b""
@@ -50,11 +50,11 @@ class OffsetSealer:
 
 class OffsetOpener:
     def __init__(self, tag):
-        self.parts, self._tag = len(tag.parts), tag
+        self.chunks, self._tag = len(tag.chunks), tag
         self._sum = np.zeros(tag.cells, np.uint64)
 
     def add(self, party, part, cells):
-        piece = self._tag.part(part)
+        piece = self._tag.chunk(part)
         piece.add(piece.of(self._sum), cells)
 
     def note(self, party, note):

@@ -79,7 +79,7 @@ def keyholder_of(parties):
     return min(parties)
 
 
-def encrypted_sealers(scheme, parties, most_openings=OPENINGS, session=SESSION, seed=0):
+def encrypted_sealers(scheme, parties, max_openings=OPENINGS, session=SESSION, seed=0):
     """Party to its sealer, the key holder's with the secret key."""
     secret, keys = small_secret(scheme), keys_of_pairs(parties, seed)
     return {
@@ -90,7 +90,7 @@ def encrypted_sealers(scheme, parties, most_openings=OPENINGS, session=SESSION, 
             keys[party],
             secret.public,
             secret if party == keyholder_of(parties) else None,
-            most_openings,
+            max_openings,
         )
         for party in parties
     }

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.bit_packing import PART_CELLS, Segment, parts_of, signed
+from fedboost.privacy.bit_packing import CHUNK_CELLS, Segment, chunks_of, signed
 
 BITS = (1, 2, 7, 8, 13, 31, 32, 33, 40, 52, 63, 64)
 SIZES = (0, 1, 5, 63, 64, 65, 127, 128, 200)
@@ -17,7 +17,7 @@ SIZES = (0, 1, 5, 63, 64, 65, 127, 128, 200)
 
 def whole(*segments):
     """The one part of a short vector."""
-    (part,) = parts_of(tuple(Segment(*run) for run in segments))
+    (part,) = chunks_of(tuple(Segment(*run) for run in segments))
     return part
 
 
@@ -204,28 +204,28 @@ def test_any_bytes_are_added_or_a_peer_error(data):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0, 1, 2, 100, PART_CELLS - 1, PART_CELLS, 3 * PART_CELLS]), st.just(9)),
+        st.tuples(st.sampled_from([0, 1, 2, 100, CHUNK_CELLS - 1, CHUNK_CELLS, 3 * CHUNK_CELLS]), st.just(9)),
         max_size=5,
     )
 )
 def test_parts_follow_one_another_and_only_the_last_is_not_full(segments):
-    parts = parts_of(tuple(Segment(*run) for run in segments))
+    parts = chunks_of(tuple(Segment(*run) for run in segments))
     cells = sum(cells for cells, _ in segments)
-    assert [part.start for part in parts] == [PART_CELLS * number for number in range(len(parts))]
-    assert all(part.cells == PART_CELLS for part in parts[:-1])
+    assert [part.start for part in parts] == [CHUNK_CELLS * number for number in range(len(parts))]
+    assert all(part.cells == CHUNK_CELLS for part in parts[:-1])
     assert sum(part.cells for part in parts) == cells
-    assert len(parts) == max(1, -(-cells // PART_CELLS))
+    assert len(parts) == max(1, -(-cells // CHUNK_CELLS))
 
 
 def test_no_part_is_larger_than_its_cells_of_eight_bytes():
-    ones = tuple(Segment(1, bits) for bits in (1, 64) for _ in range(PART_CELLS // 2))
-    assert [part.size for part in parts_of(ones)] == [8 * PART_CELLS]
+    ones = tuple(Segment(1, bits) for bits in (1, 64) for _ in range(CHUNK_CELLS // 2))
+    assert [part.size for part in chunks_of(ones)] == [8 * CHUNK_CELLS]
 
 
 def test_a_run_goes_on_in_the_next_part():
-    segments = (Segment(PART_CELLS - 10, 3), Segment(30, 50))
-    first, last = parts_of(segments)
-    values = some(3, PART_CELLS - 10) + some(50, 30)
+    segments = (Segment(CHUNK_CELLS - 10, 3), Segment(30, 50))
+    first, last = chunks_of(segments)
+    values = some(3, CHUNK_CELLS - 10) + some(50, 30)
     total = np.zeros(len(values), np.uint64)
     for part in (first, last):
         part.add(part.of(total), part.packed(part.of(words(values))))

@@ -1,7 +1,7 @@
 """Discrete Gaussian noise: whole numbers, so that it adds to vectors of integers under any protection.
 
 Promises: exactly distributed, from a cryptographic stream (AES-256 in counter mode) of a secret key; the same
-key gives the same noise, so what is said again is the same bytes, whatever process says it.
+key gives the same noise, so a repeated answer has the same bytes in every process.
 Refuses: a standard deviation that is no whole number of at least 1 (ValueError).
 """
 
@@ -12,14 +12,14 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
 MAX_SIGMA = 1 << 52
-"""So that no sum of numbers that anyone will ever see is beyond 64 bits."""
+"""Largest standard deviation: no practical sum of such numbers is beyond 64 bits."""
 _WORDS = 48
-"""About so many words a number takes; more are drawn where they do not suffice."""
+"""Words that a number takes on average; more are drawn where they do not suffice."""
 _MAX_WORDS = 1 << 20
 
 
 def noise_of(key: bytes, sigma: int, count: int) -> Int64:
-    """So many independent discrete Gaussians of this standard deviation: int64 [count].
+    """Independent discrete Gaussians of this standard deviation: int64 [count].
 
     key: 32 secret bytes, used for nothing else.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.errors import Refused
-from fedboost.privacy.bit_packing import PART_CELLS
+from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
 # ---- a peer: whoever holds one certificate, or, where there are no keys, everybody at one address ---------
@@ -28,7 +28,7 @@ BYTES_PER_CALL = 100_000
 """So many bytes of terms count as another call: reading four megabytes of them takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
 """Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
-LAST_WORDS = MAX_CELLS // PART_CELLS
+LAST_WORDS = MAX_CELLS // CHUNK_CELLS
 """Further ones after each message that was waited for: when a session fails, the rest of the report under way
 still arrives, and the largest report has so many parts."""
 SHARING_AN_ADDRESS = 32
