@@ -172,7 +172,7 @@ def _session(session: SessionFacts) -> Object:
         "released": answers,
         "cost": session.cost,
         "epsilon": session.epsilon,
-        "smallest_roster": len(session.min_roster) if session.releases else None,
+        "smallest_roster": len(session.smallest_roster) if session.releases else None,
         "ended": session.closed if session.over else None,
     }
 

@@ -33,7 +33,7 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
     yield from _answers(session)
     if session.epsilon is not None:
         yield _line("privacy", f"epsilon {session.epsilon:.4g} was spent")
-    smallest = session.min_roster
+    smallest = session.smallest_roster
     if agreement is not None and session.releases and len(smallest) < len(agreement.parties):
         sums = f"over {len(smallest)} of {len(agreement.parties)} parties: {all_shown(smallest)}"
         yield _line("smallest sum", sums)

@@ -141,7 +141,7 @@ class SessionFacts:
         return kinds
 
     @property
-    def min_roster(self) -> tuple[str, ...]:
+    def smallest_roster(self) -> tuple[str, ...]:
         """The fewest parties that a sum is over."""
         return min((release.roster for release in self.releases), key=len, default=())
 
