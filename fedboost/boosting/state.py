@@ -209,7 +209,7 @@ class ModelSoFar:
             self.start.check(terms)
         elif self.rounds:
             raise Refused("finished rounds before cut points")
-        if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.levels:
+        if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
             raise Refused(
                 f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
             )
@@ -239,7 +239,8 @@ class ModelSoFar:
         self.check_splits(terms, last)
         nodes = 2 * len(self.splits + last) + len(terms.roots)
         if not (
-            {len(column) for column in vars(tree).values()} == {nodes} and 0 < self.levels <= terms.levels
+            {len(column) for column in vars(tree).values()} == {nodes}
+            and 0 < self.levels <= terms.max_turns_per_tree
         ):
             raise Refused("it does not grow there")
 

@@ -38,7 +38,7 @@ SUBCELLS_PER_BIN = 8
 of at most a quarter of the rows of an even bin is fine enough."""
 STRETCH = 1 << 20
 """Rows of a column that are looked at together."""
-MAX_LEVELS = MAX_CODES - 1
+MAX_CATEGORIES = MAX_CODES - 1
 """Of a categorical feature: each is a bin, and missing values have one more."""
 MAX_SUBCELLS = 1 << 22
 """About so many subcells are counted in one turn for all features together: 32 MB of counts."""
@@ -223,7 +223,7 @@ class CutPoints:
     missing: tuple[bool, ...]
     categorical: tuple[int, ...] = ()
 
-    def with_levels(self, levels: Sequence[int]) -> "CutPoints":
+    def with_categories(self, levels: Sequence[int]) -> "CutPoints":
         """Those of the same features, and after them of categorical ones with so many levels each: the values
         are 0, 1, ..., each is a bin, and missing values have one, whether there are any or not."""
         first = len(self.cuts)

@@ -22,7 +22,7 @@ import numpy as np
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.histogram import STATS, Layout, Total
 from fedboost.gbdt.kernels import split as split_kernels
-from fedboost.gbdt.kernels.split import best_gains, levels_right
+from fedboost.gbdt.kernels.split import best_gains, categories_right
 
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
@@ -127,13 +127,13 @@ class SplitRule:
         right = total[0] - left[0], total[1] - left[1]
         number, categories = layout.features[feature], 0
         if layout.categorical[feature]:
-            bin_, categories = 0, self._levels_right(histogram, bin_, layout, feature)
+            bin_, categories = 0, self._categories_right(histogram, bin_, layout, feature)
         return BestSplit(float(gain), number, int(bin_), bool(missing_left), left, right, categories)
 
-    def _levels_right(self, histogram: Int64, way: int, layout: Layout, feature: int) -> int:
+    def _categories_right(self, histogram: Int64, way: int, layout: Layout, feature: int) -> int:
         first, levels = int(layout.offsets[feature]), int(layout.value_bins[feature])
         cells, one_hot = histogram[STATS * first : STATS * (first + levels)], levels < self.max_cat_to_onehot
-        right: Int64 = levels_right(cells, way, one_hot, *self._scales)
+        right: Int64 = categories_right(cells, way, one_hot, *self._scales)
         return sum(1 << level for level in right.tolist())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 _NO_PARENT = 2147483647
@@ -84,8 +84,8 @@ def _levels(categories: int) -> list[int]:
 
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
-    if any(not 0 <= level < MAX_LEVELS for level in tree["categories"]):
-        raise ValueError(f"a level beyond the {MAX_LEVELS} a feature can have")
+    if any(not 0 <= level < MAX_CATEGORIES for level in tree["categories"]):
+        raise ValueError(f"a level beyond the {MAX_CATEGORIES} a feature can have")
     out = [0] * size
     places = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
     for node, begin, length in zip(*places, strict=True):

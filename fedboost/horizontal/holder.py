@@ -236,7 +236,7 @@ class HorizontalHolder:
     def _quantise(self, query: TreeQuery) -> None:
         """Take the gradients of the tree that grows, and where their sizes decide, sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
-        if not terms.draws.draws_by_size:
+        if not terms.draws.by_gradient_norm:
             self._gradients.quantise(terms.objective.loss, quantise)
             return
         assert isinstance(query, HistogramQuery)  # the terms allow no votes
@@ -274,10 +274,10 @@ class HorizontalHolder:
     def _sampler(self) -> Sampler:
         """How the terms have rows sampled for trees; by the sizes of gradients only once these are known."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
-        if terms.draws.most_copies > 1:
+        if terms.draws.max_bootstrap_count > 1:
             return Bootstrap(*sample, terms.draws.subsample)
         if terms.draws.draws_for_trees or _holds_out(terms):
-            return Subsample(*sample, 1.0 if terms.draws.draws_by_size else terms.draws.subsample)
+            return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
         return EveryRow()
 
 

@@ -380,8 +380,8 @@ class AggregatorSession:
             seconds = f"{self.terms.session.rejoin_timeout:g} s"
             return self._fail(why if for_good else f"{why}; it was not back within {seconds}")
         left = tuple(member for member in self.roster if member not in lost)
-        if len(left) < self.terms.fewest:
-            return self._fail(f"{why}; {len(left)} parties are left, {self.terms.fewest} are needed")
+        if len(left) < self.terms.min_roster:
+            return self._fail(f"{why}; {len(left)} parties are left, {self.terms.min_roster} are needed")
         if self.course.grows_a_tree:
             self.course.cut()
             self._helped = False

@@ -156,7 +156,7 @@ def meet(
         if public and public in publics.values():
             raise PeerError(f"party {name} was introduced with the key of another party")
         publics[name] = public
-    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 

@@ -275,7 +275,7 @@ class PartySession:
                 self._site.draw,
                 public,
                 self._secret,
-                max_openings=max(MAX_OPENINGS_PER_TURN * terms.most_turns - self._openings, 0),
+                max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - self._openings, 0),
                 sparse=terms.noise is None,
             )
         )
@@ -325,7 +325,11 @@ class PartySession:
             raise PeerError(f"a question of attempt {ask.attempt} in attempt {self._attempt}")
         roster = tuple(sorted(ask.roster))
         strangers = not set(roster) <= set(terms.parties) or (self._roster and roster != self._roster)
-        if strangers or self._site.name not in roster or not terms.fewest <= len(set(roster)) == len(roster):
+        if (
+            strangers
+            or self._site.name not in roster
+            or not terms.min_roster <= len(set(roster)) == len(roster)
+        ):
             raise PeerError("a sum over other parties than those of the terms, or than were introduced")
         if len(roster) < len(terms.parties) and not so_far.may_lack_parties(ask.query):
             raise PeerError("a sum that lacks parties before the first tree split")
@@ -350,8 +354,8 @@ class PartySession:
         """Whether it is the turn's turn: turns go up by one. After the parties gathered anew, the tree that
         grows may be asked for again, with the same questions in the same places, or the session went on."""
         before, standing = self._asked, self._standing
-        if ask.turn > terms.most_turns:
-            raise PeerError(f"turn {ask.turn}, where the terms have {terms.most_turns} questions at most")
+        if ask.turn > terms.max_turns:
+            raise PeerError(f"turn {ask.turn}, where the terms have {terms.max_turns} questions at most")
         if before is not None and ask.attempt == before.attempt and ask.turn != before.turn + 1:
             return False
         known = {question.turn: question for question in standing.questions}

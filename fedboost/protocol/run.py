@@ -243,7 +243,7 @@ class Course:
     def _check_gathered(self, record: journal.Gathered) -> None:
         terms, roster = self._terms, record.roster
         members = tuple(party for party in terms.parties if party in roster)
-        enough = roster == members and len(roster) >= terms.fewest
+        enough = roster == members and len(roster) >= terms.min_roster
         lacking = roster != terms.parties and not self.so_far.may_lack_parties(self.pending)
         changed = roster != self.roster and not (self.so_far.moved or self.may_change)
         if not (self.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:

@@ -8,7 +8,7 @@ from collections import Counter
 
 from pydantic import Field, model_validator
 
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 
@@ -81,8 +81,8 @@ class Schema(Submitted):
     categorical: Table[Several[str]] = Field(
         default_factory=dict,
         max_length=MAX_FEATURES,
-        description=f"Names of the categorical features, each with its levels, at most {MAX_LEVELS}. A level "
-        "that is not declared counts as a missing value.",
+        description="Names of the categorical features, each with its levels, at most "
+        f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value.",
     )
 
     @property
@@ -100,8 +100,8 @@ class Schema(Submitted):
         return (self.label, *filter(None, beside))
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """How many levels each categorical feature has, in order."""
+    def category_counts(self) -> tuple[int, ...]:
+        """Number of categories of each categorical feature, in order."""
         return tuple(map(len, self.categorical.values()))
 
     @model_validator(mode="after")
@@ -127,10 +127,10 @@ class Schema(Submitted):
         for name, levels in self.categorical.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
-            if len(levels) > MAX_LEVELS:
+            if len(levels) > MAX_CATEGORIES:
                 raise ValueError(
-                    f"column {name!r} has {len(levels)} levels, at most {MAX_LEVELS} can be: group the rare "
-                    f"ones in the tables, or give them as numbers and declare the column numeric"
+                    f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: group the "
+                    f"rare ones in the tables, or give them as numbers and declare the column numeric"
                 )
         return self
 

@@ -58,10 +58,10 @@ class Draws(Group):
     @property
     def draws_for_trees(self) -> bool:
         """Whether trees grow on rows that are drawn."""
-        return self.subsample < 1.0 or self.most_copies > 1
+        return self.subsample < 1.0 or self.max_bootstrap_count > 1
 
     @property
-    def draws_by_size(self) -> bool:
+    def by_gradient_norm(self) -> bool:
         """Whether the chance of a row to be drawn depends on its gradients."""
         return self.sampling_method == "gradient_based"
 
@@ -71,7 +71,7 @@ class Draws(Group):
         return min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1.0
 
     @property
-    def most_copies(self) -> int:
+    def max_bootstrap_count(self) -> int:
         """How often a tree counts a row at most."""
         return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1
 
@@ -82,6 +82,6 @@ class Draws(Group):
 
     @model_validator(mode="after")
     def _leaves_rows_out(self) -> Self:
-        if self.draws_by_size and self.subsample == 1.0:
+        if self.by_gradient_norm and self.subsample == 1.0:
             raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
         return self

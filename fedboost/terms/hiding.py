@@ -57,12 +57,12 @@ class Hiding(Group):
         return PROTECTIONS[self.protection]
 
     @property
-    def hides(self) -> bool:
+    def hides_vectors(self) -> bool:
         """Whether the aggregator sees sums alone, and no party's vector."""
         return self.row.hides
 
     @property
-    def encrypts(self) -> bool:
+    def uses_key_holder(self) -> bool:
         """Whether sums are encrypted, and a key holder opens them."""
         return self.row.uses_key_holder
 
@@ -83,7 +83,7 @@ class Hiding(Group):
     def check_parties(self, parties: tuple[str, ...], noise_is_shared: bool) -> None:
         """ValueError unless these parties can hide each other: a party is hidden among those with rows that
         do not collude. noise_is_shared: whether each party draws a share of the noise."""
-        if not self.hides or not parties:
+        if not self.hides_vectors or not parties:
             return
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
@@ -92,7 +92,7 @@ class Hiding(Group):
             two = (
                 "allow_two_parties = true, which hides from the aggregator alone, or " if holders == 2 else ""
             )
-            needed = f"{smallest} parties with rows" if self.encrypts else f"{smallest} parties"
+            needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
             beside = "" if self.keyholder_rows else f" beside the key holder {quoted(str(self.keyholder))}"
             raise ValueError(
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
@@ -103,7 +103,9 @@ class Hiding(Group):
             raise ValueError(f"protection {self.protection} with {len(parties)} parties: {most} is the most")
         colluding = self.group(parties).colluding
         if colluding > holders - 2:
-            rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
+            rows, counted = (
+                (" with rows", ", the key holder counted first,") if self.uses_key_holder else ("", "")
+            )
             raise ValueError(
                 f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
                 f"{counted} hides nobody: it takes two that do not, so colluding is at most {holders - 2}"
@@ -111,7 +113,7 @@ class Hiding(Group):
 
     def check_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> None:
         """ValueError unless one of these parties can decrypt, where sums are encrypted."""
-        if not self.encrypts:
+        if not self.uses_key_holder:
             return
         if self.keyholder is None and parties:
             raise ValueError(
@@ -128,7 +130,7 @@ class Hiding(Group):
 
     @model_validator(mode="after")
     def _needs_the_keyholder(self) -> Self:
-        if not self.encrypts:
+        if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
                     raise ValueError(f"{name} is for protection paillier or bfv, not {self.protection}")

@@ -158,7 +158,7 @@ def plan_for(terms: "Terms", noise: Noise) -> Plan:
     """The releases of a session under these terms, which have this noise."""
     counted = len(terms.columns.numeric) if terms.histograms.cut_points == "grid" else 0
     honest, parties = max(terms.honest, 1), max(len(terms.holders), 1)
-    times, norm = terms.trees.rounds * terms.levels, 1.0
+    times, norm = terms.trees.rounds * terms.max_turns_per_tree, 1.0
     if noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
         norm = math.sqrt(len(terms.columns.features) + 1)
     return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties)
@@ -172,7 +172,7 @@ def check_noise(terms: "Terms", noise: Noise) -> None:
             raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
     _check_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
-    if shared and not terms.hiding.hides:
+    if shared and not terms.hiding.hides_vectors:
         raise ValueError(
             "distributed noise under protection plain: the aggregator would see every party's sums with "
             'a share of the noise; set protection = "masked", or placement = "local"'

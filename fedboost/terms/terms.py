@@ -101,7 +101,7 @@ class Terms(Flat):
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
-    def fewest(self) -> int:
+    def min_roster(self) -> int:
         """The fewest parties whose sums are ever opened."""
         if self.session.on_loss != "shrink":
             return len(self.parties)
@@ -125,19 +125,24 @@ class Terms(Flat):
         return plan_for(self, self.noise)
 
     @property
-    def levels(self) -> int:
+    def max_turns_per_tree(self) -> int:
         """The most questions about one tree before its end: its levels, the votes before each but the root's,
         and those about the residuals in its leaves."""
-        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.most_leaves
+        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.max_leaves_per_round
         refreshing = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
             return self.trees.max_depth if self.noise.method == "hist" else 1
         return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + refreshing
 
     @property
-    def most_turns(self) -> int:
+    def max_turns(self) -> int:
         """Questions of a session, at most."""
-        return 2 + MAX_REFINEMENTS + MAX_RENEWAL_QUERIES + (self.trees.rounds + 1) * (self.levels + 1)
+        return (
+            2
+            + MAX_REFINEMENTS
+            + MAX_RENEWAL_QUERIES
+            + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        )
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -145,7 +150,7 @@ class Terms(Flat):
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
     @property
-    def most_leaves(self) -> int:
+    def max_leaves_per_round(self) -> int:
         """Of a round's trees."""
         deepest: int = 1 << self.trees.max_depth
         return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
@@ -192,7 +197,7 @@ class Terms(Flat):
         return self.histograms.gradient_bits or self.objective.loss.gradient_bits
 
     @property
-    def asks_for_exponents(self) -> bool:
+    def needs_exponent_counts(self) -> bool:
         """Whether gradients have no public bound, so that the parties must count their exponents."""
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
@@ -302,19 +307,19 @@ def _check_noise(terms: Terms) -> None:
 def _check_model(terms: Terms) -> None:
     """The objective, its metrics, and the size of a round."""
     terms.objective.check(terms.columns)
-    terms.trees.check_size(len(terms.roots), terms.most_leaves)
+    terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
     terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
 
 
 def _check_draws(terms: Terms) -> None:
     """Rows and features that are drawn, beside all else that chooses some of them."""
     terms.evaluation.check_rows(terms.columns)
-    if terms.draws.draws_by_size and terms.objective.loss.quantile is not None:
+    if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
         raise ValueError(
             f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
             f"{terms.objective.name} are signs and say nothing: set uniform"
         )
-    if terms.draws.draws_by_size and terms.histograms.vote_top_k:
+    if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
         raise ValueError(
             "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
             "draw hardly any of those: give one of both"
@@ -342,7 +347,7 @@ def _check_losses(terms: Terms) -> None:
             f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
             f"are when margins move, so that two rosters would show the difference; set wait or stop"
         )
-    terms.session.check_roster(terms.parties, terms.fewest, terms.hiding.protection)
+    terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
 
 
 def _check_columns(terms: Terms) -> None:

@@ -130,11 +130,11 @@ class Trees(Group):
                 hint = nearest(name, columns.numeric)
                 raise ValueError(f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}")
 
-    def check_size(self, roots: int, most_leaves: int) -> None:
+    def check_size(self, roots: int, max_leaves_per_round: int) -> None:
         """ValueError if a round of so many trees, of so many leaves together, is too large."""
         if roots > MAX_ROOTS:
             raise ValueError(f"{roots} trees a round are too many: at most {MAX_ROOTS}")
-        if roots > 1 and most_leaves > MAX_LEAVES:
+        if roots > 1 and max_leaves_per_round > MAX_LEAVES:
             raise ValueError(
                 f"{roots} trees a round of depth {self.max_depth} are too many: at most {MAX_LEAVES} leaves; "
                 f"lower max_depth, or set max_leaves"

@@ -264,7 +264,7 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
 
 
 def test_each_level_is_a_bin_and_missing_values_have_one_more():
-    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_levels((3, 1, 255))
+    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_categories((3, 1, 255))
     assert (cuts.missing, cuts.categorical) == ((False, True, True, True), (1, 2, 3))
     assert [of.size + 1 for of in cuts.cuts] == [2, 3, 1, 255]
     columns = [[0, 1, 0, 1], [0, 2, NAN, 1], [0, NAN, NAN, 0], [254, NAN, 0, 100]]

@@ -29,7 +29,7 @@ from fedboost.gbdt.kernels.objectives import (
 )
 from fedboost.gbdt.kernels.predict import predict_margins
 from fedboost.gbdt.kernels.rows import add_value, count_up, partition
-from fedboost.gbdt.kernels.split import best_gains, best_split, levels_right
+from fedboost.gbdt.kernels.split import best_gains, best_split, categories_right
 from fedboost.gbdt.kernels.survival import NORMAL, aft_gradients, aft_losses, normal_tails
 
 ROOT_EPS = 1e-15
@@ -481,7 +481,7 @@ def compare_best_split(
         _, feature, way, missing_left, *left = found
         first, size = offsets[feature], value_bins[feature]
         cells, one_hot = histogram[2 * first : 2 * (first + size)], bool(size < most_levels[0])
-        right = levels_right(cells, way, one_hot, factors, penalties).tolist()
+        right = categories_right(cells, way, one_hot, factors, penalties).tolist()
         pairs = [(int(g), int(h)) for g, h in cells.reshape(-1, 2)]
         assert right == twins.ways_to_part(pairs, factors, penalties, most_levels)[1][way]
         absent = histogram[2 * (first + size) :][:2] if missing[feature] and not missing_left else [0, 0]
@@ -585,13 +585,13 @@ def test_best_split_of_levels_parts_those_with_low_leaf_values_from_the_others()
     histogram = np.array([6, 3, 4, 1, 0, 0, 3, 2, -8, 2], np.int64)
     found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0, math.inf), (5, 8), True)
     assert found[1:] == (0, 2, True, -8, 2)
-    order = levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
+    order = categories_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
     assert order.tolist() == [1, 0, 3, 2, 4]
 
 
 def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
     histogram = np.array([9, 1, -4, 4, 0, 0, 4, 4, -9, 1], np.int64)
-    order = levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
+    order = categories_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
     assert order.tolist() == [3, 0, 2, 4, 1]
 
 

@@ -49,12 +49,12 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     )  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
     exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
-    if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
+    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.trees.rounds):
-        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         drawing = scales.drawing(terms, sizes)
         try:
             tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
@@ -96,11 +96,17 @@ def end_round(
 ) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
     """Move the margins; the exponent counts of the new gradients and the counts of their sizes (empty if the
     terms ask for none), and the metrics."""
-    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws.draws_by_size
+    asked = (
+        terms.metrics,
+        scales.weight,
+        terms.needs_exponent_counts,
+        terms.sets,
+        terms.draws.by_gradient_norm,
+    )
     total = yield EndRoundQuery(rows, number, splits, values, *asked)
     found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
-    sizes = SIZE_CELLS * terms.draws.draws_by_size
+    sizes = SIZE_CELLS * terms.draws.by_gradient_norm
     return counts[: counts.size - sizes], counts[counts.size - sizes :], found
 
 
@@ -123,7 +129,7 @@ def _grow(
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
-    scale, drawn = (rule.gradient, rule.hessian), rows * terms.draws.most_copies
+    scale, drawn = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
     query = HistogramQuery(drawn, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold)
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()

@@ -102,7 +102,7 @@ def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
         cuts = tuple(equal_cuts(*of_one, most) for of_one in zip(counts, ranges, strict=True))
     else:
         cuts = tuple(even_cuts(declared, most) for declared in ranges)
-    return CutPoints(cuts, (True,) * len(cuts)).with_levels(terms.columns.levels)
+    return CutPoints(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
 
 
 def even_cuts(declared: tuple[float, float], most: int) -> Float32:

@@ -81,7 +81,7 @@ class Growth:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._most = terms.most_leaves // len(terms.roots)
+        self._most = terms.max_leaves_per_round // len(terms.roots)
         self._waiting: list[tuple[Leaf, BestSplit]] = []
         self._leaves = Counter(terms.roots)
 

@@ -60,7 +60,7 @@ class Scales:
         (the least there is). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, neither comes to more
         than it was, or than the threshold, that is over sqrt(reg_lambda); nor than it was over the least.
         """
-        if not terms.draws.draws_by_size:
+        if not terms.draws.by_gradient_norm:
             return self
         if (sizes < 0).any():
             raise PeerError("sizes of gradients are counted fewer than no times")
@@ -102,7 +102,7 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
         for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
             quantile.refine(part)
     of_numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
-    return CutPoints(*of_numeric).with_levels(terms.columns.levels)
+    return CutPoints(*of_numeric).with_categories(terms.columns.category_counts)
 
 
 def find_base_score(

@@ -78,7 +78,7 @@ class ResidualQuery(BaseQuery):
         tree, levels = state.tree, state.levels
         check_started(state)
         constant = tree == CONSTANT_TREE
-        max_levels = RESIDUAL_TURNS if constant else terms.levels
+        max_levels = RESIDUAL_TURNS if constant else terms.max_turns_per_tree
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(f"residuals of tree {self.tree} after {levels} questions about tree {tree}")
         if state.residual is not None and not self.narrows(state.residual):

@@ -70,9 +70,9 @@ class EndRoundQuery(BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms', and trees that a model of the terms cannot have."""
         check_tree(terms, self.tree, self.splits, self.values)
-        if self.sizes and not terms.draws.draws_by_size:
+        if self.sizes and not terms.draws.by_gradient_norm:
             raise Refused("the terms need no sizes of gradients: rows are not drawn by them")
-        if self.exponents and not terms.asks_for_exponents:
+        if self.exponents and not terms.needs_exponent_counts:
             raise Refused("the terms need no exponents of gradients: they have a public bound")
         if self.metrics != terms.metrics:
             raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")

@@ -31,7 +31,7 @@ def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
     """Raise Refused unless the nodes can be a level of a tree."""
-    if not nodes or len(nodes) > terms.most_leaves or len(set(nodes)) != len(nodes):
+    if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.trees.max_depth}"
         )
@@ -40,7 +40,7 @@ def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
     """Raise Refused if the terms do not allow that gradients of a tree are so scaled, and rows so drawn."""
     check_bits(terms.bits, gradient, hessian)
-    if not (0.0 < threshold < math.inf if terms.draws.draws_by_size else threshold == 0.0):
+    if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
         raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
 
 
@@ -54,12 +54,12 @@ def check_tree(
     terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
 ) -> None:
     """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
-    nodes = 2 * terms.most_leaves
+    nodes = 2 * terms.max_leaves_per_round
     if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
         raise Refused(f"splits that a tree of depth {terms.trees.max_depth} cannot have")
     if tree == CONSTANT_TREE and splits:
         raise Refused("splits of the constant that boosting starts from")
-    if len(values) > terms.most_leaves:
+    if len(values) > terms.max_leaves_per_round:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.trees.max_depth} has not so many")
     if len({node for node, _ in values}) != len(values):
         raise Refused("a leaf with two values")
@@ -75,7 +75,7 @@ def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
     where the feature has them. Other numbers could make a tree of a few splits, which travels in a few bytes,
     as large as the largest."""
     depths = dict.fromkeys(terms.roots, 0)
-    levels = (0,) * len(terms.columns.numeric) + terms.columns.levels
+    levels = (0,) * len(terms.columns.numeric) + terms.columns.category_counts
     for number, split in enumerate(splits):
         depth = depths.pop(split.node, terms.trees.max_depth) + 1
         if depth > terms.trees.max_depth or split.left != 2 * number + len(terms.roots):

@@ -97,7 +97,7 @@ class StartQuery(BeforeTrees, BaseQuery):
         if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
             raise Refused("more bins than a byte can number")
         due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
-        if digest_of(cut_points) != digest_of(due.with_levels(terms.columns.levels)):
+        if digest_of(cut_points) != digest_of(due.with_categories(terms.columns.category_counts)):
             raise Refused("bins of categorical features that are not the levels of the terms")
 
     def release(self, terms: Terms) -> Release | None:

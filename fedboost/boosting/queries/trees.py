@@ -234,7 +234,7 @@ class VoteQuery(BaseQuery):
 
 def max_levels(terms: Terms) -> int:
     """The most questions about the histograms of one tree."""
-    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.most_leaves
+    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.max_leaves_per_round
 
 
 def check_growing(
@@ -260,7 +260,7 @@ def check_growing(
         )
     if (levels == 0) != (query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
-    if levels == terms.levels:
+    if levels == terms.max_turns_per_tree:
         raise PeerError(f"tree {tree}: more levels than the terms allow")
     if terms.histograms.vote_top_k and votes != bool(levels % 2):
         raise PeerError(f"tree {tree}: votes and histograms take turns")

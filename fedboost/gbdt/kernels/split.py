@@ -51,7 +51,7 @@ def _order_levels(cells, factors, penalties):
 
 
 @loop
-def levels_right(cells, way, one_hot, factors, penalties):
+def categories_right(cells, way, one_hot, factors, penalties):
     """The levels that go right in one way to part them, in increasing number or that of `_order_levels`.
 
     One-hot: way b sends level b right, and the way after the last all. Else way b sends the first b + 1.
@@ -110,7 +110,7 @@ def best_split(
     limits: None, or the least and the largest value of leaves below this node, before the learning rate, and
     int64 [F], 1 for a feature with which they may not fall, -1 for one with which they may not rise.
     Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
-    categorical feature the bin is the number of the way to part its levels, see `levels_right`, and equal
+    categorical feature the bin is the number of the way to part its levels, see `categories_right`, and equal
     gains send missing values left: with the levels that are not chosen.
     """
     reg_lambda, reg_alpha, min_child_weight, max_delta_step = penalties

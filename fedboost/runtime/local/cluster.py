@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from fedboost.errors import SessionFailed
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
@@ -59,7 +59,7 @@ ANYTHING = {
     "max_depth": MAX_DEPTH,
     "max_trees_per_round": MAX_ROOTS,
     "max_metrics": MAX_METRICS,
-    "max_category_levels": MAX_LEVELS,
+    "max_category_levels": MAX_CATEGORIES,
     "metrics_at_thresholds": True,
     "party_metrics": True,
     "validation": True,

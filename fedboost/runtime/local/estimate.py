@@ -44,7 +44,7 @@ class Speed:
 def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
     """Cells of a round's histograms in full trees, and the bits of one: of each pair of sums one cell, if
     both fit 64 bits; of each level the smaller children."""
-    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.levels)
+    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.category_counts)
     nodes = len(terms.roots) * 2 ** (terms.trees.max_depth - 1)
     bits = 2 * cell_bits(1 << (terms.bits - 1), max(rows, 1)) - 1
     return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))

@@ -284,7 +284,7 @@ class Policy(Frozen):
                 f'set protection = "{self.protections[0]}"',
                 (terms.hiding.protection,),
             )
-        if terms.hiding.hides and terms.session.on_loss not in self.on_loss:
+        if terms.hiding.hides_vectors and terms.session.on_loss not in self.on_loss:
             yield Breach(
                 "on_loss",
                 _choices(self.on_loss),
@@ -297,18 +297,18 @@ class Policy(Frozen):
             rows = " with rows" if holders < len(terms.parties) else ""
             why = f"the terms name {holders}{rows}"
             yield Breach("min_parties", str(self.min_parties), why, "name more", holders)
-        elif terms.fewest < self.min_parties:
+        elif terms.min_roster < self.min_parties:
             yield Breach(
                 "min_parties",
                 str(self.min_parties),
-                f'the terms have on_loss = "shrink" to {terms.fewest}',
+                f'the terms have on_loss = "shrink" to {terms.min_roster}',
                 f"set quorum = {self.min_parties}",
-                terms.fewest,
+                terms.min_roster,
             )
         usual = Group.of(terms.parties).colluding
         floor = usual if self.colluding is None else self.colluding
         if (
-            terms.hiding.hides
+            terms.hiding.hides_vectors
             and (tolerated := Group.of(terms.parties, terms.hiding.colluding).colluding) < floor
         ):
             why = f"under the terms {tolerated} may collude and learn nothing"
@@ -357,7 +357,7 @@ class Policy(Frozen):
             )
         if terms.histograms.vote_top_k > self.vote_top_k:
             yield self._beyond("vote_top_k", "vote_top_k", terms.histograms.vote_top_k)
-        if terms.hiding.hides and terms.draws.share_drawn < self.subsample:
+        if terms.hiding.hides_vectors and terms.draws.share_drawn < self.subsample:
             drawn = f"the terms have subsample = {terms.draws.subsample:g}"
             if terms.draws.sampling_method == "bootstrap":
                 drawn += f" with a bootstrap, which draws {terms.draws.share_drawn:.2g} of the rows"
@@ -384,7 +384,7 @@ class Policy(Frozen):
                 f"{terms.objective.name} leaves {rows} row{'s' * (rows > 1)} in a leaf"
             )
             yield Breach("min_rows_per_leaf", str(self.min_rows_per_leaf), told, enough, rows)
-        most = max(terms.columns.levels, default=0)
+        most = max(terms.columns.category_counts, default=0)
         if most > self.max_category_levels:
             (column, *_) = [name for name, levels in terms.columns.categorical.items() if len(levels) == most]
             yield Breach(
@@ -408,7 +408,7 @@ class Policy(Frozen):
         if chosen and not self.metrics_at_thresholds:
             why = f"the terms ask for the metric {quoted(chosen[0])}"
             yield Breach("metrics_at_thresholds", "false", why, "leave it out", True)
-        if terms.hiding.hides and terms.evaluation.party_metrics and not self.party_metrics:
+        if terms.hiding.hides_vectors and terms.evaluation.party_metrics and not self.party_metrics:
             why = "the terms have party_metrics = true"
             yield Breach("party_metrics", "false", why, "leave it out", True)
         if terms.validates and not self.validation:
