@@ -31,7 +31,7 @@ from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.samplers import Bootstrap, EveryRow, RowDraws, Sampler, SizeSample, Subsample
+from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
 from fedboost.horizontal.leaf_values import residual_weights
@@ -64,13 +64,15 @@ class HorizontalHolder:
                 f"num_parallel_tree"
             )
         objective = terms.objective.loss
-        self._gradients = Gradients(objective, shard.label, shard.weight, shard.group, threads, shard.room)
+        self._gradients = Gradients(
+            objective, shard.label, shard.weight, shard.group, threads, shard.allocate
+        )
         self._begin_margins()
         self._sets = _row_sets(shard, terms)
         """The rows of each set that metrics are of: bool [rows]."""
         self._draws = _draws_of(shard, terms)
         shape = shard.rows, objective.outputs, terms.trees.num_parallel_tree
-        self._growing = GrowingRows(*shape, self._sampler(), threads, shard.room)
+        self._growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self._use(UNBINNED)
         self._quantised = False
         """Whether gradients are those of the tree that grows: once its first histogram was asked for."""
@@ -195,7 +197,7 @@ class HorizontalHolder:
         if query.exponents:
             parts.append(self._gradients.count_exponents(self._terms.objective.loss))
         if query.sizes:
-            parts.append(self._gradients.count_sizes(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
+            parts.append(self._gradients.count_norms(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
         return np.concatenate(parts)
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
@@ -218,7 +220,7 @@ class HorizontalHolder:
 
     def _bin(self, query: StartQuery) -> None:
         """Bin the columns, and drop their values: four bytes each that are seldom wanted again."""
-        self._use(Bins.of(self.columns, query.cut_points, self._threads, self._shard.room))
+        self._use(Bins.of(self.columns, query.cut_points, self._threads, self._shard.allocate))
         self._shard = replace(self._shard, columns=())
 
     def _use(self, bins: Bins) -> None:
@@ -244,7 +246,7 @@ class HorizontalHolder:
             self._sets[metrics.TRAIN],
             (terms.draws.subsample, terms.trees.reg_lambda, query.threshold),
         )
-        sample = SizeSample(training, self._draws, query.tree, *settings)
+        sample = NormSample(training, self._draws, query.tree, *settings)
         self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
         self._growing.begin_on(sample.masks)
         self._split(self.state.splits)
@@ -278,7 +280,7 @@ class HorizontalHolder:
             return Bootstrap(*sample, terms.draws.subsample)
         if terms.draws.draws_for_trees or _holds_out(terms):
             return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
-        return EveryRow()
+        return AllRows()
 
 
 def _holds_out(terms: Terms) -> bool:
@@ -295,16 +297,18 @@ def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     if terms.columns.validation is None:
         keys = shard.keys if shard.group is None else shard.group
         assert keys is not None
-        held_out = sampling.drawn(keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation")
+        held_out = sampling.sampled(
+            keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation"
+        )
     assert held_out is not None
     return {metrics.TRAIN: ~held_out, metrics.VALIDATION: held_out}
 
 
-def _draws_of(shard: Shard, terms: Terms) -> RowDraws:
+def _draws_of(shard: Shard, terms: Terms) -> RowSampling:
     """The draws of a session's rows; without keys where nothing is drawn for trees."""
     assert shard.keys is not None or not terms.draws.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
-    return RowDraws(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
+    return RowSampling(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
 
 
 def holder_of(

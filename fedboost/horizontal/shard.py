@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.binned import Column, Room, in_memory
+from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.sampling import Keys
@@ -33,7 +33,7 @@ class Shard:
     columns: tuple[Column, ...]
     label: Float32
     weight: Float32
-    room: Room = in_memory
+    allocate: Allocator = allocate_in_memory
     keys: Keys | None = None
     validation: Mask | None = None
     base_margin: Float32 | None = None

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from fedboost.gbdt.kernels import elementwise, objectives
 from fedboost.gbdt.kernels.bins import bin_column, count_cells, float_keys, transpose, weigh_residuals
 from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
-from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_sizes, quantise, sum_units
+from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_norms, quantise, sum_units
 from fedboost.gbdt.kernels.histogram import (
     SCRATCH,
-    bits_of_pairs,
     build_histogram,
-    join_pairs,
-    part_pairs,
+    pack_pairs,
+    pair_bits,
     sum_pairs,
+    unpack_pairs,
 )
 from fedboost.gbdt.kernels.objectives import (
     log_losses,
@@ -284,8 +284,8 @@ def test_gradient_sizes(outputs):
     gradient[:, :9] = 0.0
     hessian[:, 5:20] = 0.0
     for reg_lambda in (0.0, 0.3, 1e6):
-        found = gradient_sizes(gradient, hessian, reg_lambda)
-        same_bits(found, twins.gradient_sizes(gradient, hessian, reg_lambda))
+        found = gradient_norms(gradient, hessian, reg_lambda)
+        same_bits(found, twins.gradient_norms(gradient, hessian, reg_lambda))
         assert (found >= np.abs(gradient).max(axis=0) * (1 - 1e-15)).all()
 
 
@@ -407,11 +407,11 @@ def test_pairs_as_one_cell(size, bits):
     gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
     sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
     cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-    join_pairs(sums, bits, cells)
-    assert cells.tolist() == twins.join_pairs(sums, bits)
-    part_pairs(cells, bits, again)
+    pack_pairs(sums, bits, cells)
+    assert cells.tolist() == twins.pack_pairs(sums, bits)
+    unpack_pairs(cells, bits, again)
     assert again.tolist() == sums.tolist()
-    assert tuple(bits_of_pairs(sums)) == twins.bits_of_pairs(sums)
+    assert tuple(pair_bits(sums)) == twins.pair_bits(sums)
 
 
 # ---- rows of nodes ----------------------------------------------------------------------------------

@@ -636,9 +636,9 @@ def test_scales_hold_gradients_that_are_divided_by_the_chances_of_their_rows(reg
     terms = terms_of(np.zeros((1, 1)), 1, objective="reg:gamma", **settings)
     exponents = [exponent_counts(values) for values in (gradient, hessian, np.ones(1))]
     before = Scales.of(terms, np.concatenate(exponents))
-    sizes = sampling.sizes(gradient, hessian, reg_lambda)
-    after = before.drawing(terms, sampling.count_sizes(sizes))
-    chances = sampling.chances(sizes, after.threshold, 0.2)
+    sizes = sampling.gradient_norms(gradient, hessian, reg_lambda)
+    after = before.drawing(terms, sampling.count_norms(sizes))
+    chances = sampling.probabilities(sizes, after.threshold, 0.2)
     for values, scale, narrow in (
         (np.abs(gradient), after.gradient, before.gradient),
         (hessian, after.hessian, before.hessian),
@@ -693,7 +693,9 @@ def test_a_forest_of_bootstraps_is_as_good_as_one_of_all_rows_and_no_tree_is_lik
 def test_sums_of_rows_that_count_most_often_fit_their_cells(monkeypatch):
     """Were every row drawn as often as any can be, of gradients that all are the largest."""
     monkeypatch.setattr(
-        sampling, "copies", lambda keys, *_: np.full(keys.size, sampling.MAX_BOOTSTRAP_COUNT, np.uint8)
+        sampling,
+        "bootstrap_counts",
+        lambda keys, *_: np.full(keys.size, sampling.MAX_BOOTSTRAP_COUNT, np.uint8),
     )
     X, _, _ = data()
     y = np.arange(ROWS) % 2

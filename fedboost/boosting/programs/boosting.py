@@ -8,7 +8,7 @@ Refuses: sums that violate what must hold of them (PeerError), a label with noth
 import math
 from collections.abc import Generator
 
-from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
+from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, SplitLeaf, add_children, elect
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
@@ -31,7 +31,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
-from fedboost.gbdt.sampling import SIZE_CELLS
+from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
@@ -106,7 +106,7 @@ def end_round(
     total = yield EndRoundQuery(rows, number, splits, values, *asked)
     found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
-    sizes = SIZE_CELLS * terms.draws.by_gradient_norm
+    sizes = NORM_CELLS * terms.draws.by_gradient_norm
     return counts[: counts.size - sizes], counts[counts.size - sizes :], found
 
 
@@ -143,12 +143,12 @@ def _grow(
             best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
             if best is not None:
                 growth.add(leaf, best)
-        wanted: list[Parted] = []
+        wanted: list[SplitLeaf] = []
         while growth.goes_on and not wanted:
             for leaf, best in growth.next():
                 split = add_children(tree, leaf, best, cut_points, rule)
                 news += (split,)
-                parted = Parted(leaf, best, split.left, rule)
+                parted = SplitLeaf(leaf, best, split.left, rule)
                 if leaf.depth + 1 < terms.trees.max_depth and parted.open:
                     wanted.append(parted)
         if not wanted:

@@ -67,9 +67,11 @@ class Columns:
     def _drawn(self, leaf: Leaf) -> tuple[int, ...]:
         terms, at = self._terms, (self._terms.draws.seed, self._tree)
         some: tuple[int, ...] = tuple(range(len(terms.columns.features)))
-        some = sampling.some_of(some, terms.draws.colsample_bytree, *at, "tree", leaf.root)
-        some = sampling.some_of(some, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
-        return sampling.some_of(some, terms.draws.colsample_bynode, *at, "node", leaf.node)
+        some = sampling.sampled_features(some, terms.draws.colsample_bytree, *at, "tree", leaf.root)
+        some = sampling.sampled_features(
+            some, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth
+        )
+        return sampling.sampled_features(some, terms.draws.colsample_bynode, *at, "node", leaf.node)
 
 
 class Growth:
@@ -112,7 +114,7 @@ class Growth:
 
 
 @dataclass(frozen=True)
-class Parted:
+class SplitLeaf:
     """A leaf that was split into `left` and left + 1."""
 
     leaf: Leaf
@@ -169,11 +171,11 @@ class Parted:
 class Level:
     """The leaves of a level that were split, and the features elected for the children of each."""
 
-    wanted: Sequence[Parted]
+    wanted: Sequence[SplitLeaf]
     elected: Sequence[Layout]
 
     @property
-    def asks(self) -> list[tuple[Parted, int, Layout]]:
+    def asks(self) -> list[tuple[SplitLeaf, int, Layout]]:
         """Each node that is asked for, of which features."""
         families = zip(self.wanted, self.elected, strict=True)
         return [(parted, *ask) for parted, elected in families for ask in parted.asks(elected)]
@@ -213,7 +215,7 @@ class Level:
         ]
 
 
-def elect(wanted: Sequence[Parted], votes: Int64, layout: Layout, most: int) -> list[Layout]:
+def elect(wanted: Sequence[SplitLeaf], votes: Int64, layout: Layout, most: int) -> list[Layout]:
     """The features with most votes for the children of each leaf that was split; ties go to the lowest."""
     by_node = iter(votes.reshape(-1, len(layout.features)))
     elected = []

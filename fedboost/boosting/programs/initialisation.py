@@ -22,7 +22,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
-from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, threshold_of
+from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
 
@@ -64,7 +64,7 @@ class Scales:
             return self
         if (sizes < 0).any():
             raise PeerError("sizes of gradients are counted fewer than no times")
-        threshold = threshold_of(sizes, terms.draws.subsample)
+        threshold = mvs_threshold(sizes, terms.draws.subsample)
         heaviest = math.frexp(1.0 / (MIN_PROBABILITY_FACTOR * terms.draws.subsample))[1]
         root = math.sqrt(terms.trees.reg_lambda)
         bounds = threshold, threshold / root if root else math.inf

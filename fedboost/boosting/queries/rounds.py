@@ -10,7 +10,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import TRAIN
-from fedboost.gbdt.sampling import SIZE_CELLS
+from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.terms.noise import Noise
 from fedboost.terms.terms import Terms
@@ -25,7 +25,7 @@ class EndRoundQuery(BaseQuery):
 
     Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
     exponents, exponent counts of the new gradients, hessians and weights; then, if they ask for sizes, counts
-    of the sizes of the new gradients of rows that trees grow on (`sampling.count_sizes`). Metric sums are of
+    of the sizes of the new gradients of rows that trees grow on (`sampling.count_norms`). Metric sums are of
     each of these sets of rows, one after the other; a set of a party's rows alone is 0 for all others.
     """
 
@@ -46,7 +46,7 @@ class EndRoundQuery(BaseQuery):
     def cells(self) -> int:
         of_metrics = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
-        return of_metrics + exponents + SIZE_CELLS * self.sizes
+        return of_metrics + exponents + NORM_CELLS * self.sizes
 
     @property
     def cell_bits(self) -> int:

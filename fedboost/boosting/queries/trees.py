@@ -48,7 +48,7 @@ class HistogramQuery(BaseQuery):
     features of all nodes where there are none.
 
     threshold: where rows are drawn by the sizes of their gradients, what those are measured by
-    (`sampling.chances`); the gradients are of one threshold while a tree grows. Else 0.
+    (`sampling.probabilities`); the gradients are of one threshold while a tree grows. Else 0.
 
     `rows` counts a row as often as a bootstrap may draw it.
     """
@@ -150,7 +150,7 @@ class HistogramQuery(BaseQuery):
         out = np.empty(sum(segment.cells for segment in self.segments), np.int64)
         nodes = zip(self.by_node(answer), self.by_segment(out), self.node_widths, strict=True)
         for sums, cells, widths in nodes:
-            histogram.join(sums, widths[1], cells)
+            histogram.pack_sums(sums, widths[1], cells)
         return out
 
     def from_cells(self, total: Int64) -> Int64:
@@ -158,7 +158,7 @@ class HistogramQuery(BaseQuery):
         out = np.empty(self.cells, np.int64)
         nodes = zip(self.by_segment(total), self.by_node(out), self.node_widths, strict=True)
         for cells, sums, widths in nodes:
-            histogram.part(cells, widths[1], sums)
+            histogram.unpack_sums(cells, widths[1], sums)
         return out
 
     def bytes_needed(self, parties: int) -> int:

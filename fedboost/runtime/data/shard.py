@@ -21,7 +21,7 @@ import numpy as np
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
-from fedboost.gbdt.binned import in_memory
+from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable
@@ -117,7 +117,7 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     margins = StoredColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
         column.check()
-    return Shard(columns, labels, weights, table.room, keys, validation, margins)
+    return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
 
 
 def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
@@ -185,8 +185,8 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         _whole(table, name, partial(_bound, name=name)),
         _whole(table, upper, partial(_end, name=upper)),
     ]
-    room = table.room if isinstance(table, StoredTable) else in_memory
-    out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
+    allocate = table.allocate if isinstance(table, StoredTable) else allocate_in_memory
+    out: Float32 = allocate((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
     invalid = terms.objective.loss.first_invalid_label(out)
     if invalid:
