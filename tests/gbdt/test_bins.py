@@ -244,19 +244,19 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
         assert binned.dense.tolist() == [f for f in range(5) if f not in rare] or rare == [0, 1, 2, 3, 4]
     assert binned.dense.size >= 1
     assert (binned.by_row[:, : binned.dense.size] == by_feature[binned.dense].T).all()
-    if binned.rare is None:
+    if binned.sparse is None:
         assert binned.dense.size == 5
         return
-    listed, ends = binned.rare, binned.rare.starts.tolist()
+    listed, ends = binned.sparse, binned.sparse.starts.tolist()
     assert sorted([*binned.dense.tolist(), *listed.features.tolist()]) == [0, 1, 2, 3, 4]
     for row in range(rows):
-        found = dict(zip(listed.features.tolist(), listed.common.tolist(), strict=True))
+        found = dict(zip(listed.features.tolist(), listed.most_frequent.tolist(), strict=True))
         for entry in listed.entries[ends[row] : ends[row + 1]].tolist():
-            place = int(np.searchsorted(listed.places, entry, side="right")) - 1
+            place = int(np.searchsorted(listed.offsets, entry, side="right")) - 1
             feature = int(listed.features[place])
-            assert found[feature] == listed.common[place]  # listed once
-            found[feature] = entry - int(listed.places[place])
-            assert found[feature] != listed.common[place]
+            assert found[feature] == listed.most_frequent[place]  # listed once
+            found[feature] = entry - int(listed.offsets[place])
+            assert found[feature] != listed.most_frequent[place]
         assert {f: int(by_feature[f, row]) for f in found} == found
 
 

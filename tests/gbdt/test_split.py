@@ -235,7 +235,7 @@ def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
     often = rng.random(features) < share_of_rare
     codes[rng.random(codes.shape) < 0.97 * often] = 0  # whatever bin is the common one
     bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)
-    assert (bins.rare is not None) == (share_of_rare > 0 and features > 1)
+    assert (bins.sparse is not None) == (share_of_rare > 0 and features > 1)
     pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
     nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
     due = np.zeros((3, layout.bins, 2), np.int64)

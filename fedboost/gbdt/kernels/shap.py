@@ -1,7 +1,7 @@
 """The compiled loops of explanations: arrays in, arrays out, no objects.
 
-Promises: `add_contributions` adds Shapley values by their definition (its reference is in
-tests/gbdt/reference/shap.py), to the rounding of float64.
+Promises: `add_contributions` adds Shapley values by their definition (tested against a
+reference in Python), to the rounding of float64.
 Refuses nothing: callers have validated their arrays.
 
 A leaf's value reaches a row's prediction through the features on the way to it. Let z of a feature be the
