@@ -1,4 +1,4 @@
-"""Rules on trees, nodes and scales that several queries share. All raise Refused."""
+"""Checks of trees, nodes and scales for several queries. They raise Refused."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from fedboost.gbdt.tree import Split
 from fedboost.terms.terms import Terms
 
 MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
-"""Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
+"""Largest value of a leaf, a float32 in the model. Squares of margins moved by such values fit float64."""
 
 
 def check_started(state: Any) -> None:
@@ -22,7 +22,7 @@ def check_started(state: Any) -> None:
 
 
 def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless the nodes can be a level of that tree, which these splits go on."""
+    """Raise Refused unless the nodes can be a level of that tree after these splits."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("histograms before the first tree")
@@ -38,7 +38,7 @@ def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
 
 
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
-    """Raise Refused if the terms do not allow that gradients of a tree are so scaled, and rows so drawn."""
+    """Raise Refused if the terms do not allow these scales of gradients, or this sampling of rows."""
     check_bits(terms.bits, gradient, hessian)
     if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
         raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
@@ -70,12 +70,12 @@ def check_tree(
 
 
 def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
-    """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
-    deeper than the terms allow, its children numbered next, behind the roots, and by levels where and only
-    where the feature has them. Other numbers could make a tree of a few splits, which travels in a few bytes,
-    as large as the largest."""
+    """Raise Refused unless these are the splits of a whole tree, in order: each of an existing leaf, no
+    deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
+    if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
+    bytes, as large as the largest."""
     depths = dict.fromkeys(terms.roots, 0)
-    levels = (0,) * len(terms.columns.numeric) + terms.columns.category_counts
+    categories = (0,) * len(terms.columns.numeric) + terms.columns.category_counts
     for number, split in enumerate(splits):
         depth = depths.pop(split.node, terms.trees.max_depth) + 1
         if depth > terms.trees.max_depth or split.left != 2 * number + len(terms.roots):
@@ -83,6 +83,6 @@ def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
                 f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
                 f"{terms.trees.max_depth}"
             )
-        if not (0 <= split.feature < len(levels) and split.fits(levels[split.feature])):
+        if not (0 <= split.feature < len(categories) and split.fits(categories[split.feature])):
             raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
         depths[split.left] = depths[split.left + 1] = depth

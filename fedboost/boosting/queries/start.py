@@ -1,4 +1,4 @@
-"""Questions where margins begin: the number of rows, and the sums of their gradients."""
+"""Queries at the initial margins: the number of rows, and the sums of their gradients."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ EXPONENT_VECTORS = 3
 
 @dataclass(frozen=True)
 class RowsQuery(BeforeTrees, BaseQuery):
-    """How many rows are there, and how large are gradients, hessians and weights where margins begin?
+    """The number of rows, and the magnitudes of gradients, hessians and weights at the initial margins.
 
     Answer: the row count, then exponent counts of gradients, hessians and weights.
     """
@@ -38,7 +38,7 @@ class RowsQuery(BeforeTrees, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return MAX_CELL_BITS  # nobody knows the number of rows yet
+        return MAX_CELL_BITS  # the number of rows is not known yet
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -60,7 +60,7 @@ class RowsQuery(BeforeTrees, BaseQuery):
 
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
-    """These are the cut points. What are the sums of gradients and hessians where margins begin?"""
+    """The cut points, and the sums of gradients and hessians at the initial margins."""
 
     description = "sum over all rows (for the mean label)"
 
