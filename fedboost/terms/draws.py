@@ -1,4 +1,4 @@
-"""What is drawn: the rows and the features that a tree grows on."""
+"""Sampling of the rows and the features that a tree grows on."""
 
 import math
 from typing import Literal, Self
@@ -9,7 +9,7 @@ from fedboost.gbdt.sampling import MAX_BOOTSTRAP_COUNT
 from fedboost.terms.flat import Group
 
 MIN_SHARE = 0.05
-"""Of the rows, for a sum over rows that are drawn: of a handful of rows it would show each."""
+"""Smallest share of rows that are sampled for a sum: a sum of a few rows would reveal each."""
 
 
 class Draws(Group):
@@ -26,7 +26,7 @@ class Draws(Group):
         default=1.0,
         ge=MIN_SHARE,
         le=1,
-        description="Share of the rows each tree grows on, drawn anew for each tree. Lower it, to 0.5 say, "
+        description="Share of the rows each tree grows on, drawn again for each tree. Lower it, to 0.5 say, "
         "against overfitting; a site must [allow it](policy.md).",
     )
     sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = Field(
@@ -57,22 +57,22 @@ class Draws(Group):
 
     @property
     def draws_for_trees(self) -> bool:
-        """Whether trees grow on rows that are drawn."""
+        """True if trees grow on sampled rows."""
         return self.subsample < 1.0 or self.max_bootstrap_count > 1
 
     @property
     def by_gradient_norm(self) -> bool:
-        """Whether the chance of a row to be drawn depends on its gradients."""
+        """True if the probability of a row depends on its gradients."""
         return self.sampling_method == "gradient_based"
 
     @property
     def draws_columns(self) -> bool:
-        """Whether trees, levels or nodes may split by some of the features alone."""
+        """True if trees, levels or nodes split by sampled features."""
         return min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1.0
 
     @property
     def max_bootstrap_count(self) -> int:
-        """How often a tree counts a row at most."""
+        """Largest count of a row in a tree."""
         return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1
 
     @property

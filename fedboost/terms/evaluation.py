@@ -51,7 +51,7 @@ class Evaluation(Group):
     )
 
     def validates(self, columns: Schema) -> bool:
-        """Whether there are validation rows."""
+        """True if there are validation rows."""
         return self.validation_fraction > 0.0 or columns.validation is not None
 
     def check_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> None:

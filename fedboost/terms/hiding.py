@@ -1,4 +1,4 @@
-"""What hides the vectors of the parties, and from whom."""
+"""The protection of the parties' vectors."""
 
 from typing import Annotated, Self
 
@@ -14,7 +14,7 @@ ProtectionName = Annotated[str, AfterValidator(check_name)]
 
 
 class Hiding(Group):
-    """The protection and what it depends on."""
+    """The protection and its settings."""
 
     protection: ProtectionName = Field(
         default="masked",
@@ -58,16 +58,16 @@ class Hiding(Group):
 
     @property
     def hides_vectors(self) -> bool:
-        """Whether the aggregator sees sums alone, and no party's vector."""
+        """True if the aggregator sees sums alone, and no party's vector."""
         return self.row.hides
 
     @property
     def uses_key_holder(self) -> bool:
-        """Whether sums are encrypted, and a key holder opens them."""
+        """True if sums are encrypted, and a key holder opens them."""
         return self.row.uses_key_holder
 
     def group(self, parties: tuple[str, ...]) -> PairGroup:
-        """These parties, and how many of them may collude."""
+        """The group of these parties and the number that may collude."""
         return PairGroup.of(parties, self.colluding)
 
     def holders(self, parties: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,12 +77,12 @@ class Hiding(Group):
         return tuple(party for party in parties if party != self.keyholder)
 
     def signers(self, parties: tuple[str, ...]) -> int:
-        """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        """Fewest signatures of parties on a valid model: as many as a sum needs."""
         return self.row.min_signers(self.group(parties))
 
     def check_parties(self, parties: tuple[str, ...], noise_is_shared: bool) -> None:
-        """ValueError unless these parties can hide each other: a party is hidden among those with rows that
-        do not collude. noise_is_shared: whether each party draws a share of the noise."""
+        """Raise ValueError unless these parties can hide each other: a party is hidden among those with rows
+        that do not collude. noise_is_shared: True if each party draws a share of the noise."""
         if not self.hides_vectors or not parties:
             return
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
@@ -112,7 +112,7 @@ class Hiding(Group):
             )
 
     def check_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> None:
-        """ValueError unless one of these parties can decrypt, where sums are encrypted."""
+        """Raise ValueError unless one of these parties can decrypt, where sums are encrypted."""
         if not self.uses_key_holder:
             return
         if self.keyholder is None and parties:
@@ -121,7 +121,7 @@ class Hiding(Group):
             )
         if parties and self.keyholder not in parties:
             name = str(self.keyholder)[:MAX_CHARS]
-            raise ValueError(f"keyholder {name!r} is none of the parties{nearest(name, parties)}")
+            raise ValueError(f"keyholder {name!r} is not one of the parties{nearest(name, parties)}")
         if shrinks and not self.row.may_shrink:
             raise ValueError(
                 f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '

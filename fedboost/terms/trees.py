@@ -116,7 +116,7 @@ class Trees(Group):
         return signs if any(signs) else ()
 
     def check_names(self, columns: Schema) -> None:
-        """ValueError unless constraints name features that can have them."""
+        """Raise ValueError unless constraints name features that can have them."""
         numeric, features = {*columns.numeric}, {*columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:
@@ -131,7 +131,8 @@ class Trees(Group):
                 raise ValueError(f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}")
 
     def check_size(self, roots: int, max_leaves_per_round: int) -> None:
-        """ValueError if a round of so many trees, of so many leaves together, is too large."""
+        """Raise ValueError if a round with this number of trees, or of their leaves together, is too
+        large."""
         if roots > MAX_ROOTS:
             raise ValueError(f"{roots} trees a round are too many: at most {MAX_ROOTS}")
         if roots > 1 and max_leaves_per_round > MAX_LEAVES:
@@ -148,7 +149,7 @@ class Trees(Group):
 
 
 class Histograms(Group):
-    """What the parties add up to find splits."""
+    """The histograms from which splits are found."""
 
     max_bin: int = Field(
         default=256,
@@ -177,7 +178,7 @@ class Histograms(Group):
     )
 
     def check_votes(self, columns: Schema) -> None:
-        """ValueError for votes on more features than there are."""
+        """Raise ValueError for votes on more features than there are."""
         if self.vote_top_k > len(columns.features):
             raise ValueError(
                 f"vote_top_k {self.vote_top_k} is more than the {len(columns.features)} features; set "

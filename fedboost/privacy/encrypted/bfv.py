@@ -1,6 +1,6 @@
 """The scheme of Brakerski, Fan and Vercauteren, 8192 cells in a ciphertext, by TenSEAL (Microsoft SEAL).
 
-Promises: sums are exact, for no more than 256 parties: the noise of so many ciphertexts and of the blind's
+Promises: sums are exact, for no more than 256 parties: the noise of 256 ciphertexts and of the blind's
 leaves 14 of 18 bits of its budget; the secret key is in no bytes that this file makes.
 Refuses: keys and ciphertexts of other parameters than these, and what SEAL cannot read (PeerError).
 

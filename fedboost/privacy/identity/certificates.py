@@ -7,7 +7,7 @@ clients insist on when they dial. A signature covers its message under a prefix 
 signed for TLS with the same key passes for a message. Private keys never print.
 Refuses: certificates of another root, out of date, denied, without a known role, that are authorities
 themselves, or that constrain their use in ways not understood here (PeerError). What is denied is the
-certificate, by serial number: a name is issued anew with another one.
+certificate, by serial number: a name can be issued again with another one.
 
 Issuing draws keys and serial numbers from the cryptography library; nothing here reads a clock.
 """

@@ -42,7 +42,7 @@ class MaskedOpener:
     """Adds masked chunks into one running sum, collects the help, and opens the sum.
 
     It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
-    Raises RosterTooSmall when so many parties are lost that a self mask cannot be recovered.
+    Raises RosterTooSmall when too few parties are left to recover a self mask.
     """
 
     def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
