@@ -40,7 +40,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """One round: number from 0, metrics, seconds and traffic since the session began."""
+    """A finished round: number from 0, metrics, seconds and traffic since the session began."""
 
     round: int
     metrics: dict[str, float]
