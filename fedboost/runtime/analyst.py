@@ -29,8 +29,8 @@ from fedboost.wire.training import (
     Failed,
     ModelPart,
     RoundDone,
+    TrainCommand,
     Waiting,
-    Wish,
     decode_train_event,
     encode_train_request,
 )
@@ -89,13 +89,13 @@ class Training:
     def stop(self) -> None:
         """End the session at the aggregator, which forgets it. Who only stops listening can come back with
         the same terms."""
-        self._wish(Wish.STOP)
+        self._wish(TrainCommand.STOP)
 
     def finish(self) -> None:
         """Have the training end with the round under way, and the model be that of the rounds so far."""
-        self._wish(Wish.FINISH)
+        self._wish(TrainCommand.FINISH)
 
-    def _wish(self, wish: Wish) -> None:
+    def _wish(self, wish: TrainCommand) -> None:
         import grpc
 
         request = encode_train_request(self._terms.canonical(), wish)
@@ -106,7 +106,7 @@ class Training:
         """Rows to the end of the session, over as many connections as it takes."""
         import grpc
 
-        who, wish = f"the aggregator at {self._address}", Wish.FOLLOW
+        who, wish = f"the aggregator at {self._address}", TrainCommand.FOLLOW
         while True:
             try:
                 yield from self._events(wish, wait, on_waiting)
@@ -117,13 +117,13 @@ class Training:
                 if on_waiting:
                     on_waiting((who,))
                 time.sleep(REDIAL_SECONDS)
-                wish = Wish.RETURN
+                wish = TrainCommand.RETURN
                 continue
             if self._model is None:
                 raise PeerError(f"{who} ended the training without a model")
             return
 
-    def _events(self, wish: Wish, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+    def _events(self, wish: TrainCommand, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0

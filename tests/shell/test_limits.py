@@ -29,7 +29,7 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel, health
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
-from fedboost.wire.training import Wish, encode_train_request
+from fedboost.wire.training import TrainCommand, encode_train_request
 
 TWO = NAMES[:2]
 TABLES = shared_out(2)
@@ -166,7 +166,7 @@ def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(fol
     columns = {"label": "y", "numeric": ["age"], "categorical": WIDE}
     agreement = terms([ODD], columns=columns)
     request = key_exchange.request(bundles["analyst"].signer, agreement, bytes(32), 0)
-    wishes = Wish.FOLLOW, Wish.STOP
+    wishes = TrainCommand.FOLLOW, TrainCommand.STOP
     wide, stop = (encode_train_request(agreement.canonical(), wish, request) for wish in wishes)
 
     async def submit(one, analyst):

@@ -45,8 +45,8 @@ from fedboost.wire.training import (
     Failed,
     ModelPart,
     RoundDone,
+    TrainCommand,
     Waiting,
-    Wish,
     decode_train_event,
     decode_train_request,
     encode_train_event,
@@ -222,7 +222,7 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(decode_train_event(encode_train_event(event)), event)
 
 
-@given(terms(), st.sampled_from(Wish), requests)
+@given(terms(), st.sampled_from(TrainCommand), requests)
 def test_what_an_analyst_submits_comes_back(submitted, wish, request):
     data = encode_train_request(submitted.canonical(), wish, request)
     assert decode_train_request(data) == (submitted, wish, request)

@@ -44,7 +44,7 @@ from fedboost.runtime.net.tls import peer_of, server_credentials
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_from_party, encode_to_party
-from fedboost.wire.training import TrainEvent, Waiting, Wish, decode_train_request, encode_train_event
+from fedboost.wire.training import TrainCommand, TrainEvent, Waiting, decode_train_request, encode_train_event
 
 MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
@@ -341,7 +341,7 @@ class AggregatorServer:
             caller = self._check_role(context, "analyst")
             loop = asyncio.get_running_loop()
             terms, wish, signed = await loop.run_in_executor(self._reader, self._read_request, request)
-            if wish in (Wish.FOLLOW, Wish.RETURN):
+            if wish in (TrainCommand.FOLLOW, TrainCommand.RETURN):
                 self._check_request(terms, signed, caller.name if caller else "")
             program = self._program(terms)
             if self._waiting >= MAX_WAITING:
@@ -351,11 +351,11 @@ class AggregatorServer:
             await refuse(context, error)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         running = self._known(analyst, terms)
-        if wish is Wish.FINISH:
+        if wish is TrainCommand.FINISH:
             if running is not None and not running.over:
                 running.finish()
             return
-        if wish is Wish.STOP:
+        if wish is TrainCommand.STOP:
             if running is not None and running is self._running:
                 self._guarded(lambda running: running.fail("the analyst stopped it"))
             elif running is not None:
@@ -364,7 +364,7 @@ class AggregatorServer:
                     self._unfinished.remove(running)
             self._finished.pop((analyst, terms.digest), None)
             return
-        if running is None or (running.failed and wish is not Wish.RETURN):
+        if running is None or (running.failed and wish is not TrainCommand.RETURN):
             self._waiting += 1
             try:
                 async for parties in self._until_ready(terms):
@@ -382,7 +382,7 @@ class AggregatorServer:
             self._finished.pop((analyst, terms.digest), None)
             running.forget()  # a model is kept until the analyst says that it has arrived
 
-    def _read_request(self, request: bytes) -> tuple[Terms, Wish, Request | None]:
+    def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
         """What an analyst wants, as `decode_train_request` has it. Runs in the reader's thread."""
         terms, wish, signed = decode_train_request(request)
         if not terms.parties:
