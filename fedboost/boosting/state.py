@@ -93,7 +93,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class ModelSoFar:
+class BoostingState:
     """The state of a training between two queries.
 
     grids: number of counts over grids; start: the query with the cut points; rounds: finished rounds; splits,
@@ -114,9 +114,9 @@ class ModelSoFar:
         """Number of the tree that grows: -1 before the first."""
         return len(self.rounds) - 1
 
-    def after(self, query: Query) -> "ModelSoFar":
+    def after(self, query: Query) -> "BoostingState":
         """The state after an answered query."""
-        state: ModelSoFar = query.applied_to(self)
+        state: BoostingState = query.applied_to(self)
         return state
 
     def grown(
@@ -124,7 +124,7 @@ class ModelSoFar:
         splits: tuple[Split, ...],
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
-    ) -> "ModelSoFar":
+    ) -> "BoostingState":
         """The state with these splits of the tree that grows, and one more level. scales: of the answered
         query; those of the root count. residual: the query, if it was about residuals."""
         grown = replace(
@@ -139,15 +139,15 @@ class ModelSoFar:
         grown.__dict__["_hash"] = hashed  # as it would compute it
         return grown
 
-    def ended(self, splits: tuple[Split, ...], values: Values) -> "ModelSoFar":
+    def ended(self, splits: tuple[Split, ...], values: Values) -> "BoostingState":
         """The state with the grown tree as its last round."""
         done = Round(self.splits + splits, values)
-        return ModelSoFar(self.grids, self.start, (*self.rounds, done))
+        return BoostingState(self.grids, self.start, (*self.rounds, done))
 
     @property
-    def before_tree(self) -> "ModelSoFar":
+    def before_tree(self) -> "BoostingState":
         """The state before the tree that grows."""
-        return ModelSoFar(self.grids, self.start, self.rounds)
+        return BoostingState(self.grids, self.start, self.rounds)
 
     @cached_property
     def position(self) -> Position:
@@ -176,7 +176,7 @@ class ModelSoFar:
         grew = (*(done.splits for done in self.rounds), self.splits, ())
         splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
         start = self.start if earlier.started else None
-        then = ModelSoFar(earlier.grids, start, self.rounds[: earlier.rounds], splits)
+        then = BoostingState(earlier.grids, start, self.rounds[: earlier.rounds], splits)
         return then.position.model == earlier.model
 
     def may_change(self, query: Query) -> bool:
@@ -254,10 +254,10 @@ class ModelSoFar:
             None if residual is None else _residual_to_list(residual),
         ]
 
-    def with_record(self, record: list[Any]) -> "ModelSoFar":
+    def with_record(self, record: list[Any]) -> "BoostingState":
         """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
-        return ModelSoFar(
+        return BoostingState(
             self.grids,
             self.start,
             self.rounds,
@@ -278,7 +278,7 @@ class ModelSoFar:
         return structure(constant.values[0][1], trees)
 
 
-NOTHING_YET = ModelSoFar()
+NOTHING_YET = BoostingState()
 
 
 def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:

@@ -57,7 +57,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a session, which greetings and keys are good for. request: the nonce of the analyst's
+    """An attempt of a session: greetings and keys are good for it alone. request: the nonce of the analyst's
     request, empty where nothing is signed."""
 
     session: str
@@ -77,7 +77,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all parties of a session agree on. publics: party to the X25519 key that it greeted with."""
+    """The agreement of all parties of an attempt. publics: party to the X25519 key that it greeted with."""
 
     session: bytes
     publics: dict[str, bytes]
@@ -128,7 +128,7 @@ def greet(
 
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
-    """What binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
+    """A hash that binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
     group = Group.of(attempt.terms.parties, attempt.terms.hiding.colluding)
     return hashlib.sha256(
         fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
@@ -229,9 +229,10 @@ def attestation(
     transcript: bytes,
     structure: bytes,
 ) -> bytes:
-    """What a party signs at the end: that it answered so many questions under the terms' protection, in a
-    session that was asked for by the request with this nonce, and was told the model of this structure
-    (`progress.structure`). session: the digest of the attempt, which binds its name, number and greetings."""
+    """The statement that a party signs at the end: it answered that many queries under the terms' protection,
+    in a session that was asked for by the request with this nonce, and was told the model of this structure
+    (`boosting.state.structure`). session: the digest of the attempt, which binds its name, number and
+    greetings."""
     return fields.pack(
         b"fedboost/2/attestation",
         terms.digest.encode(),

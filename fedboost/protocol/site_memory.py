@@ -43,7 +43,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site's policy says of all sessions of a dataset. similar_groups: whether the groups of parties
+    """A policy's limits on all sessions of a dataset. similar_groups: whether the groups of parties
     may be such that their sums together show few of them (`groups.fewest_shown`)."""
 
     max_sessions: int = MAX_SESSIONS
@@ -64,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a session stands at this site.
+    """The standing of a session at this site.
 
     attempt: the highest in which the parties met; base: before the tree that grows; reached: after the
     furthest question; questions: those about that tree, in order of their turns; helped: stage and roster of
@@ -79,7 +79,7 @@ class Standing:
     signed: bool = False
 
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
-        """Where the session stands with this question. Another base is that of another tree, of which nothing
+        """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""
         known = self.questions if base == self.base else ()
         kept = {asked.turn: asked for asked in (*known, question)}
@@ -109,12 +109,12 @@ class Known:
 
 
 class SessionMemory(Protocol):
-    """What a site remembers of one session. Each method returns when it is written down; CannotRecord if it
+    """A site's memory of one session. Each method returns when it is written down; CannotRecord if it
     cannot be."""
 
     @property
     def standing(self) -> Standing:
-        """Where the session stands."""
+        """The standing of the session."""
         ...
 
     @property
@@ -156,7 +156,7 @@ class SessionMemory(Protocol):
 
 
 class SiteMemory(Protocol):
-    """What a site remembers of all sessions of one dataset."""
+    """A site's memory of all sessions of one dataset."""
 
     def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
         """Take part in a session, or go on with it. Refused as the module says; CannotRecord."""
@@ -164,7 +164,7 @@ class SiteMemory(Protocol):
 
 
 def colluding_of(terms: Terms) -> int:
-    """How many of the parties may collude."""
+    """The number of parties that may collude."""
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
@@ -256,7 +256,7 @@ class TransientMemory:
 
 
 class TransientSession:
-    """One session of a TransientMemory."""
+    """A session of a TransientMemory."""
 
     def __init__(self, memory: TransientMemory, offer: Offer, secret: bytes) -> None:
         self.standing = Standing()

@@ -12,7 +12,7 @@ from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 from fedboost.people.privacy_report import as_markdown, card_of, outlook
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.local.cluster import ANYTHING, Loopback

@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,7 +19,8 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.boosting.state import ModelSoFar, Round, Scales
+from fedboost.boosting.queries.union import Query
+from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
@@ -39,6 +41,7 @@ from fedboost.protocol.messages import (
     Request,
 )
 from fedboost.terms.terms import Terms
+from fedboost.wire import queries
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
@@ -169,8 +172,8 @@ queries = st.one_of(
 few_bytes = st.binary(max_size=50)
 times = st.integers(-(1 << 63), (1 << 63) - 1)
 requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
-so_far = st.builds(
-    ModelSoFar,
+state = st.builds(
+    BoostingState,
     u32,
     st.none() | st.builds(StartQuery, rows, cut_points, scales, scales),
     st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
@@ -179,6 +182,12 @@ so_far = st.builds(
     st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False)),
     st.none() | residuals,
 )
+
+
+def test_every_query_has_a_codec():
+    assert set(queries._CODECS) == set(get_args(Query))
+
+
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
     st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
@@ -188,7 +197,7 @@ from_party = st.one_of(
 )
 to_party = st.one_of(
     st.builds(Admit, words, terms(), u32, requests),
-    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), so_far),
+    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), state),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
     st.builds(Open, u32, u32, few_bytes),
     st.builds(Close, u32, u32),
