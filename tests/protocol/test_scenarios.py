@@ -36,6 +36,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
+from fedboost.privacy.bit_packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, session_digest

@@ -41,7 +41,7 @@ from fedboost.protocol.messages import (
     Request,
 )
 from fedboost.terms.terms import Terms
-from fedboost.wire import queries
+from fedboost.wire import queries as query_codec
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
@@ -185,7 +185,7 @@ state = st.builds(
 
 
 def test_every_query_has_a_codec():
-    assert set(queries._CODECS) == set(get_args(Query))
+    assert set(query_codec._CODECS) == set(get_args(Query))
 
 
 from_party = st.one_of(

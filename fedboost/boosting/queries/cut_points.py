@@ -92,7 +92,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One count."""
+        """At most one count."""
         return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:

@@ -83,7 +83,7 @@ class StartQuery(BeforeTrees, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One set of cut points."""
+        """At most one set of cut points."""
         return 1
 
     def check_terms(self, terms: Terms) -> None:
