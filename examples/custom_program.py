@@ -37,7 +37,7 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
     exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
     trees = []
     for number in range(terms.trees.rounds):
-        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         slower = terms.changed(learning_rate=terms.trees.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)

@@ -84,14 +84,14 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
             " and has no rows" if holders < len(terms.parties) else ""
         )
     if terms.session.on_loss == "shrink":
-        parties += f"; if some are lost, {terms.fewest} may go on"
-    hidden = terms.evaluation.party_metrics and terms.hiding.hides
+        parties += f"; if some are lost, {terms.min_roster} may go on"
+    hidden = terms.evaluation.party_metrics and terms.hiding.hides_vectors
     return [
         ("parties", parties),
         (
             "protection",
             terms.hiding.protection
-            + (f", keys of {terms.hiding.key_bits} bits" if terms.hiding.encrypts else ""),
+            + (f", keys of {terms.hiding.key_bits} bits" if terms.hiding.uses_key_holder else ""),
         ),
         (
             "aggregator",
@@ -107,15 +107,15 @@ def _participants(terms: Terms) -> list[tuple[str, str]]:
 
 
 def _colluders(terms: Terms) -> str:
-    if not terms.hiding.hides:
+    if not terms.hiding.hides_vectors:
         return "the aggregator needs none"
     number = Group.of(terms.parties, terms.hiding.colluding).colluding
     if not number:
-        holder = " and the key holder" if terms.hiding.encrypts else ""
+        holder = " and the key holder" if terms.hiding.uses_key_holder else ""
         return f"if another site works with the aggregator{holder}, they can learn this site's numbers"
     others = "1 other site" if number == 1 else f"up to {number} other sites"
     return f"{others} may work with the aggregator without learning this site's numbers" + (
-        ", the key holder counted first" if terms.hiding.encrypts else ""
+        ", the key holder counted first" if terms.hiding.uses_key_holder else ""
     )
 
 

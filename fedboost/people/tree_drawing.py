@@ -22,7 +22,7 @@ _BOX, _PITCH, _GAP, _EDGE = 36, 46, 104, 16
 """Pixels: the height of a node, from one leaf to the next, between columns (an edge and its word are there),
 around everything."""
 _HEAD, _FOOT = 34, 26
-_LONGEST = 24
+_MAX_TEXT_LENGTH = 24
 """Characters that are shown of a name, and of levels; a tooltip has all of them."""
 _THICKEST = 7.0
 _BOLD = 1.08
@@ -143,7 +143,7 @@ def _words(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Seq
     if tree.left[node] == NO_CHILD:
         return _Words(f"{tree.value[node]:+.4g}", cover, line)
     split = [printable(part) for part in _split(tree, node, names, levels)]
-    shown = [part if len(part) <= _LONGEST else part[: _LONGEST - 1] + "…" for part in split]
+    shown = [part if len(part) <= _MAX_TEXT_LENGTH else part[: _MAX_TEXT_LENGTH - 1] + "…" for part in split]
     return _Words("".join(shown), f"gain {tree.gain[node]:.4g}, {cover}", f"{''.join(split)}\n{line}")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from fedboost.errors import FedboostError, PeerError, SessionFailed
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.closing import Closing
 from fedboost.protocol.contracts import Program, TrainingState
@@ -66,7 +66,7 @@ class AggregatorSession:
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
-        draw: Draw | None = None,
+        draw: RandomBytes | None = None,
         callbacks: Iterable[Callback] = (),
         request: Request | None = None,
     ) -> None:

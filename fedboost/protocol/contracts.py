@@ -21,7 +21,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
@@ -75,7 +75,7 @@ class Query(Protocol):
         ...
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
         ...
 

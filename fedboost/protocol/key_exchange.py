@@ -24,7 +24,7 @@ from fedboost.privacy.identity.certificates import identify
 from fedboost.privacy.identity.signatures import Signer, verify
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.terms import Terms
 
@@ -113,7 +113,9 @@ def check_age(asked: Request, now: datetime) -> None:
         )
 
 
-def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: Draw) -> bytes:
+def greet(
+    credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: RandomBytes
+) -> bytes:
     """This party's greeting, with its fresh public key, if the protection has it make one. Without
     credentials there is nothing to sign with: an empty one."""
     if credentials is None:
@@ -154,7 +156,7 @@ def meet(
         if public and public in publics.values():
             raise PeerError(f"party {name} was introduced with the key of another party")
         publics[name] = public
-    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 

@@ -15,7 +15,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.terms.terms import Terms
@@ -76,7 +76,7 @@ class Spending:
         return self.terms.noise is not None and self.terms.noise.placement != "central"
 
 
-def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> Int64:
+def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:
     """An opened sum with the noise that the aggregator draws, if it is the one to draw it."""
     if terms.noise is None or terms.noise.placement != "central":
         return total

@@ -156,7 +156,7 @@ class PartySession:
             self._site.draw,
             public,
             member.secret,
-            max_openings=max(MAX_OPENINGS_PER_TURN * terms.most_turns - self._openings, 0),
+            max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - self._openings, 0),
             sparse=terms.noise is None,
         )
         roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)

@@ -96,7 +96,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
 def _check_gathered(run: "TrainingRun", terms: Terms, record: journal.Gathered) -> None:
     roster = record.roster
     members = tuple(party for party in terms.parties if party in roster)
-    enough = roster == members and len(roster) >= terms.fewest
+    enough = roster == members and len(roster) >= terms.min_roster
     lacking = roster != terms.parties and not run.state.may_lack_parties(run.pending)
     changed = roster != run.roster and not (run.state.moved or run.may_change)
     if not (run.attempt < record.attempt <= MAX_ATTEMPTS and enough) or lacking or changed:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from fedboost.errors import Refused, quoted
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import NOWHERE, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.terms.terms import Terms
@@ -104,7 +104,7 @@ class Known:
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
         """A session under these terms in which nobody met yet."""
-        group = terms.holders, terms.hiding.hides
+        group = terms.holders, terms.hiding.hides_vectors
         return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
 
 
@@ -234,7 +234,7 @@ def check_group(session: Known, others: Iterable[Known], limits: Limits, party: 
 class TransientMemory:
     """A memory that ends with the process, without a budget: for simulations and tests."""
 
-    draw: Draw
+    draw: RandomBytes
     party: str = ""
     sessions: "dict[str, TransientSession]" = field(default_factory=dict)
     charged: dict[tuple[str, str], float] = field(default_factory=dict)

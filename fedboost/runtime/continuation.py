@@ -14,7 +14,7 @@ from fedboost.runtime.model_file import Model
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
-LARGEST_FILE = 4 * continuation.MAX_MODEL
+MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 """Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
 with it, such as its own terms with a model of their own."""
 
@@ -42,9 +42,9 @@ def _read(path: Path) -> str:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("not a regular file")
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise ValueError(f"more than {LARGEST_FILE:,} bytes, and no model of that size fits into terms")
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, and no model of that size fits into terms")
         return data.decode()
     except OSError as error:
         why = error.strerror or str(error)

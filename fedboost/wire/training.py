@@ -40,7 +40,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """One round: number from 0, metrics, seconds and traffic since the session began."""
+    """A finished round: number from 0, metrics, seconds and traffic since the session began."""
 
     round: int
     metrics: dict[str, float]
@@ -68,8 +68,8 @@ TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
 class TrainCommand(Enum):
-    """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
-    the connection was lost, even to its failure; to stop it; to have its model after the round under way."""
+    """A command of an analyst for the session under the terms: follow it, or start one; return to it after a
+    lost connection, even to its failure; stop it; finish it with the model after the current round."""
 
     FOLLOW = 0
     RETURN = 1
@@ -80,13 +80,13 @@ class TrainCommand(Enum):
 def encode_train_request(
     terms: str, wish: TrainCommand = TrainCommand.FOLLOW, request: Request | None = None
 ) -> bytes:
-    """Bytes of an analyst's wish: the terms as JSON, what is wanted of their session, and the signed request
+    """Bytes of an analyst's command: the terms as JSON, the command for their session, and the signed request
     for it."""
     return serialised(with_request(pb.TrainRequest(terms=terms, wish=wish.name), request))
 
 
 def decode_train_request(data: bytes) -> tuple[Terms, TrainCommand, Request | None]:
-    """The terms an analyst submits, what is wanted of their session, and the signed request for it. Raises
+    """The terms of an analyst, the command for their session, and the signed request for it. Raises
     PeerError, or ConfigError for terms that cannot be."""
     message = parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
     require(message.wish in (wish.value for wish in TrainCommand), f"wish {message.wish}")

@@ -25,7 +25,7 @@ from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, 
 from fedboost.runtime.site.audit import AuditLog, read_log
 
 draws = st.integers(0, 2**32).map(random.Random)
-LONGEST_LINE = 3000
+MAX_LINE_LENGTH = 3000
 
 
 def fine_or_one_line(read, *args):
@@ -35,7 +35,7 @@ def fine_or_one_line(read, *args):
     except ConfigError as error:
         line = str(error)
     assert len(line.splitlines()) == 1
-    assert len(line) < LONGEST_LINE
+    assert len(line) < MAX_LINE_LENGTH
     line.encode()
     return None
 

@@ -415,7 +415,7 @@ def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
 
 
 def test_peers_that_are_quiet_are_forgotten_and_floods_are_not(monkeypatch):
-    monkeypatch.setattr(limits, "MOST_PEERS", 10)
+    monkeypatch.setattr(limits, "MAX_PEERS", 10)
     peers = Peers()
     flooding = peers.find(b"flood", lambda: "flood", 0.0)
     while not flooding.fault(0.0):

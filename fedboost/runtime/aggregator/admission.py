@@ -105,5 +105,5 @@ class Admission:
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:
     """End a call with an error, cut to what fits the trailers that carry it; never returns."""
-    await context.abort(channel.status_of(error), quoted(str(error), channel.LONGEST_DETAILS))
+    await context.abort(channel.status_of(error), quoted(str(error), channel.MAX_DETAILS_LENGTH))
     raise AssertionError("abort raises")

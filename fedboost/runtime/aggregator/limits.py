@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.errors import Refused
-from fedboost.privacy.bit_packing import PART_CELLS
+from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
@@ -28,7 +28,7 @@ BYTES_PER_CALL = 100_000
 """So many bytes of terms count as another call: reading four megabytes of them takes half a second."""
 UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
 """Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
-LAST_WORDS = MAX_CELLS // PART_CELLS
+LAST_WORDS = MAX_CELLS // CHUNK_CELLS
 """Further ones after each message that was waited for: when a session fails, the rest of the report under way
 still arrives, and the largest report has that many parts."""
 SHARING_AN_ADDRESS = 32
@@ -82,7 +82,7 @@ IDLE_MS = 60_000
 METADATA_BYTES = 8 * 1024
 """Headers of a call: ours take some hundred bytes. gRPC refuses some of the calls above it, and all above
 twice as much."""
-MOST_PEERS = 1024
+MAX_PEERS = 1024
 """Peers that are remembered before those are forgotten that have nothing open and were quiet."""
 
 SERVER_OPTIONS = [
@@ -172,7 +172,7 @@ class Peers:
     def find(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
         """The peer of this identity; its name is asked for when it is new."""
         if identity not in self._peers:
-            if len(self._peers) >= MOST_PEERS:
+            if len(self._peers) >= MAX_PEERS:
                 self._forget(now)
             calls = Bucket(CALLS_PER_SECOND * self._share, CALLS_SAVED * self._share, now)
             unwanted = Bucket(UNWANTED_PER_SECOND * self._share, UNWANTED_SAVED * self._share, now)

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
 from fedboost.runtime.data.sparse import QID, SparseTable
@@ -295,8 +295,8 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         _, distinct = texts(column, name)
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
-    if len(distinct) > MAX_LEVELS:
-        return f"has {len(distinct)} distinct values, more than the {MAX_LEVELS} levels a column can have"
+    if len(distinct) > MAX_CATEGORIES:
+        return f"has {len(distinct)} distinct values, more than the {MAX_CATEGORIES} levels a column can have"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
     return sorted(distinct) or "has no values"

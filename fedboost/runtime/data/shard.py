@@ -21,8 +21,8 @@ import numpy as np
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
-from fedboost.gbdt.binned import in_memory
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL
+from fedboost.gbdt.binned import allocate_in_memory
+from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
 from fedboost.runtime.data.parquet import StoredColumn, StoredTable
 from fedboost.runtime.data.sparse import SparseTable
@@ -118,7 +118,7 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     margins = StoredColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
         column.check()
-    return Shard(columns, labels, weights, table.room, keys, validation, margins)
+    return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
 
 
 def _keys(table: "Table", terms: Terms, site: str) -> sampling.Keys:
@@ -186,8 +186,8 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         _whole(table, name, partial(_bound, name=name)),
         _whole(table, upper, partial(_end, name=upper)),
     ]
-    room = table.room if isinstance(table, StoredTable) else in_memory
-    out: Float32 = room((2, table.num_rows), np.dtype(np.float32))
+    allocate = table.allocate if isinstance(table, StoredTable) else allocate_in_memory
+    out: Float32 = allocate((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
     invalid = terms.objective.loss.first_invalid_label(out)
     if invalid:
@@ -274,7 +274,7 @@ def _weight(table: "pa.Table", name: str) -> Float32:
     weight = finite(table, name)
     refuse_missing(np.isnan(weight), f"weight {name!r}")
     refuse(table, name, weight < 0.0, "has a weight below 0")
-    extreme = (weight > LARGEST_LABEL) | ((weight > 0.0) & (weight < 1.0 / LARGEST_LABEL))
+    extreme = (weight > MAX_LABEL) | ((weight > 0.0) & (weight < 1.0 / MAX_LABEL))
     refuse(table, name, extreme, "has a weight above 2**60, or below 2**-60 and not 0")
     return weight
 
@@ -282,6 +282,6 @@ def _weight(table: "pa.Table", name: str) -> Float32:
 def base_margin_of(table: "pa.Table", name: str, terms: Terms) -> Float32:
     margin = finite(table, name)
     refuse_missing(np.isnan(margin), f"base margin {name!r}")
-    beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > LARGEST_LABEL
+    beyond = np.abs(terms.objective.loss.predict(margin.astype(np.float64))) > MAX_LABEL
     refuse(table, name, beyond, "has a base margin that predicts more than 2**60")
     return margin

@@ -26,7 +26,7 @@ QID = "qid"
 """The column of what stands behind qid: in a LIBSVM file, if it does."""
 DENSE = 1 << 24
 """So many values are dense at a time: 64 MB."""
-MOST_COLUMNS = 1 << 16
+MAX_SPARSE_COLUMNS = 1 << 16
 """Of a LIBSVM file: as many features as terms may have."""
 
 
@@ -167,8 +167,8 @@ def read_libsvm(path: Path) -> SparseTable:
         raise ConfigError(f"{path}: has no rows")
     column_of_value, rows = np.array(places, np.int64), np.repeat(np.arange(len(labels)), counts)
     width = int(column_of_value.max(initial=-1)) + 1
-    if column_of_value.min(initial=0) < 0 or width > MOST_COLUMNS:
-        raise ConfigError(f"{path}: an index below 0, or above {MOST_COLUMNS - 1:,}")
+    if column_of_value.min(initial=0) < 0 or width > MAX_SPARSE_COLUMNS:
+        raise ConfigError(f"{path}: an index below 0, or above {MAX_SPARSE_COLUMNS - 1:,}")
     order = np.lexsort((rows, column_of_value))
     if (np.diff(column_of_value[order]) == 0)[np.diff(rows[order]) == 0].any():
         raise ConfigError(f"{path}: a row has two values of one index")

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from fedboost.errors import SessionFailed
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
@@ -31,7 +31,7 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.draws import MIN_SHARE
 from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
@@ -59,14 +59,14 @@ ANYTHING = {
     "max_depth": MAX_DEPTH,
     "max_trees_per_round": MAX_ROOTS,
     "max_metrics": MAX_METRICS,
-    "max_category_levels": MAX_LEVELS,
+    "max_category_levels": MAX_CATEGORIES,
     "metrics_at_thresholds": True,
     "party_metrics": True,
     "validation": True,
     "base_margin": True,
     "continue_models": True,
     "vote_top_k": MAX_FEATURES,
-    "subsample": SMALLEST_SHARE,
+    "subsample": MIN_SHARE,
     "min_key_bits": 2048,
     "colluding": 0,
     "max_sessions": 1_000_000,

@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64, cell_bits
 from fedboost.people.facts import EstimateFacts
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
@@ -44,7 +44,7 @@ class Speed:
 def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
     """Cells of a round's histograms in full trees, and the bits of one: of each pair of sums one cell, if
     both fit 64 bits; of each level the smaller children."""
-    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.levels)
+    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.category_counts)
     nodes = len(terms.roots) * 2 ** (terms.trees.max_depth - 1)
     bits = 2 * cell_bits(1 << (terms.bits - 1), max(rows, 1)) - 1
     return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))
@@ -55,7 +55,7 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> 
     installed."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells
-    tag = Tag(1, 1, 0, names, SESSION, (Run(cells, bits),))
+    tag = Tag(1, 1, 0, names, SESSION, (Segment(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
     warm_up = dataclasses.replace(tag, turn=0)  # tables are made, the first time

@@ -129,7 +129,7 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     """A place for each party to run at, with keys of a consortium that lives as long as this process; a key
     holder without rows has one, too."""
     credentials: dict[str, Credentials] = {}
-    if terms.hiding.hides:
+    if terms.hiding.hides_vectors:
         now = datetime.now(UTC)
         signers, roots = in_memory(terms.parties, now)
         credentials = {name: Credentials(signer, roots, (), lambda: now) for name, signer in signers.items()}

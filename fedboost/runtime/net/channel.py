@@ -61,7 +61,7 @@ SERVER_OPTIONS = [
     ("grpc.so_reuseport", 0),
     *LIMITS,
 ]
-LONGEST_DETAILS = 600
+MAX_DETAILS_LENGTH = 600
 """Characters of the sentence a call ends with. It travels in trailers, which gRPC bounds to 8 KiB, and a
 character there takes up to 12 bytes."""
 

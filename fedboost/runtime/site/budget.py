@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedboost.errors import Refused
 from fedboost.people.facts import PrivacyFacts
 from fedboost.privacy.noise import accounting
-from fedboost.terms.noise import SMALLEST_EPSILON
+from fedboost.terms.noise import MIN_EPSILON
 from fedboost.terms.terms import Terms
 
 ROUNDING = 1e-12
@@ -62,7 +62,7 @@ class Budget:
         fits = _rounded_down(accounting.epsilon_of(room, delta))
         remedy = (
             f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
-            if fits >= SMALLEST_EPSILON
+            if fits >= MIN_EPSILON
             else "no session with noise fits"
         )
         raise Refused(

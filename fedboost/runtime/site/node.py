@@ -46,17 +46,17 @@ FIRST_RETRY, LAST_RETRY = 0.2, 5.0
 """Seconds between two tries to reach the aggregator, doubling from the first to the last."""
 SAY_SO = 1.0
 """Seconds of waiting before the log says that the aggregator is waited for."""
-MOST_REFUSALS = 60
+MAX_REFUSALS = 60
 """Refusals in a row, a second each, before a party that had been let in gives up."""
 REDIAL = 1.0
 """Seconds between the loss of an aggregator and the next try to reach it, at most."""
-MOST_UNREAD = 16
+MAX_UNREAD_MESSAGES = 16
 """Messages of the aggregator that wait to be handled, before its connection is read no further."""
 FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
-LONGEST_PAUSE = 60.0
+MAX_PAUSE_SECONDS = 60.0
 """Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
-MOST_MISFITS = 10
+MAX_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
 and a reader of the site's log knows by then what does not fit."""
 LARGE_MESSAGE = 1 << 16
@@ -165,7 +165,7 @@ class PartyNode:
         )
         self._hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
-        inbox: Inbox = asyncio.Queue(MOST_UNREAD)
+        inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
         reader = asyncio.create_task(self._read(call, inbox))
         try:
             while (message := await inbox.get()) is not None:
@@ -183,7 +183,7 @@ class PartyNode:
             self._refusals += not away
             # It never let this party in, or no longer does; but an old connection may still be known there.
             unfit = error.code() == grpc.StatusCode.INVALID_ARGUMENT  # of another version, say
-            if unfit or (not away and (not self._attended or self._refusals > MOST_REFUSALS)):
+            if unfit or (not away and (not self._attended or self._refusals > MAX_REFUSALS)):
                 raise channel.explained(error, f"the aggregator at {self._config.aggregator}") from None
             self._log.info("connection lost", code=error.code().name, details=quoted(error.details() or ""))
         except asyncio.InvalidStateError:
@@ -239,7 +239,7 @@ class PartyNode:
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
-                await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), LONGEST_PAUSE))
+                await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), MAX_PAUSE_SECONDS))
 
     def _compute(
         self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
@@ -280,7 +280,7 @@ class PartyNode:
 
     def _site(self) -> Site:
         def permit(offer: Offer) -> Limits:
-            if self._misfits >= MOST_MISFITS:
+            if self._misfits >= MAX_MISFITS:
                 raise Refused(
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
                     f"refusal tells something of them, so it refuses all others until it is started again"

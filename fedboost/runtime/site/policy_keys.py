@@ -8,11 +8,11 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
+from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.protocol.site_memory import MAX_SESSIONS
 from fedboost.runtime.site.budget import Budget
 from fedboost.terms.hiding import ProtectionName
-from fedboost.terms.noise import LARGEST_DELTA, Placement
+from fedboost.terms.noise import MAX_DELTA, Placement
 from fedboost.terms.reading import Frozen, Name, read_model
 
 OnLoss = Literal["wait", "shrink", "stop"]
@@ -21,7 +21,7 @@ COMMAND = "fedboost approve terms.toml --config party.toml"
 """The command by which a site allows terms that its policy refuses."""
 
 MAX_ROWS_PER_LEAF = 1_000_000_000
-LARGEST_BUDGET = 100.0
+MAX_BUDGET_EPSILON = 100.0
 """Beyond this epsilon promises nothing."""
 
 PINNED = ("parties", "analysts", "columns")
@@ -98,7 +98,7 @@ class PolicyKeys(Frozen):
     protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
     on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
     placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
-    min_parties: int = Field(default=SMALLEST_GROUP, ge=1)
+    min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
     min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
     quantile_leaves: bool = False
     max_rounds: int = Field(default=1000, ge=1)
@@ -115,8 +115,8 @@ class PolicyKeys(Frozen):
     subsample: float = Field(default=1.0, gt=0, le=1)
     min_key_bits: int = Field(default=3072, ge=1)
     colluding: int | None = Field(default=None, ge=0)
-    epsilon: float | None = Field(default=None, gt=0, le=LARGEST_BUDGET)
-    delta: float | None = Field(default=None, gt=0, le=LARGEST_DELTA)
+    epsilon: float | None = Field(default=None, gt=0, le=MAX_BUDGET_EPSILON)
+    delta: float | None = Field(default=None, gt=0, le=MAX_DELTA)
     max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
     similar_groups: bool = False
     approval: Literal["auto", "ask"] = "auto"

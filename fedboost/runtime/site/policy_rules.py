@@ -75,7 +75,7 @@ def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.hiding.hides or terms.session.on_loss in policy.on_loss:
+    if not terms.hiding.hides_vectors or terms.session.on_loss in policy.on_loss:
         return None
     return not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
 
@@ -85,15 +85,15 @@ def _min_parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if holders < limit:
         rows = " with rows" if holders < len(terms.parties) else ""
         return Breach("min_parties", str(limit), f"the terms name {holders}{rows}", "name more", holders)
-    if terms.fewest < limit:
-        why = f'the terms have on_loss = "shrink" to {terms.fewest}'
-        return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.fewest)
+    if terms.min_roster < limit:
+        why = f'the terms have on_loss = "shrink" to {terms.min_roster}'
+        return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
     return None
 
 
 def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
     floor = Group.of(terms.parties).colluding if policy.colluding is None else policy.colluding
-    if not terms.hiding.hides:
+    if not terms.hiding.hides_vectors:
         return None
     tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding
     if tolerated >= floor:
@@ -176,7 +176,7 @@ def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
     share = terms.draws.share_drawn
-    if not terms.hiding.hides or share >= policy.subsample:
+    if not terms.hiding.hides_vectors or share >= policy.subsample:
         return None
     why = f"the terms have subsample = {terms.draws.subsample:g}"
     if terms.draws.sampling_method == "bootstrap":
@@ -222,7 +222,7 @@ def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    count, limit = max(terms.columns.levels, default=0), policy.max_category_levels
+    count, limit = max(terms.columns.category_counts, default=0), policy.max_category_levels
     if _within_a_budget(policy, terms) or count <= limit:
         return None
     column = next(name for name, levels in terms.columns.categorical.items() if len(levels) == count)
@@ -250,7 +250,7 @@ def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
 
 
 def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
-    if not terms.hiding.hides or not terms.evaluation.party_metrics or policy.party_metrics:
+    if not terms.hiding.hides_vectors or not terms.evaluation.party_metrics or policy.party_metrics:
         return None
     return Breach("party_metrics", "false", "the terms have party_metrics = true", "leave it out", True)
 
