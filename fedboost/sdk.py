@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.plugins import check_objective
-from fedboost.runtime.config import read_settings
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.terms_file import read_settings
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
 

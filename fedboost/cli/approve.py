@@ -11,8 +11,8 @@ from fedboost.errors import ConfigError, Misfit, Refused
 
 if TYPE_CHECKING:
     from fedboost.people.summary import Counts
-    from fedboost.runtime.config import PartyConfig
     from fedboost.runtime.site.approval import Approval
+    from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
@@ -40,8 +40,9 @@ def approve(
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
-    from fedboost.runtime.config import read_party, read_terms
     from fedboost.runtime.site import approval
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
 
     _check_order(terms, config)
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)

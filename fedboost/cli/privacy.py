@@ -37,8 +37,8 @@ def budget(
     from fedboost.people import as_json
     from fedboost.people.facts import SiteFacts
     from fedboost.people.privacy_report import spent
-    from fedboost.runtime.config import read_party
     from fedboost.runtime.site.budget import Spent, facts_of
+    from fedboost.runtime.site.config import read_party
     from fedboost.runtime.site.memory_start import spent_of
 
     site = read_party(config)
@@ -70,7 +70,7 @@ def begin(
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
     from fedboost.errors import printable
-    from fedboost.runtime.config import read_party
+    from fedboost.runtime.site.config import read_party
     from fedboost.runtime.site.memory_start import accept_restored, init_memory
 
     if restored and ledger is not None:
@@ -105,7 +105,7 @@ def plan(
     """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, privacy_report
-    from fedboost.runtime.config import read_terms
+    from fedboost.runtime.terms_file import read_terms
 
     agreed = read_terms(terms)
     noise = agreed.noise

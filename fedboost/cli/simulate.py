@@ -28,11 +28,11 @@ def simulate(
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
-    from fedboost.runtime.config import read_terms
     from fedboost.runtime.data.draft import split_by_weights
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
+    from fedboost.runtime.terms_file import read_terms
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")

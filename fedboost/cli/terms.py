@@ -98,8 +98,8 @@ def _notice_draft(draft: "Draft", label: str) -> None:
 
 def _drafted(draft: "Draft", parties: list[str]) -> str:
     """Return the terms file of a draft."""
-    from fedboost.runtime.config import terms_to_toml
     from fedboost.runtime.site.policy import Policy
+    from fedboost.runtime.terms_file import terms_to_toml
     from fedboost.terms.terms import Terms
 
     weight = draft.min_child_weight

@@ -19,10 +19,12 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.site import Release
-from fedboost.runtime.config import read_aggregator, read_party, read_terms
+from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, read_bundle
 from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.terms_file import read_terms
 
 draws = st.integers(0, 2**32).map(random.Random)
 MAX_LINE_LENGTH = 3000

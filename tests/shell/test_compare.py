@@ -14,9 +14,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fedboost.evaluation import compare
 from fedboost.evaluation.compare import GROUPS, Trial, percentiles
 from fedboost.evaluation.held_out import HeldOut, score, unprotected
-from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}

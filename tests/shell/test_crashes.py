@@ -36,15 +36,16 @@ from fedboost.privacy.identity import issue as issue_identity
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import new_root
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
 from fedboost.runtime.aggregator.store import Folder
-from fedboost.runtime.config import AggregatorConfig, terms_to_toml
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.terms_file import terms_to_toml
 
 THREE = ("north", "south", "east")
 ROUNDS = 30

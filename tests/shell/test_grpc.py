@@ -31,14 +31,15 @@ from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.aggregator import analysts
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
-from fedboost.runtime.config import AggregatorConfig, PartyConfig
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node as party_node
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.wire.bounds import MAX_TO_AGGREGATOR, WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party

@@ -14,7 +14,6 @@ from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
-from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
@@ -22,6 +21,7 @@ from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory_file import NAME, read_spent
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'

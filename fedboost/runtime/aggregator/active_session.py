@@ -15,7 +15,7 @@ from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
 from fedboost.runtime.aggregator.store import Journal
-from fedboost.runtime.result import finish
+from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
@@ -190,7 +190,7 @@ class ActiveSession:
             return
         self.over = True
         try:
-            model = None if failed else finish(self.session, self.meter).model.to_bytes()
+            model = None if failed else signed_model_of(self.session).to_bytes()
         except FedboostError as error:
             failed = Failed(str(error))
         if failed is not None:

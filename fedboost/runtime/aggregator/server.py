@@ -18,11 +18,11 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import Admission
 from fedboost.runtime.aggregator.analysts import Analysts
 from fedboost.runtime.aggregator.callers import trust_of
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.connections import Connections, allow_files
 from fedboost.runtime.aggregator.parties import Parties
 from fedboost.runtime.aggregator.sessions import Sessions
-from fedboost.runtime.config import AggregatorConfig
 from fedboost.runtime.net import channel, health
 from fedboost.runtime.net.health import Health
 from fedboost.runtime.net.keys import Bundle

@@ -24,10 +24,10 @@ from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open, Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.aggregator.store import Folder, Journal
-from fedboost.runtime.config import AggregatorConfig
 from fedboost.terms.terms import Terms
 
 MAX_UNDELIVERED = 16

@@ -25,10 +25,11 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.analyst import Connection, connect
-from fedboost.runtime.config import read_party, to_toml
+from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.draws import MIN_SHARE

@@ -23,8 +23,9 @@ from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
 from fedboost.people.words import RELAXED
 from fedboost.protocol.site_memory import Known, Limits, check_group
-from fedboost.runtime.config import PartyConfig, read_toml, state_folder, to_toml
+from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path

@@ -21,10 +21,10 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of
-from fedboost.runtime.config import PartyConfig, state_folder
 from fedboost.runtime.site.audit import AuditLog, entries_after, read_admitted
 from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
 from fedboost.runtime.site.budget import Spent
+from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     NO_LOG,
     FileMemory,

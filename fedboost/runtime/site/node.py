@@ -26,7 +26,6 @@ from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, Offer
-from fedboost.runtime.config import PartyConfig
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
@@ -35,6 +34,7 @@ from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.telemetry import AT_HAND
