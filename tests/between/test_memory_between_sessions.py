@@ -9,8 +9,6 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
-from test_memory_file import THREE, noisy
-from test_privacy_cli import lines
 
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
@@ -21,6 +19,8 @@ from fedboost.runtime.config import read_party, to_toml
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
+from tests.cli.test_privacy import lines
+from tests.runtime.site.test_memory_file import THREE, noisy
 
 ALONE = {"protection": "plain"}
 """One party, whose answers are easily read."""

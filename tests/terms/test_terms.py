@@ -132,7 +132,7 @@ def test_every_setting_changes_the_digest():
         ranged.changed(**NEEDS_RANGES, rounds=20, max_depth=3).digest
         != ranged.changed(rounds=20, max_depth=3).digest
     )
-    installed = {"objective_params", "objective_package"}  # tests/shell/test_objectives.py
+    installed = {"objective_params", "objective_package"}  # tests/gbdt/objectives/test_plugins.py
     needs = {*installed, *NEEDS_NOISE, *NEEDS_SHRINK, *NEEDS_CLASSES, *NEEDS_VALIDATION, *NEEDS_OBJECTIVE}
     needs |= {*NEEDS_GROUPS, *NEEDS_RANGES, *NEEDS_KEYS}
     assert {*OTHER, *ALONE, *needs} == set(Terms.file_keys())

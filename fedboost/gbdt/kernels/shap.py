@@ -1,7 +1,7 @@
 """The compiled loops of explanations: arrays in, arrays out, no objects.
 
 Promises: `add_contributions` adds Shapley values as their definition has them (the twin of it is in
-tests/gbdt/twins.py), to the rounding of float64.
+tests/gbdt/reference/split.py), to the rounding of float64.
 Refuses nothing: callers have validated their arrays.
 
 A leaf's value reaches a row's prediction through the features on the way to it. Let z of a feature be the

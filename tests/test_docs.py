@@ -1,0 +1,188 @@
+"""The commands of the documentation run: the README's network session, its Python, the examples."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import ending, free_port
+from sites import fedboost
+
+import fedboost as fb
+
+ROOT = Path(__file__).parents[1]
+SITES = ("north", "south", "east")
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language, in order, unindented."""
+    text = "\n".join(line.strip() for line in page.read_text().splitlines())
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `fedboost ...` line in shell blocks."""
+    lines = "\n".join(blocks(page, "sh")).splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("fedboost ")]
+
+
+def run_here(words: list[str], folder: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def write_sites(folder: Path) -> None:
+    """sample.csv, north.csv, south.csv, new.csv and all.csv, as the README has them."""
+    draw = np.random.default_rng(0)
+    for name in ("sample", *SITES, "new", "all"):
+        x = draw.normal(size=(80, 2))
+        rows = [f"{a!r},{b!r},{int(a + b > 0)}" for a, b in x.tolist()]
+        lines = ["age,dose,diagnosis", *rows]
+        if name == "all":
+            lines = [f"{line},{'hospital' if i == 0 else 'AB'[i % 2]}" for i, line in enumerate(lines)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow
+def test_the_session_between_organisations(tmp_path):
+    write_sites(tmp_path)
+    address = f"127.0.0.1:{free_port()}"
+    for name in SITES:
+        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{name}.csv"\nkeys = "keys/{name}"\n'
+        (tmp_path / f"{name}.toml").write_text(config)
+    (tmp_path / "aggregator.toml").write_text(f'listen = "{address}"\nkeys = "keys/aggregator"\n')
+    done = []
+    with ExitStack() as stack:
+        for words in commands(ROOT / "README.md"):
+            words = [address if word == "aggregator.example:7070" else word for word in words]
+            match words[1]:
+                case "aggregator":
+                    words[-1] = "aggregator.toml"
+                    stack.enter_context(ending(run_here(words, tmp_path)))
+                case "approve":
+                    for name in SITES:
+                        words[words.index("--config") + 1] = f"{name}.toml"
+                        process = stack.enter_context(ending(run_here([*words, "--yes"], tmp_path)))
+                        output, _ = process.communicate(timeout=90)
+                        assert process.returncode == 0, output
+                case "party":
+                    for name in SITES:
+                        words[-1] = f"{name}.toml"
+                        stack.enter_context(ending(run_here(words, tmp_path)))
+                case _:
+                    process = stack.enter_context(ending(run_here(words, tmp_path)))
+                    output, _ = process.communicate(timeout=90)
+                    assert process.returncode == 0, output
+            done.append(words[1])
+    assert done == [*["keys"] * 6, "terms", "aggregator", "approve", "party", "train", "predict"]
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
+
+
+def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
+    assert "logloss" in capsys.readouterr().out
+    assert fb.Model.load("model.json").parties == SITES
+
+
+def test_the_page_on_models(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    terms = fb.Terms.draft("north.csv", label="diagnosis", rounds=3)
+    fb.simulate(terms, {name: f"{name}.csv" for name in SITES}).model.save("model.json")
+    page = ROOT / "docs" / "models.md"
+    for code in blocks(page, "python"):
+        exec(compile(code, page.name, "exec"), {})
+    said = capsys.readouterr().out
+    assert "0:[" in said
+    assert said.endswith(f"{fb.Model.load('model.json').terms.digest}\n")
+    assert (tmp_path / "tree.svg").read_text().startswith("<svg ")
+    for words in commands(page):
+        end = fedboost(*words[1:])
+        assert (end.code, end.err) == (0, ""), words
+    assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
+
+
+def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "docs" / "estimators.md", "python")
+    exec(compile(code, "estimators.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("[0 1 2] ")
+    assert fb.Model.load("model.json").parties == ("east", "north", "south")
+
+
+def test_every_command_of_every_page_exists():
+    """Each command of each page parses, its paths and addresses apart."""
+    from typer.main import get_command
+
+    from fedboost.cli.main import app
+
+    known = get_command(app).commands
+    seen = 0
+    for page in PAGES:
+        for words in commands(page):
+            command = known[words[1]]
+            options = {name for parameter in command.params for name in parameter.opts}
+            assert {word for word in words[2:] if word.startswith("--")} <= options, words
+            seen += 1
+    assert seen >= 8
+
+
+def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
+    from fedboost.runtime.site.policy import Policy
+    from fedboost.terms.reading import read_model
+
+    page = ROOT / "docs" / "policy.md"
+    cells = " ".join(line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`(\w+)`", cells)) == set(Policy.model_fields)
+    for text in blocks(page, "toml"):
+        read_model(Policy, tomllib.loads(text)["policy"], page.name)
+    defaults = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    }
+    for key, field in Policy.model_fields.items():
+        if isinstance(field.default, int | float) and f"`{key}`" in defaults:
+            assert str(field.default).lower().removesuffix(".0") == defaults[f"`{key}`"], key
+
+
+def test_the_samples_are_sound():
+    from fedboost.runtime.config import read_aggregator, read_party, read_terms
+
+    party = ROOT / "party" / "party.toml"
+    assert read_party(party).party == "north"
+    assert read_aggregator(ROOT / "aggregator" / "aggregator.toml").listen == "127.0.0.1:7070"
+    assert read_terms(ROOT / "examples" / "terms.toml").parties == ("north", "south", "east")
+    assert len([line for line in party.read_text().splitlines() if not line.startswith("#")]) <= 6
+    assert len((ROOT / "examples" / "terms.toml").read_text().splitlines()) <= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["quickstart.py", "custom_program.py", "explain.py"])
+def test_examples_run(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / example)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "False" not in done.stdout
