@@ -97,11 +97,11 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     tag = Tag(0, 0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:
-        so_far = without.state
+        state = without.state
         known, other = without.answer(query), with_row.answer(query)
         answer = other if present else known
         for spending in secret:
-            answer = spending.release(query, so_far, tag, answer)[0]
+            answer = spending.release(query, state, tag, answer)[0]
         if (release := query.release(terms)) is not None:
             moved = (other - known).astype(np.float64)
             ratio += float(moved @ (answer - known) - moved @ moved / 2.0) / variance(release)

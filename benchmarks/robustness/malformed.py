@@ -34,7 +34,8 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import FromParty, ToParty
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.wire.messages import decode_from_party, decode_to_party
 
 GROWTH_AT_MOST = 32 << 20

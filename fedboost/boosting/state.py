@@ -93,7 +93,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class ModelSoFar:
+class BoostingState:
     """Where a session stands.
 
     grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
@@ -114,9 +114,9 @@ class ModelSoFar:
         """The tree that grows: -1 before the first."""
         return len(self.rounds) - 1
 
-    def after(self, query: Query) -> "ModelSoFar":
+    def after(self, query: Query) -> "BoostingState":
         """Where the session stands once a question was answered."""
-        state: ModelSoFar = query.applied_to(self)
+        state: BoostingState = query.applied_to(self)
         return state
 
     def grown(
@@ -124,7 +124,7 @@ class ModelSoFar:
         splits: tuple[Split, ...],
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
-    ) -> "ModelSoFar":
+    ) -> "BoostingState":
         """The tree that grows with these splits and one more level. scales: of the question that was
         answered; those of the root count. residual: the question, if it was about residuals."""
         grown = replace(
@@ -139,15 +139,15 @@ class ModelSoFar:
         grown.__dict__["_hash"] = hashed  # as it would compute it
         return grown
 
-    def ended(self, splits: tuple[Split, ...], values: Values) -> "ModelSoFar":
+    def ended(self, splits: tuple[Split, ...], values: Values) -> "BoostingState":
         """The session with the tree that grew as its last round."""
         done = Round(self.splits + splits, values)
-        return ModelSoFar(self.grids, self.start, (*self.rounds, done))
+        return BoostingState(self.grids, self.start, (*self.rounds, done))
 
     @property
-    def before_tree(self) -> "ModelSoFar":
+    def before_tree(self) -> "BoostingState":
         """Where the session stood before the tree that grows."""
-        return ModelSoFar(self.grids, self.start, self.rounds)
+        return BoostingState(self.grids, self.start, self.rounds)
 
     @cached_property
     def position(self) -> Position:
@@ -176,7 +176,7 @@ class ModelSoFar:
         grew = (*(done.splits for done in self.rounds), self.splits, ())
         splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
         start = self.start if earlier.started else None
-        then = ModelSoFar(earlier.grids, start, self.rounds[: earlier.rounds], splits)
+        then = BoostingState(earlier.grids, start, self.rounds[: earlier.rounds], splits)
         return then.position.model == earlier.model
 
     def may_change(self, query: Query) -> bool:
@@ -253,10 +253,10 @@ class ModelSoFar:
             None if residual is None else _residual_to_list(residual),
         ]
 
-    def with_record(self, record: list[Any]) -> "ModelSoFar":
+    def with_record(self, record: list[Any]) -> "BoostingState":
         """The same session with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
-        return ModelSoFar(
+        return BoostingState(
             self.grids,
             self.start,
             self.rounds,
@@ -276,7 +276,7 @@ class ModelSoFar:
         return structure(constant.values[0][1], trees)
 
 
-NOTHING_YET = ModelSoFar()
+NOTHING_YET = BoostingState()
 
 
 def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:

@@ -20,7 +20,7 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import Query, TreeQuery
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Values
+from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
@@ -97,7 +97,7 @@ class HorizontalHolder:
         self.state = self.state.after(query)
         return values
 
-    def go_to(self, state: ModelSoFar) -> None:
+    def go_to(self, state: BoostingState) -> None:
         """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
         if state.position == self.state.position:
             return

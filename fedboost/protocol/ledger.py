@@ -37,13 +37,13 @@ class Spending:
     memory: SessionMemory
 
     def release(
-        self, query: Query, so_far: TrainingState, tag: Tag, values: Int64
+        self, query: Query, state: TrainingState, tag: Tag, values: Int64
     ) -> tuple[Int64, Charge | None]:
         """An answer with this party's share of the noise, and what it was charged as. The answer is as it
         was, and nothing is charged, if nothing of rows is in it, or if the aggregator draws the noise: it
         gets exact sums, which no charge can stand for.
 
-        so_far: where the session stood when it was asked; sums over the same nodes after other trees are
+        state: where the session stood when it was asked; sums over the same nodes after other trees are
         another question.
         """
         release = query.release(self.terms)
@@ -53,18 +53,18 @@ class Spending:
             return values, None
         if not self._draws:
             return values, None
-        key = self._key(query, so_far, tag, values)
+        key = self._key(query, state, tag, values)
         charge = Charge(hmac.digest(key, b"name", "sha256").hex()[:32], release.cost)
         self.memory.charge(charge.name, charge.cost)
         noise = noise_of(hmac.digest(key, b"noise", "sha256"), release.share, values.size)
         return values + noise, charge
 
-    def _key(self, query: Query, so_far: TrainingState, tag: Tag, values: Int64) -> bytes:
+    def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
         said = fields.pack(
             self.terms.digest.encode(),
             query.digest,
-            so_far.position.digest,
+            state.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
         )

@@ -50,7 +50,7 @@ class Meet:
     """The greetings of the roster, this party's among them, and where the session stands."""
 
     greetings: tuple[bytes, ...]
-    so_far: TrainingState
+    state: TrainingState
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Round:
     roster: tuple[str, ...]
 
 
-class Course:
+class TrainingRun:
     """Where a session stands. `record` is called with what must outlive the process; `past` is what an
     earlier process recorded (ConfigError if it cannot be): no callback is called for its rounds again."""
 
@@ -54,7 +54,7 @@ class Course:
         """How often the parties have gathered."""
         self.turn = 0
         """The number of the question that is asked now."""
-        self.so_far = state
+        self.state = state
         """Where the model stands: before that question."""
         self.history: list[Round] = []
         self.booster: Booster | None = None
@@ -87,17 +87,17 @@ class Course:
     @property
     def grows_a_tree(self) -> bool:
         """Whether the question that is asked now is about a tree that has split already."""
-        return self.pending.of_tree and bool(self.so_far.splits + self.pending.splits)
+        return self.pending.of_tree and bool(self.state.splits + self.pending.splits)
 
     @property
     def may_change(self) -> bool:
         """Whether the roster may be another one from the question that is asked now."""
-        return self.so_far.may_change(self.pending)
+        return self.state.may_change(self.pending)
 
     @property
     def structure(self) -> bytes:
         """Of the model, by what the parties know once they have answered (`progress.structure`)."""
-        return self.so_far.after(self.pending).structure(self.rounds)
+        return self.state.after(self.pending).structure(self.rounds)
 
     @property
     def rounds(self) -> int:
@@ -113,8 +113,8 @@ class Course:
         if self._pending is None:
             self._advance(None)
 
-    def gather(self) -> None:
-        """The roster is called together once more."""
+    def restart_attempt(self) -> None:
+        """Call the roster together once more."""
         self.attempt += 1
         self._record(journal.Gathered(self.attempt, self.roster))
 
@@ -155,7 +155,7 @@ class Course:
             self._durable = len(self._grown) == self._written + 1
             if self._durable:
                 tree, last = self._grown[self._written]
-                self._record(journal.Grew(self.turn, tree, last, self.so_far.to_record()))
+                self._record(journal.Grew(self.turn, tree, last, self.state.to_record()))
                 self._written += 1
 
     def _advance(self, total: Int64 | None) -> None:
@@ -179,12 +179,12 @@ class Course:
                 f"program {self._terms.session.program!r} does not end before its last round"
             ) from None
         if asked is not None:
-            self.so_far = self.so_far.after(asked)
+            self.state = self.state.after(asked)
         self._pending, self.turn = query, self.turn + 1
         if query.ends_tree and query.tree in self._ends:
             grew = self._ends.pop(query.tree)
             try:
-                self.so_far = self.so_far.with_record(grew.known)
+                self.state = self.state.with_record(grew.known)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"a tree in turn {grew.turn}: {error}") from None
             self.turn = grew.turn
@@ -244,8 +244,8 @@ class Course:
         terms, roster = self._terms, record.roster
         members = tuple(party for party in terms.parties if party in roster)
         enough = roster == members and len(roster) >= terms.fewest
-        lacking = roster != terms.parties and not self.so_far.may_lack_parties(self.pending)
-        changed = roster != self.roster and not (self.so_far.moved or self.may_change)
+        lacking = roster != terms.parties and not self.state.may_lack_parties(self.pending)
+        changed = roster != self.roster and not (self.state.moved or self.may_change)
         if not (self.attempt < record.attempt <= MOST_ATTEMPTS and enough) or lacking or changed:
             raise ConfigError(f"attempt {record.attempt} of {len(roster)} parties cannot follow here")
 
@@ -262,6 +262,6 @@ class Course:
         try:
             if not (ends and record.turn == self.turn):
                 raise Refused("it does not grow there")
-            self.so_far.check_grown(self._terms, record.tree, record.last)
+            self.state.check_grown(self._terms, record.tree, record.last)
         except Refused as error:
             raise ConfigError(f"a tree in turn {record.turn}: {error}") from None

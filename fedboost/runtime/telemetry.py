@@ -65,8 +65,8 @@ class Meter:
         """Rows for the rounds that are new, with the seconds and bytes since the row before."""
         new = rounds[len(self.history) :]
         for done in new:
-            now, so_far = time.monotonic(), sum(map(sum, self.traffic.values()))
-            seconds, size = now - self._last, so_far - self._bytes_before
+            now, state = time.monotonic(), sum(map(sum, self.traffic.values()))
+            seconds, size = now - self._last, state - self._bytes_before
             self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
-            self._last, self._bytes_before = now, so_far
+            self._last, self._bytes_before = now, state
         return self.history[len(self.history) - len(new) :]

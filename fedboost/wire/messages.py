@@ -9,7 +9,7 @@ more of anything than there can be: an item of two bytes takes some hundred when
 from typing import Any, assert_never, cast
 
 from fedboost.boosting.queries.union import Query
-from fedboost.boosting.state import ModelSoFar, Round, Scales
+from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
     Admit,
@@ -112,8 +112,8 @@ def encode_to_party(message: ToParty) -> bytes:
         case Admit(session, terms, attempt, request):
             admit = pb.Admit(session=session, terms=terms.canonical(), attempt=attempt)
             out = pb.ToParty(admit=with_request(admit, request))
-        case Meet(greetings, so_far):
-            out = pb.ToParty(meet=_meet_to_pb(greetings, cast(ModelSoFar, so_far)))
+        case Meet(greetings, state):
+            out = pb.ToParty(meet=_meet_to_pb(greetings, cast(BoostingState, state)))
         case Ask(turn, attempt, roster, query):
             ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(cast(Query, query)))
             out = pb.ToParty(ask=ask)
@@ -154,19 +154,19 @@ def decode_to_party(data: bytes) -> ToParty:
     raise PeerError("an empty message, or one of a newer version of fedboost")
 
 
-def _meet_to_pb(greetings: tuple[bytes, ...], so_far: ModelSoFar) -> Any:
+def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
     rounds = [
-        pb.Round(splits=map(split_to_pb, r.splits), values=values_to_pb(r.values)) for r in so_far.rounds
+        pb.Round(splits=map(split_to_pb, r.splits), values=values_to_pb(r.values)) for r in state.rounds
     ]
     return pb.Meet(
         greetings=greetings,
-        grids=so_far.grids,
+        grids=state.grids,
         rounds=rounds,
-        splits=map(split_to_pb, so_far.splits),
-        levels=so_far.levels,
-        **({} if so_far.start is None else query_to_pb(so_far.start)),
-        **_scales_to_pb(so_far.scales),
-        **({} if so_far.residual is None else {"residual": query_to_pb(so_far.residual)["residuals"]}),
+        splits=map(split_to_pb, state.splits),
+        levels=state.levels,
+        **({} if state.start is None else query_to_pb(state.start)),
+        **_scales_to_pb(state.scales),
+        **({} if state.residual is None else {"residual": query_to_pb(state.residual)["residuals"]}),
     )
 
 
@@ -184,7 +184,7 @@ def _scales_from_pb(meet: Any) -> Scales | None:
 
 
 def _meet_from_pb(meet: Any) -> Meet:
-    so_far = ModelSoFar(
+    state = BoostingState(
         meet.grids,
         start_from_pb(meet.start) if meet.HasField("start") else None,
         tuple(
@@ -196,4 +196,4 @@ def _meet_from_pb(meet: Any) -> Meet:
         _scales_from_pb(meet),
         residual_from_pb(meet.residual) if meet.HasField("residual") else None,
     )
-    return Meet(bounded(meet.greetings, MAX_PARTIES, "greetings"), so_far)
+    return Meet(bounded(meet.greetings, MAX_PARTIES, "greetings"), state)

@@ -18,7 +18,8 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import Refused
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party import PartySession, Release
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Limits, TransientMemory
 from fedboost.runtime.site.audit import AuditLog, read_log, terms_file
 
@@ -139,7 +140,7 @@ def warnings(path):
 
 def a_training(path):
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement()).state == "done"
+        assert train(log, "s1", *agreement()).phase == "done"
 
 
 def a_training_with_losses(path):
@@ -154,7 +155,7 @@ def a_training_with_losses(path):
 
 def noise_of_the_sites(path):
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement(**noisy("distributed"))).state == "done"
+        assert train(log, "s1", *agreement(**noisy("distributed"))).phase == "done"
 
 
 def sessions_of_equal_and_of_other_groups(path):
@@ -164,7 +165,7 @@ def sessions_of_equal_and_of_other_groups(path):
     memory = TransientMemory(os.urandom, "p0")
     with AuditLog(path) as log:
         for name, agreed, rows in (("s1", terms, parts), ("s2", terms, parts), ("s3", others, moved)):
-            assert train(log, name, agreed, rows, memory).state == "done"
+            assert train(log, name, agreed, rows, memory).phase == "done"
 
 
 def a_refusal_and_a_training(path):
@@ -174,8 +175,8 @@ def a_refusal_and_a_training(path):
         return Limits()
 
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement(max_depth=3), permit=permit).state == "failed"
-        assert train(log, "s2", *agreement(), permit=permit).state == "done"
+        assert train(log, "s1", *agreement(max_depth=3), permit=permit).phase == "failed"
+        assert train(log, "s2", *agreement(), permit=permit).phase == "done"
 
 
 def a_session_that_goes_on_after_its_end(path):
@@ -188,21 +189,21 @@ def a_group_less_one(path):
     """A training of p0 to p3 and one of p0 to p2, at a site whose memory was deleted between: the difference
     of the two row counts is that of p3."""
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement(4)).state == "done"
-        assert train(log, "s2", *agreement(3)).state == "done"
+        assert train(log, "s1", *agreement(4)).phase == "done"
+        assert train(log, "s2", *agreement(3)).phase == "done"
 
 
 def noise_of_the_aggregator(path):
     """Terms that leave the noise to the aggregator show it exact sums, and cost a small epsilon."""
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement(**noisy("central"))).state == "done"
+        assert train(log, "s1", *agreement(**noisy("central"))).phase == "done"
 
 
 def one_name_under_two_terms(path):
     """The same name under other terms at a site that was restarted: each has a plan of its own."""
     with AuditLog(path) as log:
-        assert train(log, "s1", *agreement(seed=1)).state == "done"
-        assert train(log, "s1", *agreement(seed=2)).state == "done"
+        assert train(log, "s1", *agreement(seed=1)).phase == "done"
+        assert train(log, "s1", *agreement(seed=2)).phase == "done"
 
 
 def forty_histograms_under_one_round(path):
@@ -327,7 +328,7 @@ def test_ten_logs(write, due, said, path):
 def test_no_kind_of_training_has_a_warning(settings, path):
     with AuditLog(path) as log:
         aggregator = train(log, "s1", *agreement(**settings))
-    assert aggregator.state == "done", aggregator.error
+    assert aggregator.phase == "done", aggregator.error
     assert warnings(path) == []
 
 

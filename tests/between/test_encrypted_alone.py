@@ -81,7 +81,7 @@ class Liar:
         waiting = self.session.start()
         while waiting and not self.answers:
             name, message = waiting.pop(0)
-            self.public = self.session._public or self.public
+            self.public = self.session.introduction.public or self.public
             forging = self._forge is not None and isinstance(message, Open)
             if forging:
                 message = dataclasses.replace(message, request=self._forge(self, message))
@@ -100,7 +100,7 @@ class Liar:
 
     def decrypt(self, sealed, part):
         """The plaintexts of ciphertexts with the secret key itself."""
-        secret = self.parties["p0"]._secret
+        secret = self.parties["p0"]._member.secret
         return secret.decrypt(secret.public.cipher(part, len(self.terms.parties)).read(sealed))
 
     def words(self, tag, answers, blinds=None):
@@ -182,7 +182,7 @@ def test_the_secret_key_itself_shows_the_sum_and_nothing_less(protection, vector
     """The key holder gives its key to the aggregator, which opens each party's ciphertexts of every turn
     alone, and every two added."""
     liar = Liar(protection).run()
-    assert liar.session.state == "done", liar.session.error
+    assert liar.session.phase == "done", liar.session.error
     turns = sorted({turn for _, turn in vectors})
     assert len(turns) > 4
     for turn in turns:
@@ -253,7 +253,7 @@ def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors
     """One share of the noise alone is too little: an epsilon of 1.45 of three parties, where the terms say 1.
     Now every cell is as likely to be any, by its four highest bits."""
     liar = Liar(protection, program=dp_random_trees.train, **NOISE).run()
-    assert liar.session.state == "done", liar.session.error
+    assert liar.session.phase == "done", liar.session.error
     for name in PARTIES:
         shown, truth = [], []
         for turn in sorted({turn for _, turn in vectors}):
@@ -269,7 +269,7 @@ def test_a_key_holder_without_rows_counts_in_nothing(protection, vectors):
     noisy = {**NOISE, "keyholder_rows": False}
     with_rows = ("p1", "p2", "p3")
     liar = Liar(protection, program=dp_random_trees.train, rows_at=with_rows, **noisy).run()
-    assert liar.session.state == "done", liar.session.error
+    assert liar.session.phase == "done", liar.session.error
     assert liar.terms.holders == with_rows
     assert liar.terms.honest == 2
     assert all(release.drawn == 3 for release in liar.terms.plan.releases.values())
@@ -293,5 +293,5 @@ def test_a_question_asked_twice_is_sealed_once(protection, vectors):
             assert [*liar.parties[name].handle(message)] == replies
         for reply in replies:
             waiting += liar.session.handle(name, reply)
-    assert liar.session.state == "done", liar.session.error
+    assert liar.session.phase == "done", liar.session.error
     assert asked == len(vectors)

@@ -66,13 +66,13 @@ def test_a_session_that_was_pushed_aside_is_remembered(on_loss):
     the tree that grows gave six labels of single rows."""
     liar = Liar(on_loss=on_loss)
     query = liar.train(never, before=children)
-    so_far = liar.so_far
+    state = liar.state
     liar.ask(query, opened=False)
     aside = {name: PartySession(site) for name, site in liar.sites.items()}
     for party, session in aside.items():
         assert not isinstance(next(iter(session.handle(Admit("other", liar.terms, 1)))), Leave), party
     liar.forget()
-    liar.gather(so_far)
+    liar.gather(state)
     other = dataclasses.replace(query, nodes=(3 - query.nodes[0],))
     with pytest.raises(Left, match="another question in turn"):
         liar.ask(other, liar.turn)
@@ -82,10 +82,10 @@ def test_a_session_that_was_pushed_aside_goes_on_where_it_stood():
     """The same question in the same place is answered: nothing is lost to whoever only crashed."""
     liar = Liar()
     query = liar.train(never, before=children)
-    so_far = liar.so_far
+    state = liar.state
     liar.ask(query, opened=False)
     liar.forget()
-    liar.gather(so_far)
+    liar.gather(state)
     assert liar.ask(query, liar.turn).any()
 
 
@@ -94,7 +94,7 @@ def test_all_parties_restarted_remember_where_the_session_stands(on_loss):
     """All honest parties forgot at once, and two questions at one place gave the difference of two sums."""
     liar = Liar(on_loss=on_loss)
     liar.train(root_of(1))
-    elsewhere = dataclasses.replace(liar.so_far.before_tree, rounds=liar.so_far.rounds[:1])
+    elsewhere = dataclasses.replace(liar.state.before_tree, rounds=liar.state.rounds[:1])
     liar.forget()
     with pytest.raises(Left, match="stand where it cannot"):
         liar.gather(elsewhere)
@@ -133,9 +133,9 @@ def test_below_the_root_a_question_has_the_scales_of_the_root(change, restarted)
     scale = getattr(query, change)
     other = dataclasses.replace(query, **{change: Scale(scale.exponent + 1, scale.bits)})
     if restarted:
-        so_far = liar.so_far
+        state = liar.state
         liar.forget()
-        liar.gather(so_far)
+        liar.gather(state)
     with pytest.raises(Left, match="scaled or drawn otherwise than the root's"):
         liar.ask(other, liar.turn + 1)
 
@@ -145,8 +145,8 @@ def test_below_the_root_rows_are_drawn_by_the_threshold_of_the_root():
     liar = Liar(**settings)
     query = liar.train(never, before=children)
     assert query.threshold > 0
-    so_far = liar.so_far
-    liar.gather(so_far)
+    state = liar.state
+    liar.gather(state)
     with pytest.raises(Left, match="scaled or drawn otherwise than the root's"):
         liar.ask(dataclasses.replace(query, threshold=query.threshold / 2), liar.turn + 1)
 
@@ -178,7 +178,7 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
 
     class Watched(Liar):
         def ask(self, query, turn=None, opened=True):
-            asked.append((self.so_far, query))
+            asked.append((self.state, query))
             return super().ask(query, turn, opened)
 
     liar = Watched(**SETTINGS[name])
@@ -186,14 +186,14 @@ def test_an_answer_depends_on_rows_terms_place_and_question_alone(name, nthread)
     shard = shards["p0"]
     lived, moved = (HorizontalHolder(lambda: shard, terms, nthread, "p0") for _ in range(2))
     answers = [lived.answer(query) for _, query in asked]
-    trees = [so_far for so_far, query in asked if query.__class__ is HistogramQuery]
-    for number, ((so_far, query), answer) in enumerate(zip(asked, answers, strict=True)):
+    trees = [state for state, query in asked if query.__class__ is HistogramQuery]
+    for number, ((state, query), answer) in enumerate(zip(asked, answers, strict=True)):
         moved.go_to(trees[number % len(trees)])
-        moved.go_to(so_far)
+        moved.go_to(state)
         assert (moved.answer(query) == answer).all(), (number, query)
         if number % 3 == 0:
             fresh = HorizontalHolder(lambda: shard, terms, nthread, "p0")
-            fresh.go_to(so_far)
+            fresh.go_to(state)
             assert (fresh.answer(query) == answer).all(), (number, query)
 
 
@@ -210,9 +210,13 @@ def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
         liar = Liar()
         liar.gather()
         end, sealed, answered = liar.ends["p0"], [], []
-        seal, answer = end._sealer.seal, end._holder.answer
-        end._sealer.seal = lambda *what, seal=seal, sealed=sealed: sealed.append(what) or seal(*what)
-        end._holder.answer = lambda query, answer=answer, done=answered: done.append(query) or answer(query)
+        seal, answer = end._introduced.sealer.seal, end._member.holder.answer
+        end._introduced.sealer.seal = lambda *what, seal=seal, sealed=sealed: (
+            sealed.append(what) or seal(*what)
+        )
+        end._member.holder.answer = lambda query, answer=answer, done=answered: (
+            done.append(query) or answer(query)
+        )
         ask = Ask(1, 1, liar.terms.parties, RowsQuery())
         replies = end.handle(ask)
         first = [next(replies) for _ in range(broken)]
@@ -268,7 +272,7 @@ def test_parties_refuse_greetings_of_an_earlier_attempt():
     (old,) = [join.greeting for join in liar.say("p1", Admit("s", liar.terms, 1))]
     joins = {p: liar.say(p, Admit("s", liar.terms, 2))[0].greeting for p in liar.terms.parties}
     with pytest.raises(Left, match="signature"):
-        liar.say("p0", Meet(tuple({**joins, "p1": old}.values()), liar.so_far))
+        liar.say("p0", Meet(tuple({**joins, "p1": old}.values()), liar.state))
 
 
 def test_two_parties_with_one_key():

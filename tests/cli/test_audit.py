@@ -28,7 +28,8 @@ from fedboost.people.words import QUERIES
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
-from fedboost.protocol.party import PartySession, Release, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Release, Site
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
@@ -623,7 +624,7 @@ def trained(agreement, sites):
         name, message = waiting.popleft()
         for reply in ends[name].handle(message):
             waiting.extend(aggregator.handle(name, reply))
-    assert aggregator.state == "done"
+    assert aggregator.phase == "done"
 
 
 def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):

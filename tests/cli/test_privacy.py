@@ -11,7 +11,7 @@ from sites import fedboost, rows, shared_out, terms, written
 from fedboost.people.privacy_report import as_markdown, card_of, outlook
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.local.cluster import ANYTHING, Loopback

@@ -18,7 +18,7 @@ from mutants import mutate, mutate_text
 from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.runtime.config import read_aggregator, read_party, read_terms
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, read_bundle

@@ -24,7 +24,8 @@ from fedboost.boosting.programs import boosting, dp_random_trees
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.protection import Tag
 from fedboost.protocol import journal
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession
@@ -181,12 +182,12 @@ class World:
 
     def check(self, session):
         """Look at every sum that is opened."""
-        course, take = session.course, session.course.take
+        run, take = session.run, session.run.take
 
         def checked(total):
-            query, turn = course.pending, course.turn
+            query, turn = run.pending, run.turn
             for party in self.references.values():
-                party.go_to(course.so_far)
+                party.go_to(run.state)
             parts = {name: self.noised(query, name, party) for name, party in self.references.items()}
             due = sum(parts[name] for name in session.roster)
             assert (total == due).all(), f"seed {self.seed}: a sum of something else"
@@ -196,18 +197,18 @@ class World:
             assert roster == session.roster, f"seed {self.seed}: two rosters"
             take(total)
 
-        course.take = checked
+        run.take = checked
 
     def noised(self, query, name, party):
         """What a party's answer has to be, and that it was charged."""
-        so_far = party.state
+        state = party.state
         values = party.answer(query)
         if not self.noisy:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
         tag = Tag(0, 0, -1, self.terms.parties, b"", query.runs)
         session = memory.begin(Offer(self.name, self.terms), Limits())
-        values = Spending(self.terms, session).release(query, so_far, tag, values)[0]
+        values = Spending(self.terms, session).release(query, state, tag, values)[0]
         assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"
         return values
 
@@ -220,7 +221,7 @@ class World:
                 self.down[name].append(encode_to_party(message) if self.encoded else message)
 
     def over(self):
-        return self.session.state in ("done", "failed")
+        return self.session.phase in ("done", "failed")
 
     # ---- what can happen ----------------------------------------------------------------------------
 
@@ -246,13 +247,13 @@ class World:
         self.connected.discard(name)
         self.up[name].clear()
         self.down[name].clear()
-        self.send(self.session.handle(name, Gone("its connection closed")))
+        self.send(self.session.handle(name, Disconnected("its connection closed")))
 
     def back(self, name):
         self.connected.add(name)
         if self.ends[name].ended is not None:
             self.ends[name] = PartySession(self.sites[name])
-        self.send(self.session.handle(name, Here()))
+        self.send(self.session.handle(name, Connected()))
 
     def restart(self, name):
         """A party's process dies; its site remembers."""
@@ -329,7 +330,7 @@ class World:
                         self.restart(name)
                         self.back(name)
                 self.tick(10.0)
-        raise AssertionError(f"seed {self.seed} hangs: {self.session.state} awaits {self.session.awaited}")
+        raise AssertionError(f"seed {self.seed} hangs: {self.session.phase} awaits {self.session.awaited}")
 
 
 def play(seed):
@@ -355,7 +356,7 @@ def play(seed):
     most = world.terms.plan.cost if world.noisy else 0.0
     assert max(spent, default=0.0) <= most * (1 + 1e-12), f"seed {seed}: charged more than was planned"
     whole = all(set(roster) == set(world.terms.parties) for roster in rosters)
-    if session.state == "done":
+    if session.phase == "done":
         assert error is None
         if world.noisy:
             assert whole
@@ -372,5 +373,5 @@ def play(seed):
         assert excused, f"seed {seed}: {error}"
         assert error.startswith("party p"), f"seed {seed}: names nobody: {error}"
     return Outcome(
-        seed, world.terms, error, model if session.state == "done" else None, rosters, world.faults
+        seed, world.terms, error, model if session.phase == "done" else None, rosters, world.faults
     )

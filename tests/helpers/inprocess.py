@@ -19,7 +19,8 @@ from fedboost.privacy.bit_packing import Run, parts_of, signed
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import TransientMemory
 from fedboost.terms.terms import Terms
 
@@ -177,5 +178,5 @@ def model_of(*args, **settings):
     session = run(*args, **settings)
     if session.error:
         raise session.error
-    assert session.state == "done"
+    assert session.phase == "done"
     return session.booster.to_xgboost()

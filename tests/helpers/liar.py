@@ -13,7 +13,8 @@ from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import Admit, Ask, Leave, Meet, Open
-from fedboost.protocol.party import PartySession, first_transcript, next_transcript, tag_of
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 
 ROWS = 120
 RNG = np.random.default_rng(8)
@@ -50,7 +51,7 @@ class Liar:
         }
         self.ends = {n: PartySession(site) for n, site in self.sites.items()}
         self.attempt, self.turn = 0, 0
-        self.so_far = NOTHING_YET
+        self.state = NOTHING_YET
         self.asked = self.last_end = None
 
     def say(self, party, message):
@@ -59,16 +60,16 @@ class Liar:
             raise Left(replies[-1].reason)
         return replies
 
-    def gather(self, so_far=None, roster=None, attempt=None):
+    def gather(self, state=None, roster=None, attempt=None):
         self.attempt = attempt or self.attempt + 1
-        self.so_far = self.so_far if so_far is None else so_far
+        self.state = self.state if state is None else state
         self.roster = roster or self.terms.parties
         joins = [self.say(p, Admit("s", self.terms, self.attempt))[0] for p in self.roster]
         greetings = tuple(join.greeting for join in joins)
         for party in self.roster:
-            self.say(party, Meet(greetings, self.so_far))
+            self.say(party, Meet(greetings, self.state))
         self.digest = session_digest(Attempt("s", self.attempt, self.terms), greetings)
-        self.transcript = first_transcript(self.digest, self.so_far)
+        self.transcript = first_transcript(self.digest, self.state)
 
     def ask(self, query, turn=None, opened=True):
         """The sum of a question, or Left."""
@@ -88,7 +89,7 @@ class Liar:
         for party, request in self.requests.items():
             (help,) = self.say(party, Open(self.turn, self.attempt, request))
             opener.assist(party, help.answer)
-        self.so_far = self.so_far.after(query)
+        self.state = self.state.after(query)
         return query.from_cells(opener.open())
 
     def train(self, until, before=lambda query: False):

@@ -19,10 +19,12 @@ from fedboost.errors import PeerError
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
-from fedboost.protocol.aggregator import AggregatorSession, Gone
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Disconnected
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Bye, Leave, Report
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
 from fedboost.terms.terms import Terms
@@ -113,7 +115,7 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
             try:
                 message = decode_from_party(data)
             except PeerError as error:
-                message = Gone(str(error))
+                message = Disconnected(str(error))
             real = decode_from_party(sent)
             if isinstance(message, Report) and isinstance(real, Report) and message.cells != real.cells:
                 training.lied = True
@@ -121,7 +123,7 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
         else:
             silence += 1
             assert silence < 10, "who is silent is still awaited"
-            send(aggregator.handle(aggregator.awaited[0], Gone("silence")))
+            send(aggregator.handle(aggregator.awaited[0], Disconnected("silence")))
             send(aggregator.tick(1000.0 * silence))
     return training
 

@@ -120,7 +120,7 @@ def test_no_constant_is_asked_for():
     X, y, weight, settings = setting_of("quantiles")
     first = run(X, y, PARTS, weight, **settings)
     session = run(X, y, PARTS, weight, **{**settings, "xgb_model": text_of(first)})
-    turns = [number.turn for number in (first.course, session.course)]
+    turns = [number.turn for number in (first.run, session.run)]
     assert turns[0] - turns[1] == RESIDUAL_TURNS
 
 
@@ -134,7 +134,7 @@ def test_early_stopping_counts_the_new_rounds():
     best = losses.index(min(losses))
     assert len(losses) == best + 4 < 40
     assert len(session.booster.trees) == settings["rounds"] + best + 1
-    assert session.course.rounds == best + 1
+    assert session.run.rounds == best + 1
 
 
 # ---- what cannot be continued ------------------------------------------------------------------------

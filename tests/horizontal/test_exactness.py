@@ -585,8 +585,8 @@ def test_a_model_that_stops_early_is_signed_with_its_rounds_where_there_are_base
     kept = len(session.history) - 2
     assert len(session.booster.trees) == 2 * (kept + 1)  # and the constant, a leaf for each tree of a round
     (told,) = {attest.structure for attest in session.attestations.values()}
-    assert told == session.course.structure
-    assert session.course.rounds == kept
+    assert told == session.run.structure
+    assert session.run.rounds == kept
 
 
 def test_a_metric_without_a_value_stops_nothing():
@@ -1134,7 +1134,7 @@ def test_a_constant_label_fails_and_says_so(label):
     X, y, _ = data()
     session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], **SMALL)
     assert session.booster is None
-    assert session.state == "failed"
+    assert session.phase == "failed"
     assert f"the label is {label} in every row of every party" in str(session.error)
 
 
@@ -1267,7 +1267,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         last = sum(run.cells for run in asked[turn].runs) - 1
         for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
             session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
-            assert session.state == "failed", (what, cell, by)
+            assert session.phase == "failed", (what, cell, by)
             assert session.booster is None
             assert f"turn {turn}:" in str(session.error), what
 
@@ -1289,7 +1289,7 @@ def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, 
     asked = turns_of(X, y, parts, **SMALL)
     turn = max(turn for turn, query in asked.items() if type(query).__name__ == kind)
     session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
-    assert session.state == "failed"
+    assert session.phase == "failed"
     assert str(session.error).startswith(f"turn {turn}: ")
     assert says in str(session.error)
 
@@ -1314,7 +1314,7 @@ def test_cells_that_are_too_narrow_never_give_a_model(protection, fewer):
 
     X, y, _ = data()
     session = run(X, y, PARTITIONS["3 at random"], program=narrow, protection=protection, **SMALL)
-    assert session.state == "failed"
+    assert session.phase == "failed"
     assert session.booster is None
     says = "too narrow for the sums" if protection == "plain" else "sum to the same total"
     assert says in str(session.error)

@@ -17,7 +17,7 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.rules import check_splits
 from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
+from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads
@@ -282,7 +282,7 @@ def test_what_is_signed_tells_sets_of_levels_apart():
     def signed(*splits):
         cuts = dataclasses.replace(START, cut_points=LEVEL_CUTS)
         done = Round(splits, tuple((node, node / 8) for node in (2, 3, 4)))
-        return ModelSoFar(0, cuts, (Round((), ((0, 0.0),)), done)).structure(1)
+        return BoostingState(0, cuts, (Round((), ((0, 0.0),)), done)).structure(1)
 
     root, child = Split(0, 1, 0, True, 1, 0b110), Split(1, 2, 0, True, 3, 0b110)
     other = dataclasses.replace(child, categories=0b10)

@@ -35,7 +35,7 @@ def test_they_are_those_of_the_partys_rows(name, protection):
     last = metrics.by_party(session.history[-1].metrics)
     assert list(last) == list(session.terms.parties)
     ones = np.ones(ROWS, np.float32) if weight is None else weight
-    scale = session.course.pending.weight
+    scale = session.run.pending.weight
     for party, rows in zip(session.terms.parties, PARTS, strict=True):
         margin = np.ascontiguousarray(session.booster.margins(X[rows]))
         sums = metrics.sums(MANY[name], session.terms.objective.loss, margin, y[rows], ones[rows], scale)
@@ -71,7 +71,7 @@ def test_validation_rows_of_each_party_have_theirs():
 
 def run_to_end(session, X):
     """The prediction by all trees of a session, those that early stopping took away too."""
-    trees = [tree for grown, _ in session.course._grown for tree in grown.parts(1)]
+    trees = [tree for grown, _ in session.run._grown for tree in grown.parts(1)]
     booster = session.booster
     return type(booster)(booster.loss, booster.base_score, booster.features, tuple(trees)).predict(X)
 
@@ -84,7 +84,7 @@ def test_a_party_fills_its_own_places_and_no_others():
     size = metrics.cells(terms.metrics)
     for number, name in enumerate(terms.parties):
         party = HorizontalHolder(lambda rows=PARTS[number]: shard_of(X, y, rows=rows), terms, name=name)
-        party.go_to(session.course.so_far.before_tree)
+        party.go_to(session.run.state.before_tree)
         values = party.answer(of_last_tree(session, terms))
         pooled, *of_parties = values.reshape(-1, size)
         assert [bool(of.any()) for of in of_parties] == [place == number for place in range(3)]
@@ -94,8 +94,8 @@ def test_a_party_fills_its_own_places_and_no_others():
 
 def of_last_tree(session, terms):
     """The end of the last tree of a session, under these terms."""
-    last = session.course.pending
-    done = session.course.so_far
+    last = session.run.pending
+    done = session.run.state
     splits = done.splits + last.splits
     return EndRoundQuery(ROWS, last.tree, splits, last.values, terms.metrics, last.weight, False, terms.sets)
 

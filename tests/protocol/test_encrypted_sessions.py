@@ -75,7 +75,7 @@ def test_a_key_holder_need_not_have_rows(protection):
     terms, sites = consortium(protection, 4, rows_of=[np.arange(0), *parts], keyholder_rows=False)
     sites["p0"] = dataclasses.replace(sites["p0"], holder=None)
     aggregator, _ = watched(terms, sites)
-    assert aggregator.state == "done", aggregator.error
+    assert aggregator.phase == "done", aggregator.error
     assert aggregator.booster.to_xgboost() == model_of(X, y, parts, **SMALL)
 
 
@@ -135,7 +135,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
     for _ in range(2):
         shown.append([])
         aggregator, _ = watched(*consortium(protection), look)
-        assert aggregator.state == "done"
+        assert aggregator.phase == "done"
     assert len(shown[0]) == len(shown[1]) > 5
     assert not {*shown[0]} & {*shown[1]}
 
@@ -173,7 +173,7 @@ def test_only_the_key_holder_helps(protection):
         return message
 
     aggregator, ends = watched(terms, sites, look)
-    assert aggregator.state == "done"
+    assert aggregator.phase == "done"
     assert set(asked) == {"p0"}
     assert all(end.ended == "" for end in ends.values())
 
@@ -208,7 +208,7 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
         return message
 
     aggregator, _ = watched(terms, sites, look)
-    assert aggregator.state == "failed"
+    assert aggregator.phase == "failed"
     assert str(aggregator.error).startswith("party p2 broke the protocol")
 
 
@@ -227,7 +227,7 @@ def test_noise_goes_under_encryption_too(protection):
         keyholder="p0",
         **settings,
     )
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     assert isinstance(session.booster.trees[0].value[0], float)
 
 
@@ -235,12 +235,12 @@ def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
     smaller = dataclasses.replace(PROTECTIONS[protection], max_cells=100)
     monkeypatch.setitem(PROTECTIONS, protection, smaller)
     aggregator, _ = watched(*consortium(protection))
-    assert aggregator.state == "failed"
+    assert aggregator.phase == "failed"
     assert "lower max_bin or max_depth" in str(aggregator.error)
 
 
 def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
     aggregator, ends = watched(*consortium(protection))
-    assert aggregator.state == "failed"
+    assert aggregator.phase == "failed"
     assert "more than the 0 sums" in str(ends["p0"].ended)

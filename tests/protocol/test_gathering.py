@@ -15,12 +15,14 @@ from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
+from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import ConfigError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
 from fedboost.protocol import journal, key_exchange
-from fedboost.protocol.aggregator import MOST_LOSSES, AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.attendance import MAX_LOSSES_PER_TURN
+from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Open, Report
@@ -32,17 +34,17 @@ from fedboost.protocol.party import PartySession
 def test_the_liar_can_also_be_honest():
     liar = Liar()
     liar.train(end_of(2))
-    assert liar.so_far.tree == 3
+    assert liar.state.tree == 3
     assert all(isinstance(*liar.say(party, Close(1, 100)), Attest) for party in liar.terms.parties)
 
 
 SPLIT = Split(0, 0, 2, True, 1)
 
 
-def claimed(so_far, values):
+def claimed(state, values):
     """The session after one more tree, of one split, that nobody was asked for."""
     done = Round((SPLIT,), tuple(zip((1, 2), values, strict=True)))
-    return dataclasses.replace(so_far, rounds=(*so_far.rounds, done), splits=(), levels=0)
+    return dataclasses.replace(state, rounds=(*state.rounds, done), splits=(), levels=0)
 
 
 def test_sums_before_the_first_tree_are_over_all_parties():
@@ -74,7 +76,7 @@ def test_what_comes_before_the_trees_is_not_asked_of_fewer_after_a_loss(kind, lo
 def test_roots_over_two_rosters_need_a_tree_between_them_that_moves_every_row(values):
     liar = Liar(on_loss="shrink")
     root = liar.train(root_of(1))
-    liar.gather(claimed(liar.so_far, values), liar.terms.parties[:3])
+    liar.gather(claimed(liar.state, values), liar.terms.parties[:3])
     with pytest.raises(Left, match="the difference of two sums would show a party"):
         liar.ask(dataclasses.replace(root, tree=2), liar.turn + 2)
 
@@ -82,7 +84,7 @@ def test_roots_over_two_rosters_need_a_tree_between_them_that_moves_every_row(va
 def test_a_tree_that_moves_every_row_is_enough():
     liar = Liar(on_loss="shrink")
     root = liar.train(root_of(1))
-    liar.gather(claimed(liar.so_far, (-0.5, 0.5)), liar.terms.parties[:3])
+    liar.gather(claimed(liar.state, (-0.5, 0.5)), liar.terms.parties[:3])
     assert liar.ask(dataclasses.replace(root, tree=2), liar.turn + 2).any()
 
 
@@ -100,9 +102,9 @@ def test_metrics_over_two_rosters_need_a_tree_between_them_that_moves_every_row(
 def test_metrics_of_a_round_are_not_asked_of_two_rosters():
     liar = Liar(on_loss="shrink")
     end = liar.train(never, before=end_of(1))
-    so_far = liar.so_far
+    state = liar.state
     liar.ask(end)
-    liar.gather(so_far, liar.terms.parties[:3])
+    liar.gather(state, liar.terms.parties[:3])
     with pytest.raises(Left, match="the difference of two sums would show a party"):
         liar.ask(end, liar.turn)
 
@@ -111,13 +113,13 @@ def test_a_tree_that_is_asked_for_again_does_not_make_a_party_forget_its_end():
     """After the end of a tree its root is asked for once more, of all: as a restarted aggregator does."""
     liar = Liar(on_loss="shrink")
     root = liar.train(never, before=root_of(1))
-    before, turn = liar.so_far, liar.turn + 1
+    before, turn = liar.state, liar.turn + 1
     liar.ask(root)
     tree_end = EndRoundQuery(root.rows, 1, (SPLIT,), ((1, -0.5), (2, 0.5)), *ends_with(liar))
     liar.ask(tree_end)
     liar.gather(before)
     liar.ask(root, turn)
-    liar.gather(liar.so_far, liar.terms.parties[:3])
+    liar.gather(liar.state, liar.terms.parties[:3])
     with pytest.raises(Left, match="the difference of two sums would show a party"):
         liar.ask(tree_end, liar.turn + 1)
 
@@ -140,9 +142,9 @@ def test_a_lost_turn_is_no_way_to_another_question(on_loss):
     """The turn was asked and not opened; other nodes of the same tree are asked for in its place."""
     liar = Liar(on_loss=on_loss)
     children = liar.train(never, before=lambda q: isinstance(q, HistogramQuery) and q.nodes != (0,))
-    so_far = liar.so_far
+    state = liar.state
     liar.ask(children, opened=False)
-    liar.gather(so_far)
+    liar.gather(state)
     others = dataclasses.replace(children, nodes=(3 - children.nodes[0],))
     with pytest.raises(Left, match="another question in turn"):
         liar.ask(others, liar.turn)
@@ -154,9 +156,9 @@ def test_where_nothing_is_opened_without_a_party_it_knows_where_the_session_stan
     liar = Liar(on_loss=on_loss)
     liar.train(root_of(0))
     for lie in (
-        dataclasses.replace(liar.so_far, levels=2),
-        dataclasses.replace(liar.so_far, levels=2, splits=(SPLIT,)),
-        claimed(liar.so_far, (-0.5, 0.5)),
+        dataclasses.replace(liar.state, levels=2),
+        dataclasses.replace(liar.state, levels=2, splits=(SPLIT,)),
+        claimed(liar.state, (-0.5, 0.5)),
         NOTHING_YET,
     ):
         other = Liar(on_loss=on_loss)
@@ -167,7 +169,7 @@ def test_where_nothing_is_opened_without_a_party_it_knows_where_the_session_stan
 
 def test_the_first_attempt_begins_at_the_beginning():
     with pytest.raises(Left, match="stand where it cannot"):
-        Liar().gather(ModelSoFar(grids=1))
+        Liar().gather(BoostingState(grids=1))
 
 
 def test_a_party_that_met_the_others_but_was_asked_nothing_remembers_too():
@@ -175,7 +177,7 @@ def test_a_party_that_met_the_others_but_was_asked_nothing_remembers_too():
     liar.gather()
     liar.forget()
     with pytest.raises(Left, match="stand where it cannot"):
-        liar.gather(ModelSoFar(grids=1))
+        liar.gather(BoostingState(grids=1))
 
 
 def begun():
@@ -190,14 +192,14 @@ def begun():
 def test_no_more_grids_than_there_are(grids):
     """A party that believed it had been asked for six would count over any number of further ones."""
     with pytest.raises(Left, match=f"rows were counted over grids {grids} times, of 5"):
-        begun().gather(ModelSoFar(grids=grids))
+        begun().gather(BoostingState(grids=grids))
 
 
 @pytest.fixture(scope="module")
 def grown():
     liar = Liar()
     liar.train(root_of(1))
-    return liar.so_far
+    return liar.state
 
 
 def leaf(*values):
@@ -244,9 +246,9 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
 def test_a_party_that_was_away_believes_no_model_that_cannot_be(grown, what):
-    so_far = dataclasses.replace(grown.before_tree, rounds=IMPOSSIBLE[what](grown))
+    state = dataclasses.replace(grown.before_tree, rounds=IMPOSSIBLE[what](grown))
     with pytest.raises(Left):
-        begun().gather(so_far)
+        begun().gather(state)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +272,7 @@ def test_nor_a_tree_that_cannot_grow(grown, change):
 def test_but_one_that_can(grown):
     liar = begun()
     liar.gather(grown.before_tree)
-    (signed,) = {(end._holder.state.structure(100)) for end in liar.ends.values()}
+    (signed,) = {(end._member.holder.state.structure(100)) for end in liar.ends.values()}
     assert len(signed) == 32
 
 
@@ -329,13 +331,13 @@ def test_no_help_after_the_model_was_signed():
 def test_after_a_signature_the_last_question_alone_is_asked_again():
     liar = Liar()
     end = liar.train(never, before=end_of(0))
-    so_far = liar.so_far
+    state = liar.state
     liar.ask(end)
     for party in liar.terms.parties:
         liar.say(party, Close(1, 100))
-    liar.gather(so_far)
+    liar.gather(state)
     liar.ask(end, liar.turn)
-    after = liar.so_far
+    after = liar.state
     liar.gather(after)
     with pytest.raises(Left, match="asked after the model was signed"):
         liar.ask(HistogramQuery(end.rows, 1, (), (0,), 1, end.weight, end.weight))
@@ -356,7 +358,7 @@ def test_an_old_attempt_is_not_opened_after_a_new_one_began():
 
 class Together:
     """A whole session whose party p3 may do what the test wants: `change(message)` is what it does when the
-    aggregator tells it something (messages, Gone and Here), None for what an honest one does."""
+    aggregator tells it something (messages, Disconnected and Connected), None for what an honest one does."""
 
     def __init__(self, change, trust=None, sites=None, **settings):
         self.terms = agreed(**settings)
@@ -378,7 +380,7 @@ class Together:
         """To the end. With may_wait, or to where p3 is waited for again and again."""
         waiting = deque(self.session.start())
         for _ in range(most):
-            if self.session.state in ("done", "failed"):
+            if self.session.phase in ("done", "failed"):
                 return self.session
             if not waiting:
                 self.now += 300.0
@@ -388,7 +390,7 @@ class Together:
             does = self.change(message) if party == "p3" else None
             for event in self.ends[party].handle(message) if does is None else does:
                 waiting.extend(self.session.handle(party, event))
-        assert may_wait, f"no end: {self.session.state}, turn {self.session.turn}"
+        assert may_wait, f"no end: {self.session.phase}, turn {self.session.turn}"
         return self.session
 
 
@@ -414,8 +416,8 @@ def odd(draw, session):
             Assist(turn, attempt, bytes(draw.choice([0, 32]))),
             Attest(attempt, number(3), draw.randbytes(32), draw.randbytes(32), b"", b""),
             Leave("\x1b[2J" + "x" * 5000, draw.choice(["", "s", "t"])),
-            Gone("its connection closed"),
-            Here(),
+            Disconnected("its connection closed"),
+            Connected(),
         ]
     )
 
@@ -435,10 +437,10 @@ def test_whatever_a_party_says_the_session_ends_or_names_it(protection, on_loss)
         together = Together(change, protection=protection, on_loss=on_loss, turn_timeout=10.0)
         said.append(together.session)
         session = together.play(2000, may_wait=True)
-        ends.add(session.state)
-        if session.state == "failed":
+        ends.add(session.phase)
+        if session.phase == "failed":
             assert "p3" in reason_of(session), reason_of(session)
-        elif session.state != "done":
+        elif session.phase != "done":
             assert on_loss == "wait" or session.attempt == 1
             assert session.awaited == ("p3",)
     assert "failed" in ends
@@ -450,7 +452,7 @@ def test_a_party_that_was_left_out_is_not_heard():
 
     def change(message):
         session = together.session
-        if isinstance(message, Ask) and message.query and session.course.so_far.tree == 1 and not left:
+        if isinstance(message, Ask) and message.query and session.run.state.tree == 1 and not left:
             left.append(message)
             return [Leave("it has had enough")]
         return None
@@ -466,7 +468,7 @@ def test_a_party_that_was_left_out_is_not_heard():
 
     together.session.handle = talking
     session = together.play()
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     assert session.roster == ("p0", "p1", "p2")
     assert set(session.attestations) == {"p0", "p1", "p2"}
 
@@ -475,19 +477,19 @@ def test_a_party_that_was_left_out_is_not_heard():
 @pytest.mark.parametrize("silent", [False, True])
 def test_a_party_that_always_comes_back_and_never_answers_does_not_keep_the_others(on_loss, silent):
     def change(message):
-        if isinstance(message, Ask) and together.session.course.so_far.tree >= 1:
-            return [] if silent else [Gone("its connection closed"), Here()]
+        if isinstance(message, Ask) and together.session.run.state.tree >= 1:
+            return [] if silent else [Disconnected("its connection closed"), Connected()]
         return None
 
     together = Together(change, protection="plain", on_loss=on_loss)
     session = together.play()
     if on_loss == "shrink":
-        assert session.state == "done", session.error
+        assert session.phase == "done", session.error
         assert set(session.attestations) == {"p0", "p1", "p2"}
     else:
         assert reason_of(session).startswith("party p3 ")
-        assert f"for the {MOST_LOSSES + 1}th time in turn" in reason_of(session)
-    assert session.attempt < 4 * MOST_LOSSES
+        assert f"for the {MAX_LOSSES_PER_TURN + 1}th time in turn" in reason_of(session)
+    assert session.attempt < 4 * MAX_LOSSES_PER_TURN
 
 
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
@@ -495,11 +497,11 @@ def test_a_party_that_always_comes_back_and_never_answers_does_not_keep_the_othe
 def test_nobody_keeps_a_finished_model_from_the_others(on_loss, silent):
     def change(message):
         if isinstance(message, Close):
-            return [] if silent else [Gone("its connection closed"), Here()]
+            return [] if silent else [Disconnected("its connection closed"), Connected()]
         return None
 
     session = Together(change, protection="plain", on_loss=on_loss).play()
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     assert set(session.attestations) == {"p0", "p1", "p2"}
 
 
@@ -511,7 +513,7 @@ def test_nor_spoils_it_where_the_last_question_is_asked_again(on_loss, does):
     def change(message):
         if isinstance(message, Close) and not closed:
             closed.append(message)
-            return [Gone("its connection closed"), Here()]
+            return [Disconnected("its connection closed"), Connected()]
         if not (closed and isinstance(message, Ask)):
             return None
         if does == "leaves":
@@ -523,7 +525,7 @@ def test_nor_spoils_it_where_the_last_question_is_asked_again(on_loss, does):
 
     together = Together(change, protection="plain", on_loss=on_loss)
     session = together.play()
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     assert set(session.attestations) == {"p0", "p1", "p2"}
 
 
@@ -549,15 +551,15 @@ def test_signatures_belong_to_the_meeting_they_were_given_in():
     def change(message):
         if isinstance(message, Close) and not closed:
             closed.append(message)
-            return [Gone("its connection closed"), Here()]
+            return [Disconnected("its connection closed"), Connected()]
         if isinstance(message, Ask) and closed:
             gone.append(message)
-            return [Gone("its connection closed")]
+            return [Disconnected("its connection closed")]
         return [] if gone else None
 
     sites, trust = trusting(agreed())
     session = Together(change, sites=sites).play()
-    assert (session.state, set(session.attestations)) == ("done", {"p0", "p1", "p2"})
+    assert (session.phase, set(session.attestations)) == ("done", {"p0", "p1", "p2"})
     check_signatures(session, trust)
 
 
@@ -573,7 +575,7 @@ def test_who_attests_something_else_has_not_signed(field):
     sites, trust = trusting(agreed())
     together = Together(change, sites=sites, trust=trust)
     session = together.play()
-    assert (session.state, set(session.attestations)) == ("done", {"p0", "p1", "p2"})
+    assert (session.phase, set(session.attestations)) == ("done", {"p0", "p1", "p2"})
     check_signatures(session, trust)
 
 
@@ -610,12 +612,12 @@ def honest():
         query = message.query if isinstance(message, Ask) else None
         if isinstance(query, HistogramQuery) and query.tree == 1 and query.splits:
             lost.append(message)
-            return [Gone("its connection closed")]
+            return [Disconnected("its connection closed")]
         return [] if lost else None
 
     together = Together(change, protection="plain", on_loss="shrink")
     session = together.play()
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     records = [journal.decode(data) for data in together.written]
     assert any(isinstance(record, Grew) for record in records)
     return together.terms, records, session.booster.to_xgboost()
@@ -630,7 +632,7 @@ def test_a_journal_is_believed_wherever_it_ends(honest):
     for size in range(len(records) + 1):
         session = resumed(terms, records[:size])
         assert session.start() != []
-        assert session.state == "gathering"
+        assert session.phase == "joining"
 
 
 def place_of(records, kind, number=0):
@@ -701,7 +703,7 @@ def test_sums_with_which_the_program_failed_fail_again(honest):
     terms, records, _ = honest
     session = resumed(terms, [records[0], dataclasses.replace(records[1], total=records[1].total * 0)])
     session.start()
-    assert session.state == "failed"
+    assert session.phase == "failed"
     assert "0 rows" in reason_of(session)
 
 
@@ -711,7 +713,7 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
     compared with what was asked: so the children of any split could be asked for, one after the other."""
     liar = Liar(on_loss=on_loss)
     first = liar.train(root_of(1))
-    tree_begins, turn = liar.so_far.before_tree, liar.turn
+    tree_begins, turn = liar.state.before_tree, liar.turn
     liar.gather(tree_begins)
     liar.ask(first, turn)  # as an honest one does
     liar.gather(tree_begins)
@@ -723,16 +725,16 @@ def test_a_party_that_was_away_comes_back_where_a_tree_begins():
     """In the midst of one it would have to believe how gradients were rounded, and which rows were drawn."""
     liar = Liar(on_loss="shrink")
     liar.train(root_of(1))
-    begun().gather(liar.so_far.before_tree)
+    begun().gather(liar.state.before_tree)
     with pytest.raises(Left, match="stand where it cannot"):
-        begun().gather(liar.so_far)
+        begun().gather(liar.state)
 
 
 def test_before_a_tree_split_no_party_was_away():
     liar = Liar(on_loss="shrink")
     liar.train(root_of(0))
     with pytest.raises(Left, match="stand where it cannot"):
-        begun().gather(liar.so_far.before_tree)
+        begun().gather(liar.state.before_tree)
 
 
 def test_turns_beyond_those_of_the_terms_are_not_asked():

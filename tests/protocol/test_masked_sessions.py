@@ -8,10 +8,11 @@ import pytest
 from inprocess import model_of, randomly, shard_of, sites_of, terms_of
 
 from fedboost.boosting.queries.start import RowsQuery
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar
+from fedboost.boosting.state import NOTHING_YET, BoostingState
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy import shamir
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.messages import Ask, Attest, Close, Leave, Meet, Open, Report
 from fedboost.protocol.party import PartySession
 
@@ -52,7 +53,7 @@ class Played:
         self._gone.discard(party)
         if restarted:
             self.ends[party] = PartySession(self._sites[party])
-        return self._play(self.session.handle(party, Here()))
+        return self._play(self.session.handle(party, Connected()))
 
     def _play(self, outbox, lost=lambda party, message: False):
         waiting = deque(outbox)
@@ -66,7 +67,7 @@ class Played:
                     waiting.extend(self.session.handle(party, reply))
                     if lost(party, reply):
                         self._gone.add(party)
-                        waiting.extend(self.session.handle(party, Gone("its connection closed")))
+                        waiting.extend(self.session.handle(party, Disconnected("its connection closed")))
                         break
         return self.session
 
@@ -101,9 +102,9 @@ def test_a_party_lost_after_its_last_report_costs_nothing_but_its_signature():
     played = Played(5)
     session = played.play(after_report(2, "p1"))
     assert played.sums == [ROWS, ROWS]
-    assert (session.state, session.awaited) == ("gathering", ("p1",))  # for its signature
+    assert (session.phase, session.awaited) == ("joining", ("p1",))  # for its signature
     session.tick(session.terms.session.rejoin_timeout + 1)
-    assert session.state == "done"
+    assert session.phase == "done"
     assert set(session.attestations) == {"p0", "p2", "p3", "p4"}
 
 
@@ -112,8 +113,8 @@ def test_a_party_lost_after_its_report_is_waited_for_after_the_turn(memory):
     played = Played(5)
     session = played.play(after_report(1, "p1"))
     assert played.sums == [ROWS]  # its rows are in the sum of the turn
-    assert (session.state, session.awaited) == ("gathering", ("p1",))
-    assert played.back("p1", memory).state == "done"
+    assert (session.phase, session.awaited) == ("joining", ("p1",))
+    assert played.back("p1", memory).phase == "done"
     assert played.sums == [ROWS, ROWS]
     assert set(session.attestations) == set(session.terms.parties)
 
@@ -122,8 +123,8 @@ def test_too_few_signatures_are_waited_for():
     played = Played(3)
     session = played.play(after_report(2, "p1"))
     session.tick(10 * session.terms.session.rejoin_timeout)
-    assert (session.state, session.awaited) == ("gathering", ("p1",))
-    assert played.back("p1", restarted=True).state == "done"
+    assert (session.phase, session.awaited) == ("joining", ("p1",))
+    assert played.back("p1", restarted=True).phase == "done"
     assert set(session.attestations) == set(session.terms.parties)
 
 
@@ -131,7 +132,7 @@ def test_three_of_five_lost_after_their_reports_end_the_turn():
     played = Played(5)
     session = played.play(after_report(2, "p1", "p2", "p3"))
     assert played.sums == [ROWS]
-    assert (session.state, session.awaited) == ("gathering", ("p1", "p2", "p3"))
+    assert (session.phase, session.awaited) == ("joining", ("p1", "p2", "p3"))
     for party in ("p1", "p2", "p3"):
         played.back(party)
     assert played.sums == [ROWS, ROWS]
@@ -140,8 +141,8 @@ def test_three_of_five_lost_after_their_reports_end_the_turn():
 def test_a_party_lost_before_its_report_is_waited_for():
     played = Played(5)
     session = played.play(lambda party, message: party == "p1")
-    assert (session.state, session.awaited, played.sums) == ("gathering", ("p1",), [])
-    assert played.back("p1").state == "done"
+    assert (session.phase, session.awaited, played.sums) == ("joining", ("p1",), [])
+    assert played.back("p1").phase == "done"
     assert played.sums == [ROWS, ROWS]
 
 
@@ -153,7 +154,7 @@ def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch)
 
     monkeypatch.setattr(shamir, "split", wrong)
     session = Played(5).play(after_report(2, "p1"))
-    assert session.state == "failed"
+    assert session.phase == "failed"
     said = str(session.error)
     assert said.startswith("turn 2: the self mask of party p1, which was lost, cannot be recovered: ")
     assert not any(party in said for party in ("p0", "p2", "p3", "p4"))
@@ -165,7 +166,7 @@ def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch)
 def sums_until_one_leaves(played, says):
     """The session ends because an honest party leaves it for this reason; the sums opened by then."""
     session = played.play()
-    assert session.state == "failed"
+    assert session.phase == "failed"
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
     assert any(says in reason for reason in leaving), leaving
     return played.sums
@@ -182,13 +183,13 @@ def changing(kind, changed, only=None):
 def test_another_key_in_the_place_of_a_partys():
     strangers = Played(3)
     strangers.play()
-    foreign = strangers.session._greetings["p0"]
-    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:]), m.so_far))
+    foreign = strangers.session.introduction.greetings["p0"]
+    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:]), m.state))
     assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
 
 
 def test_a_party_less_in_the_introduction():
-    less = changing(Meet, lambda m: Meet(m.greetings[:2], m.so_far))
+    less = changing(Meet, lambda m: Meet(m.greetings[:2], m.state))
     assert sums_until_one_leaves(Played(3, less), "introduced are not") == []
 
 
@@ -200,18 +201,18 @@ def test_a_sum_over_fewer_parties():
 def test_different_stories_to_different_parties_open_nothing():
     """One that was restarted is told that the session stands elsewhere: its site remembers, and no mask is
     given away."""
-    other = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
+    other = changing(Meet, lambda m: Meet(m.greetings, BoostingState(grids=1)), only=["p1"])
     played = Played(3)
     played.play(after_report(1, "p1"))
     played._change = other
     played.back("p1", restarted=True)
     leaving = [message.reason for _, message in played.said if isinstance(message, Leave)]
     assert any("stand where it cannot" in reason for reason in leaving), leaving
-    assert (played.session.state, played.sums) == ("failed", [ROWS])
+    assert (played.session.phase, played.sums) == ("failed", [ROWS])
 
 
 def test_a_party_that_knows_better_is_not_told_where_the_session_stands():
-    elsewhere = changing(Meet, lambda m: Meet(m.greetings, ModelSoFar(grids=1)), only=["p1"])
+    elsewhere = changing(Meet, lambda m: Meet(m.greetings, BoostingState(grids=1)), only=["p1"])
     assert sums_until_one_leaves(Played(3, elsewhere), "stand where it cannot") == []
 
 
@@ -255,7 +256,7 @@ def test_a_model_is_signed_once_and_only_after_questions():
     early = Played(3, changing(Ask, lambda m: Close(m.attempt, 1), only=[party]))
     assert sums_until_one_leaves(early, "a model before anything was asked") == []
     twice = Played(3, lambda party, message: [message, message] if isinstance(message, Close) else [message])
-    assert twice.play().state == "done"
+    assert twice.play().phase == "done"
     signed = [m for p, m in twice.said if p == party and isinstance(m, Attest)]
     assert len(signed) == 2
     assert signed[0] == signed[1]

@@ -37,7 +37,8 @@ from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import parts_of
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (
     Admit,
@@ -52,7 +53,9 @@ from fedboost.protocol.messages import (
     Open,
     Report,
 )
-from fedboost.protocol.party import PartySession, Site, first_transcript, next_transcript, tag_of
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
+from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 from fedboost.terms.terms import Terms
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
@@ -140,8 +143,8 @@ class Aggregator:
             else self._session.handle(party, self._event(event))
         )
         told = self._told(outbox)
-        assert self._session.state not in ("closing", "done") or self._session.booster is not None
-        assert (self._session.state == "failed") == (self._session.error is not None)
+        assert self._session.phase not in ("closing", "done") or self._session.booster is not None
+        assert (self._session.phase == "failed") == (self._session.error is not None)
         return told
 
     def _event(self, text):
@@ -164,12 +167,12 @@ class Aggregator:
                 return Attest(self._attempt(values), 1, self._transcript, b"", b"", b"")
             case "Assist":
                 return Assist(int(values["turn"]), self._attempt(values), b"help")
-            case "Here":
-                return Here()
+            case "Connected":
+                return Connected()
             case "Leave":
                 return Leave(text.removeprefix("Leave "))
-            case "Gone":
-                return Gone(text.removeprefix("Gone "))
+            case "Disconnected":
+                return Disconnected(text.removeprefix("Disconnected "))
         raise AssertionError(f"no such event: {text}")
 
     def _attempt(self, values):
@@ -182,10 +185,10 @@ class Aggregator:
             for other in {id(m): m for _, m in outbox if isinstance(m, Meet)}.values():
                 attempt = Attempt("s", self._session.attempt, self._session.terms)
                 digest = session_digest(attempt, other.greetings)
-                self._transcript = first_transcript(digest, other.so_far)
+                self._transcript = first_transcript(digest, other.state)
             self._transcript = next_transcript(self._transcript, message.query)
         session = self._session
-        state = session.state
+        state = session.phase
         if session.awaited:
             state += ", awaits " + " ".join(session.awaited)
         if session.error:

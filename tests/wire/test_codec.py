@@ -18,7 +18,7 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.boosting.state import ModelSoFar, Round, Scales
+from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
@@ -169,8 +169,8 @@ queries = st.one_of(
 few_bytes = st.binary(max_size=50)
 times = st.integers(-(1 << 63), (1 << 63) - 1)
 requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
-so_far = st.builds(
-    ModelSoFar,
+state = st.builds(
+    BoostingState,
     u32,
     st.none() | st.builds(StartQuery, rows, cut_points, scales, scales),
     st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
@@ -188,7 +188,7 @@ from_party = st.one_of(
 )
 to_party = st.one_of(
     st.builds(Admit, words, terms(), u32, requests),
-    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), so_far),
+    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), state),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
     st.builds(Open, u32, u32, few_bytes),
     st.builds(Close, u32, u32),

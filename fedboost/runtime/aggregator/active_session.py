@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fedboost.errors import FedboostError
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
 from fedboost.runtime.aggregator.store import CannotRecord, Journal
@@ -66,7 +67,7 @@ class Running:
     @property
     def in_a_turn(self) -> bool:
         """Whether a question was asked whose sum is not open yet."""
-        return self.session.state in ("asking", "opening")
+        return self.session.phase in ("asking", "opening")
 
     def start(self, here: set[str], now: float) -> None:
         """Begin, or go on from the journal, with the parties that are at hand."""
@@ -79,7 +80,7 @@ class Running:
         self.session.tick(now)
         self._take(lambda: self.session.start(here))
 
-    def handle(self, party: str, event: FromParty | Here | Gone) -> None:
+    def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
         """Something a party said, or that happened to it."""
         if self.over or party not in self.terms.parties:
             return
@@ -88,7 +89,7 @@ class Running:
                 self._joined.add(party)
             case Join() | Report() | Assist() | Attest() if party not in self._joined:
                 return  # its last words in the session before this one
-            case Gone(reason):
+            case Disconnected(reason):
                 self._joined.discard(party)
                 self._log.info("party lost", party=party, reason=reason, then=self._then)
         self._take(lambda: self.session.handle(party, event))
@@ -99,7 +100,7 @@ class Running:
             return
         attempt, late = self.session.attempt, list(self.session.awaited)
         self._take(lambda: self.session.tick(now))
-        if self.session.attempt != attempt and self.session.state == "gathering":
+        if self.session.attempt != attempt and self.session.phase == "joining":
             seconds = self.terms.session.turn_timeout
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
@@ -178,9 +179,9 @@ class Running:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             self.fail(f"program {self.terms.session.program!r} failed: {what}")
             return
-        if self.session.state == "done":
+        if self.session.phase == "done":
             self._end(None)
-        elif self.session.state == "failed":
+        elif self.session.phase == "failed":
             self._end(Failed(str(self.session.error)))
 
     def _end(self, failed: Failed | None) -> None:

@@ -24,8 +24,9 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
 from fedboost.privacy.identity.certificates import Identified, key_fingerprint
 from fedboost.protocol import key_exchange
-from fedboost.protocol.aggregator import AggregatorSession, Gone, Here, Outbox
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
+from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
 from fedboost.protocol.messages import Bye, FromParty, Open, Request
@@ -183,7 +184,7 @@ class AggregatorServer:
             await context.send_initial_metadata([(channel.VERSION_KEY, str(WIRE_VERSION))])
             writer = asyncio.create_task(self._write(outgoing, context, task))
             self._tell_of_change()
-            self._handle(name, Here())
+            self._handle(name, Connected())
             async for data in requests:
                 if self._running is not None and name in self._running.terms.parties:
                     self._running.meter.sent(name, len(data))
@@ -209,7 +210,7 @@ class AggregatorServer:
             self._attending.pop(name, None)
             self._tell_of_change()
             self._log.info("party gone", party=name, reason=reason)
-            self._handle(name, Gone(reason))
+            self._handle(name, Disconnected(reason))
         if fault is not None:
             await refuse(context, fault)  # at last: a party that does not read is not told either
 
@@ -261,7 +262,7 @@ class AggregatorServer:
             if attending is not None:
                 attending.cancel()
 
-    def _handle(self, party: str, event: FromParty | Here | Gone) -> None:
+    def _handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
         if self._running is not None:
             self._guarded(lambda running: running.handle(party, event))
 

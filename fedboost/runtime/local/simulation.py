@@ -19,12 +19,14 @@ from fedboost.errors import ConfigError
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.identity.issue import in_memory
-from fedboost.protocol.aggregator import AggregatorSession, Outbox
+from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
+from fedboost.protocol.events import Outbox
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
+from fedboost.protocol.site import Site
 from fedboost.runtime.aggregator.programs import program_of
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.data.shard import to_shard

@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.summary import columns_of
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.store import CannotRecord, sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.terms.reading import Frozen

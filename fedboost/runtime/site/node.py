@@ -23,7 +23,8 @@ from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, Offer
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.config import PartyConfig

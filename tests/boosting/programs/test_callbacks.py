@@ -31,7 +31,7 @@ def test_the_model_has_the_rounds_so_far(name, protection):
     seen = []
     own = {**settings, "protection": protection}
     session = run(X, y, PARTS, weight, callbacks=[after(2, seen), lambda *_: None], **own)
-    assert session.state == "done"
+    assert session.phase == "done"
     due = run(X, y, one_party(ROWS), weight, **{**settings, "rounds": 2})
     assert session.booster.to_xgboost() == due.booster.to_xgboost()
     assert (
@@ -39,9 +39,9 @@ def test_the_model_has_the_rounds_so_far(name, protection):
         == [(done.round, done.metrics) for done in session.history]
         == [(done.round, done.metrics) for done in due.history]
     )
-    assert session.course.rounds == 2
+    assert session.run.rounds == 2
     assert set(session.attestations) == set(session.terms.parties)
-    assert {attest.structure for attest in session.attestations.values()} == {session.course.structure}
+    assert {attest.structure for attest in session.attestations.values()} == {session.run.structure}
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 9])
@@ -136,7 +136,7 @@ def test_a_program_that_takes_no_notice_is_named():
 
         return (yield from train(terms, grown))
 
-    assert run(X, y, PARTS, callbacks=[after(2)], program=boosting, **settings).course.rounds == 2
+    assert run(X, y, PARTS, callbacks=[after(2)], program=boosting, **settings).run.rounds == 2
     session = run(X, y, PARTS, callbacks=[after(2)], program=stubborn, **settings)
     assert "program 'boosting' does not end before its last round" in str(session.error)
 

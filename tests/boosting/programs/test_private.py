@@ -14,7 +14,7 @@ from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
-from fedboost.boosting.state import NOTHING_YET, ModelSoFar, Round
+from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.gbdt.objectives.sensitivity import SCALE
@@ -65,14 +65,14 @@ def test_it_learns_what_can_be_learned(method):
     X, y = data()
     noise = {**LOCAL["noise"], "epsilon": 8.0, "method": method}
     session = trained(protection="plain", noise=noise)
-    assert session.state == "done"
+    assert session.phase == "done"
     assert roc_auc_score(y, session.booster.predict(X)) > 0.8
 
 
 def test_masked_shares_of_three_parties_learn_as_well():
     X, y = data()
     session = trained(parts=randomly(ROWS, 3), **MASKED)
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     assert roc_auc_score(y, session.booster.predict(X)) > 0.8
     assert len(session.booster.trees) == 4 * 5
     assert all(not row.metrics for row in session.history)
@@ -87,7 +87,7 @@ def test_other_objectives(objective):
     }[objective]
     X, y = data(kind)
     session = trained(kind, objective=objective, **LOCAL, **more)
-    assert session.state == "done", session.error
+    assert session.phase == "done", session.error
     predicted = session.booster.predict(X)
     if objective == "multi:softprob":
         assert np.mean(predicted.argmax(axis=1) == y) > 0.55
@@ -287,7 +287,7 @@ def test_the_same_answer_has_the_same_noise_and_is_charged_once():
     others = [
         spending.release(query, NOTHING_YET, tagged(query, roster[:2]), values)[0],
         spending.release(query, NOTHING_YET, tagged(query, roster), values + 1)[0],
-        spending.release(query, ModelSoFar(grids=1), tagged(query, roster), values)[0],
+        spending.release(query, BoostingState(grids=1), tagged(query, roster), values)[0],
         spending.release(RangeQuery(1 << 39, 3), NOTHING_YET, tagged(query, roster), values)[0],
         spending_of(terms, TransientMemory(lambda size: b"x" * size), "other").release(
             query, NOTHING_YET, tagged(query, roster), values
@@ -341,12 +341,12 @@ def test_an_aggregator_with_nothing_to_draw_from_does_not_begin():
     assert "nothing to draw from" in str(session.error)
 
 
-def told(party, terms, spending, so_far, query):
+def told(party, terms, spending, state, query):
     """What a party that has forgotten the session says, if it is told that it stands there."""
     party = HorizontalHolder(party, terms)
-    party.go_to(so_far)
+    party.go_to(state)
     values = party.answer(query)
-    return spending.release(query, so_far, tagged(query, ("p0",)), values)[0]
+    return spending.release(query, state, tagged(query, ("p0",)), values)[0]
 
 
 def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
@@ -361,7 +361,7 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     )
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
-    places = [ModelSoFar(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
+    places = [BoostingState(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]
     nobody = lambda: shard_of(X, y, rows=slice(0, 0))  # noqa: E731 - so that no sum depends on margins
     one, again, other = (told(nobody, terms, spending, place, query) for place in (places[0], *places))
     assert (one == again).all()

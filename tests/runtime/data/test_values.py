@@ -21,7 +21,8 @@ from pyarrow import csv, parquet
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.runtime.data.features import to_base_margin, to_features, undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table, read_table

@@ -28,7 +28,8 @@ from sites import (
 from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.runtime.aggregator import server as aggregator_server
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect

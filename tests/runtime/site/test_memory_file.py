@@ -30,7 +30,8 @@ from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
 from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.model_file import Model

@@ -13,7 +13,7 @@ from fedboost.errors import ConfigError, Refused
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.party import Release
+from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import read_party
 from fedboost.runtime.site.memory_file import make_file

@@ -19,7 +19,8 @@ from fedboost.gbdt.kernels.objectives import logistic_gradients
 from fedboost.horizontal.holder import holder_of
 from fedboost.people.summary import IN_LINES, summary
 from fedboost.protocol.messages import Admit, Leave
-from fedboost.protocol.party import PartySession, Site
+from fedboost.protocol.party import PartySession
+from fedboost.protocol.site import Site
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.terminal import terminal_ask

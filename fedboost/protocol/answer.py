@@ -1,0 +1,89 @@
+"""A party's answer to one query: sealed, handed out part by part, and the help to open its sum.
+
+Promises: the same query asked again gets the same bytes; the same request for help the same help.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from fedboost.errors import PeerError
+from fedboost.privacy.protection import Sealer, Tag
+from fedboost.protocol.ledger import Charge
+from fedboost.protocol.membership import Membership
+from fedboost.protocol.messages import Ask, Report
+
+
+class Answer:
+    """The answer to one query. size: bytes of its sealed parts; charge: what its noise was charged as."""
+
+    def __init__(self, ask: Ask, tag: Tag, member: Membership, sealer: Sealer) -> None:
+        self.ask = ask
+        self.charge: Charge | None = None
+        self.size = 0
+        self._sealer = sealer
+        self._sent: list[Report] = []
+        """The parts that were handed out; the rest is still to come from `_rest`."""
+        self._rest = self._sealed(tag, member)
+        self._help: dict[bytes, bytes] = {}
+        """Requests for help with this turn, and the help that was given."""
+
+    def repeats(self, ask: Ask) -> bool:
+        """True if the same query is asked again."""
+        own = self.ask
+        labels = (ask.turn, ask.attempt, ask.roster), (own.turn, own.attempt, own.roster)
+        return labels[0] == labels[1] and ask.query.digest == own.query.digest
+
+    def reports(self) -> Iterator[Report]:
+        """The parts: those that were handed out before, then the rest."""
+        yield from tuple(self._sent)
+        for report in self._rest:
+            self._sent.append(report)
+            yield report
+
+    def has_helped(self, request: bytes) -> bool:
+        """True if that help was given before."""
+        return request in self._help
+
+    def help(self, request: bytes) -> bytes:
+        """Help to open the sum."""
+        if request not in self._help:
+            # One request is for the self mask, each other for more lost parties than the one before.
+            if len(self._help) > len(self.ask.roster):
+                raise PeerError(
+                    f"help is asked for with turn {self.ask.turn} more often than parties can be lost"
+                )
+            self._help[request] = self._sealer.assist(request)
+        return self._help[request]
+
+    def _sealed(self, tag: Tag, member: Membership) -> Iterator[Report]:
+        """Compute and seal the answer."""
+        query, holder = self.ask.query, member.holder
+        shown = not member.protection.hides
+        if shown and query.rows < holder.rows:
+            raise PeerError("a sum over fewer rows than this site alone has: its cells could overflow")
+        state = holder.state
+        values = holder.answer(query)
+        if values.size != query.cells:
+            raise PeerError(f"the query asks for {query.cells} integers and its answer has {values.size}")
+        if shown and not query.fits(values):
+            raise PeerError("cells too narrow for the sums of this site alone")
+        if member.spending is not None:
+            values, self.charge = member.spending.release(query, state, tag, values)
+        parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
+        self.size = tag.size
+        if not member.protection.fixed_size:
+            parts = list(parts)
+            self.size = sum(map(len, parts))
+        note = self._sealer.note()
+        self.size += len(note)
+        return _reports(self.ask, parts, note)
+
+
+def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:
+    """The parts of an answer as messages, the note with the last."""
+    held: Report | None = None
+    for part, cells in enumerate(parts):
+        if held is not None:
+            yield held
+        held = Report(ask.turn, ask.attempt, part, cells)
+    assert held is not None
+    yield Report(held.turn, held.attempt, held.part, held.cells, note)

@@ -1,0 +1,78 @@
+"""The end of a training: the parties' signatures on what they did and on the model.
+
+Refuses: signatures on other queries or trees than the session's (PeerError).
+"""
+
+from typing import TYPE_CHECKING
+
+from fedboost.errors import PeerError
+from fedboost.protocol import key_exchange
+from fedboost.protocol.attendance import note_loss
+from fedboost.protocol.events import Disconnected, Outbox, Violation
+from fedboost.protocol.key_exchange import Attempt, Trust
+from fedboost.protocol.messages import Attest, Leave
+
+if TYPE_CHECKING:
+    from fedboost.protocol.aggregator import AggregatorSession
+
+MAX_SIGNATURE_BYTES = 64 * 1024
+"""Bytes of a signature with its chain of certificates."""
+
+
+class Closing:
+    """The signatures of one attempt."""
+
+    def __init__(self, digest: bytes, transcript: bytes, structure: bytes) -> None:
+        self.digest = digest
+        """The digest of the session that the signatures are bound to."""
+        self.attestations: dict[str, Attest] = {}
+        self.unsigned: set[str] = set()
+        """Parties that left without a signature."""
+        self._transcript = transcript
+        self._structure = structure
+
+    def lacks(self, party: str) -> bool:
+        """True while the signature of a party may still come."""
+        return party not in self.attestations and party not in self.unsigned
+
+    def attest(self, party: str, attest: Attest, trust: Trust | None, attempt: Attempt) -> None:
+        """Take in a party's signature."""
+        if party in self.attestations:
+            raise PeerError("an attestation that was not asked for")
+        if attest.transcript != self._transcript:
+            raise PeerError("it attests other questions than were asked")
+        if attest.structure != self._structure:
+            raise PeerError("it attests other trees than those that were asked for")
+        if len(attest.certificate) + len(attest.signature) > MAX_SIGNATURE_BYTES:
+            raise PeerError("a signature and certificate of more bytes than can be")
+        if trust is not None:
+            key_exchange.check_attest(trust, attempt, self.digest, party, attest)
+        self.attestations[party] = attest
+
+
+def attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:
+    """The signature is checked; with the last one the session is done."""
+    assert session.closing is not None
+    if session.attestations.get(party) == attest:
+        return []
+    session.closing.attest(party, attest, session.trust, session.current_attempt)
+    return session.end()
+
+
+def stray_attest(session: "AggregatorSession", party: str, attest: Attest) -> Outbox:
+    """A repeated Attest is ignored; any other breaks the protocol."""
+    if session.attestations.get(party) == attest:
+        return []
+    raise PeerError("an attestation that was not asked for")
+
+
+def lose_closing(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
+    """Once all others have signed, the attempt restarts for its signature."""
+    return session.end() if note_loss(session, party, event) else []
+
+
+def leave_closing(session: "AggregatorSession", party: str, event: Leave | Violation) -> Outbox:
+    """The model lacks this party's signature, and says so."""
+    assert session.closing is not None
+    session.closing.unsigned.add(party)
+    return session.end()

@@ -1,0 +1,112 @@
+"""Which query a party answers now, and what it remembers of it.
+
+Promises: turns go up by one; after a restart of the attempt the tree that grows may be asked for again, with
+the same queries in the same places, or the session went on elsewhere without contradicting what the site
+remembers.
+Refuses: any other query (PeerError), and queries that the terms do not allow (Refused).
+"""
+
+from dataclasses import dataclass
+
+from fedboost.errors import PeerError
+from fedboost.protocol.contracts import Query, TrainingState
+from fedboost.protocol.messages import Ask
+from fedboost.protocol.site_memory import Question, SessionMemory, Standing
+from fedboost.terms.terms import Terms
+
+
+@dataclass(frozen=True)
+class Position:
+    """A party's position in a session when a query comes.
+
+    me: its name; attempt, roster: of the attempt under way; last: the query that this process answered last,
+    of whichever attempt; state: where the training stands here; standing: what the site remembers of the
+    session.
+    """
+
+    me: str
+    terms: Terms
+    attempt: int
+    roster: tuple[str, ...]
+    last: Ask | None
+    state: TrainingState
+    standing: Standing
+
+
+def check_due(ask: Ask, now: Position) -> None:
+    """Raise PeerError or Refused unless this query may be asked of this roster, here and now."""
+    terms, state, standing = now.terms, now.state, now.standing
+    if ask.attempt != now.attempt:
+        raise PeerError(f"a question of attempt {ask.attempt} in attempt {now.attempt}")
+    roster = tuple(sorted(ask.roster))
+    strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
+    if strangers or now.me not in roster or not terms.fewest <= len(set(roster)) == len(roster):
+        raise PeerError("a sum over other parties than those of the terms, or than were introduced")
+    if len(roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
+        raise PeerError("a sum that lacks parties before the first tree split")
+    if not _is_due(ask, now):
+        asked = {question.turn for question in standing.questions}
+        if ask.turn in asked:
+            raise PeerError(f"another question in turn {ask.turn}, or elsewhere in the tree, than before")
+        before = now.last.turn if now.last else max(asked, default=0)
+        raise PeerError(f"turn {ask.turn} asked after turn {before}")
+    if standing.helped is not None:
+        stage, helped = standing.helped
+        moved = ask.query.stage > stage and state.may_change(ask.query)
+        if helped != roster and not moved:
+            raise PeerError(
+                f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
+            )
+    ask.query.check(terms)
+    if ask.query.of_tree or ask.query.ends_tree:
+        state.check_splits(terms, ask.query.splits)
+
+
+def _is_due(ask: Ask, now: Position) -> bool:
+    """True if this is the turn of the query, and the training stands where it belongs."""
+    last, terms, state, standing = now.last, now.terms, now.state, now.standing
+    if ask.turn > terms.most_turns:
+        raise PeerError(f"turn {ask.turn}, where the terms have {terms.most_turns} questions at most")
+    if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
+        return False
+    known = {question.turn: question for question in standing.questions}
+    if ask.turn in known:
+        return state.position == known[ask.turn].before and _repeats(ask.query, known[ask.turn], terms)
+    if standing.signed:
+        raise PeerError("asked after the model was signed")
+    last_known = max(known, default=0)
+    if last is not None and ask.attempt == last.attempt:
+        return ask.turn > last_known
+    if terms.session.on_loss == "shrink":
+        return ask.turn > last_known and state.has_passed(standing.reached)
+    return ask.turn == last_known + 1 and state.position == standing.reached
+
+
+def _repeats(query: Query, before: Question, terms: Terms) -> bool:
+    """True if a query may be asked instead of the one whose sum was not opened: it is the same, or ends the
+    tree where it stands because a party was lost."""
+    cut_short = before.of_tree and query.ends_tree
+    return query.digest == before.digest or (cut_short and terms.session.on_loss == "shrink")
+
+
+def can_stand_at(state: TrainingState, terms: Terms, standing: Standing) -> bool:
+    """True if the training can have come to stand there, by what the site remembers."""
+    # No sum was opened without this party, but a restarted aggregator begins the tree again.
+    known = (position for question in standing.questions for position in (question.before, question.after))
+    if state.position in (standing.base, standing.reached, *known):
+        return True
+    # Others may have gone on without it, once a tree split; it comes back where a tree begins.
+    split = any(done.splits for done in state.rounds)
+    may_have_been_away = terms.session.on_loss == "shrink" and split and state.levels == 0
+    return may_have_been_away and state.has_passed(standing.base)
+
+
+def remember(memory: SessionMemory, ask: Ask, before: TrainingState, after: TrainingState) -> Question:
+    """Write down which query was asked where, before the answer leaves."""
+    standing, query = memory.standing, ask.query
+    question = Question(ask.turn, query.digest, query.of_tree, before.position, after.position)
+    base, last = standing.base, max((known.turn for known in standing.questions), default=0)
+    if len(before.rounds) > base.rounds:
+        base, last = before.before_tree.position, 0
+    memory.ask(question, base, after.position if ask.turn >= last else standing.reached)
+    return question

@@ -1,0 +1,96 @@
+"""A party's membership of a session: what the first offer that it took has begun, and lasts to the end."""
+
+from dataclasses import dataclass
+
+from fedboost.errors import FedboostError, PeerError, Refused, quoted
+from fedboost.privacy.encrypted.scheme import Secret
+from fedboost.privacy.protections import PROTECTIONS, Protection
+from fedboost.protocol import key_exchange
+from fedboost.protocol.contracts import Holder, Rowless
+from fedboost.protocol.key_exchange import Attempt
+from fedboost.protocol.ledger import Spending
+from fedboost.protocol.messages import Admit
+from fedboost.protocol.site import Site
+from fedboost.protocol.site_memory import Offer, SessionMemory
+from fedboost.terms.terms import Terms
+
+
+@dataclass(frozen=True)
+class Membership:
+    """first: the first offer that was taken; memory: the site's memory of the session; holder: the party's
+    data;
+    secret: the key holder's, for this session and in memory alone; spending: the noise of answers, where the
+    terms have some."""
+
+    first: Admit
+    memory: SessionMemory
+    holder: Holder
+    secret: Secret | None
+    spending: Spending | None
+
+    @classmethod
+    def begin(cls, site: Site, admit: Admit) -> "Membership":
+        """Take an offer: hold it to the site's rules, note it in its memory, and read its data. Refused."""
+        terms, request, analyst = admit.terms, admit.request, ""
+        if site.name not in terms.parties:
+            raise Refused(f"the terms do not name party {site.name!r}")
+        if request is not None and site.credentials is not None:
+            analyst = key_exchange.check_request(site.credentials, terms, request)
+            key_exchange.check_age(request, site.credentials.clock())
+        nonce = b"" if request is None else request.nonce
+        offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
+        limits = site.permit(offer)
+        has_rows = site.holder is not None
+        _check_rows(site.name, terms, has_rows)
+        memory = site.memory.begin(offer, limits)
+        try:
+            site.taken(offer)
+            secret = None
+            if terms.hiding.keyholder == site.name:
+                protection = PROTECTIONS[terms.hiding.protection]
+                secret = protection.encryption().new_secret(terms.hiding.key_bits)
+            spending = Spending(terms, memory) if terms.noise is not None and has_rows else None
+            holder = Rowless() if site.holder is None else site.holder(terms)
+            memory.bind(holder.rows_hashed)
+        except FedboostError as error:
+            memory.end(quoted(error.public))
+            raise
+        return cls(admit, memory, holder, secret, spending)
+
+    @property
+    def session(self) -> str:
+        """The name of the session."""
+        return self.first.session
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of the session."""
+        return self.first.terms
+
+    @property
+    def protection(self) -> Protection:
+        """The protection of the session."""
+        return PROTECTIONS[self.terms.hiding.protection]
+
+    def attempt(self, number: int) -> Attempt:
+        """An attempt, as signatures are bound to it."""
+        request = self.first.request
+        return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
+
+    def check_same(self, admit: Admit) -> None:
+        """Raise PeerError for an offer of another session, or under other terms."""
+        first = self.first
+        if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):
+            raise PeerError("admitted to another session, or under other terms")
+
+
+def _check_rows(party: str, terms: Terms, has_rows: bool) -> None:
+    """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
+    if not has_rows and terms.hiding.keyholder != party:
+        raise Refused(f"party {party} has no rows, and the terms name another key holder")
+    if has_rows != (party in terms.holders):
+        has, want = ("rows", "true") if has_rows else ("no rows", "false")
+        other = "it holds none" if has_rows else "it holds rows"
+        raise Refused(
+            f"key holder {party} has {has}, and the terms say that {other}: set keyholder_rows = {want}"
+        )

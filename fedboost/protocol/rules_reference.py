@@ -1,0 +1,51 @@
+"""The rules of both ends of a session in Markdown, as docs/protocol.md has them.
+
+`python -m fedboost.protocol.rules_reference` prints them; a test holds docs/protocol.md to them.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from fedboost.protocol import party, rules
+from fedboost.protocol.events import PHASES
+
+
+def _words(handler: Callable[..., object]) -> str:
+    return " ".join((handler.__doc__ or "").split())
+
+
+def diagram() -> str:
+    """The phases of the aggregator and the events that lead from one to another, as a Mermaid diagram."""
+    events: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for (phase, event), rule in rules.RULES.items():
+        for target in rule.leads_to:
+            if target != phase:
+                events[phase, target].append(event.__name__)
+    lines = ["```mermaid", "stateDiagram-v2", f"    [*] --> {PHASES[0]}"]
+    lines += [f"    {phase} --> {target}: {', '.join(names)}" for (phase, target), names in events.items()]
+    return "\n".join([*lines, "    done --> [*]", "```"])
+
+
+def aggregator_table() -> str:
+    """What each event does at the aggregator, by phase."""
+    lines = ["| phase | event | at the aggregator | next |", "|---|---|---|---|"]
+    for (phase, event), rule in rules.RULES.items():
+        lines.append(f"| {phase} | {event.__name__} | {_words(rule.handler)} | {', '.join(rule.leads_to)} |")
+    return "\n".join(lines)
+
+
+def party_table() -> str:
+    """What each message does at a party, by phase."""
+    lines = ["| phase | message | at a party |", "|---|---|---|"]
+    for (phase, message), handler in party.RULES.items():
+        lines.append(f"| {phase} | {message.__name__} | {_words(handler)} |")
+    return "\n".join(lines)
+
+
+def reference() -> str:
+    """All of it."""
+    return "\n\n".join((diagram(), aggregator_table(), party_table()))
+
+
+if __name__ == "__main__":
+    print(reference())

@@ -1,0 +1,55 @@
+"""A party's end of a session, as far as the session needs its surroundings."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedboost.privacy.shamir import Draw
+from fedboost.protocol.contracts import Holder
+from fedboost.protocol.key_exchange import Credentials
+from fedboost.protocol.ledger import Charge
+from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
+from fedboost.terms.terms import Terms
+
+
+@dataclass(frozen=True)
+class Release:
+    """An answer that is about to leave this site, for its audit log. question: the question's hash, in hex;
+    position: that of where the session stood; both empty for help to open a sum. charge: where it got noise,
+    what the site's memory was charged."""
+
+    session: str
+    turn: int
+    attempt: int
+    what: str
+    cells: int
+    size: int
+    protection: str
+    roster: tuple[str, ...]
+    charge: Charge | None = None
+    question: str = ""
+    position: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """The place that a party's session runs at.
+
+    holder: reads this party's data as the terms want them, or raises Refused; None at a key holder without
+    rows; draw: cryptographic randomness; credentials: who this party is, None where nothing is signed;
+    permit: called with an offer before any row is read, raises Refused if the site's own rules forbid it;
+    taken: called with an offer that is taken, before any row is read; record: called with each release before
+    its bytes leave; memory: the site's memory of sessions; unless given it lasts as long as this object.
+    """
+
+    name: str
+    holder: Callable[[Terms], Holder] | None
+    draw: Draw
+    credentials: Credentials | None = None
+    permit: Callable[[Offer], Limits] = lambda offer: Limits()
+    taken: Callable[[Offer], None] = lambda offer: None
+    record: Callable[[Release], None] = lambda release: None
+    memory: SiteMemory = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        if self.memory is None:
+            object.__setattr__(self, "memory", TransientMemory(self.draw, self.name))

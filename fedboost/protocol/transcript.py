@@ -1,0 +1,27 @@
+"""The transcript of a session: one hash over who has met, where the training stood, and every query since.
+
+Both ends extend it; answers are sealed under it, so nothing opens unless both asked and heard the same.
+"""
+
+import hashlib
+
+from fedboost.privacy import fields
+from fedboost.privacy.protection import Tag
+from fedboost.protocol.contracts import Query, TrainingState
+from fedboost.protocol.messages import Ask
+
+
+def first_transcript(session: bytes, state: TrainingState) -> bytes:
+    """The hash that a transcript begins with: the session's digest, and where the training stands."""
+    return hashlib.sha256(fields.pack(session, state.position.digest)).digest()
+
+
+def next_transcript(before: bytes, query: Query) -> bytes:
+    """The hash of all queries up to this one."""
+    return hashlib.sha256(fields.pack(before, query.digest)).digest()
+
+
+def tag_of(ask: Ask, transcript: bytes) -> Tag:
+    """The tag under which the answer to a query is sealed."""
+    query = ask.query
+    return Tag(ask.turn, ask.attempt, query.tree, ask.roster, transcript, query.runs)

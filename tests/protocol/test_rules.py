@@ -1,0 +1,27 @@
+"""The rules of both ends: one for each phase and event, and docs/protocol.md has them."""
+
+from pathlib import Path
+from typing import get_args
+
+from fedboost.protocol import party, rules
+from fedboost.protocol.events import PHASES, Connected, Disconnected, Tick, Violation
+from fedboost.protocol.messages import FromParty, ToParty
+from fedboost.protocol.rules_reference import reference
+
+DOCS = Path(__file__).parents[2] / "docs" / "protocol.md"
+
+
+def test_the_aggregator_has_a_rule_for_each_event_in_each_phase():
+    events = {*get_args(FromParty), Connected, Disconnected, Violation, Tick}
+    assert set(rules.RULES) == {(phase, event) for phase in PHASES for event in events}
+    assert all(rule.handler.__doc__ for rule in rules.RULES.values())
+
+
+def test_a_party_has_a_rule_for_each_message_in_each_phase():
+    assert set(party.RULES) == {(phase, message) for phase in party.PHASES for message in get_args(ToParty)}
+    assert all(handler.__doc__ for handler in party.RULES.values())
+
+
+def test_the_documentation_has_the_rules():
+    """Written by `python -m fedboost.protocol.rules_reference`."""
+    assert reference() in DOCS.read_text()
