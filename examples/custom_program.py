@@ -22,7 +22,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.runtime.local.cluster import Loopback
+from fedboost.runtime.local.cluster import LocalCluster
 
 SHRINK = 0.95
 
@@ -37,7 +37,7 @@ def train(terms: fb.Terms, grown: GrownTrees) -> Generator[Query, np.ndarray, Bo
     exponents, *_ = yield from end_round(terms, rows, CONSTANT_TREE, (), constant, scales)
     trees = []
     for number in range(terms.trees.rounds):
-        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
+        scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
         slower = terms.changed(learning_rate=terms.trees.learning_rate * SHRINK**number)
         tree, splits = yield from grow_tree(slower, rows, number, cut_points, scales, grown)
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
@@ -65,7 +65,7 @@ def main() -> None:
             files[name] = Path(folder) / f"{name}.csv"
             columns = np.column_stack(list(shard.values()))
             np.savetxt(files[name], columns, delimiter=",", header=",".join(shard), comments="", fmt="%.17g")
-        with Loopback(Path(folder), files, programs=["custom_program:train"]) as consortium:
+        with LocalCluster(Path(folder), files, programs=["custom_program:train"]) as consortium:
             named = terms.changed(program="custom_program:train")
             consortium.approve(named)
             over_grpc = consortium.analyst.train(named).model

@@ -1,28 +1,28 @@
-"""The few exceptions of fedboost. A message says what, where, who, and what to do next.
+"""The exceptions of fedboost. A message says what happened, where, to whom, and what to do next.
 
-Whoever raises one of these has written a sentence for a person; the command line prints that sentence
-alone and exits with code 2. Anything else that escapes is a defect of fedboost.
+The message of each is a sentence for people: the command line prints it alone and exits with code 2. Any
+other exception that escapes is a defect of fedboost.
 """
 
-LONGEST_QUOTE = 500
-"""Characters of somebody else's text that stand in one of our sentences."""
+MAX_QUOTE_LENGTH = 500
+"""Characters of foreign text in a message."""
 
 
 def printable(text: str) -> str:
-    """A text on one line, with escapes for what a terminal would act on."""
+    """A text on one line, with escapes for control characters."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def quoted(text: str, longest: int = LONGEST_QUOTE) -> str:
-    """Somebody else's text as one printable line of bounded length."""
+def quoted(text: str, longest: int = MAX_QUOTE_LENGTH) -> str:
+    """A foreign text as one printable line of bounded length."""
     return printable(text if len(text) <= longest else text[:longest] + "…")
 
 
 class FedboostError(Exception):
     """Base of every error fedboost raises on purpose.
 
-    `detail` is what only the site itself may read (values and row numbers of its table): `str` has it,
-    `public`, which is what travels, has not.
+    `detail` is for the site alone (values and row numbers of its table): `str` includes it, `public`, which
+    travels, does not.
     """
 
     def __init__(self, public: str, detail: str = "") -> None:
@@ -32,38 +32,43 @@ class FedboostError(Exception):
 
 
 class ConfigError(FedboostError):
-    """What the user gave (terms, config, data, model file, command line) cannot be used."""
+    """Input of the user (terms, config, data, model file, command line) that cannot be used."""
 
 
 class LocalProtocolError(FedboostError):
-    """This process broke the protocol: a defect of fedboost or of a custom program."""
+    """A violation of the protocol by this process: a defect of fedboost or of a custom program."""
 
 
 class PeerError(FedboostError):
-    """The other end sent what the protocol forbids; it costs the sender its connection."""
+    """A violation of the protocol by the other end, which costs it its connection."""
 
 
 class Refused(FedboostError):
-    """The terms, or a site's own policy or data, forbid what was asked."""
+    """A request that the terms, or the policy or data of a site, forbid."""
 
 
 class Misfit(Refused):
-    """The rows of a site do not fit the terms. `public` is the same whatever does not fit: it would tell of
+    """Rows of a site that do not fit the terms. `public` is the same for every cause, which would tell of
     single rows."""
 
 
 class RosterTooSmall(FedboostError):
-    """So many parties are lost that the sum of the others could not be opened."""
+    """The loss of too many parties to open the sum of the others."""
 
 
 class CutShort(FedboostError):
-    """Thrown into a program in the place of a sum that will not come: the tree ends where it stands."""
+    """Thrown into a program instead of a sum that will not come: the tree ends with the leaves it has."""
 
 
 class Enough(FedboostError):
-    """Thrown into a program after a round, in the place of what it asks next: the model is that of the rounds
-    so far."""
+    """Thrown into a program after a round, instead of the answer to its next query: the model is that of the
+    rounds so far."""
 
 
 class SessionFailed(FedboostError):
-    """The session ended without a model; the message names the site and the cause."""
+    """The end of a session without a model; the message names the site and the cause."""
+
+
+class DurabilityError(Exception):
+    """A journal, an audit log or a site's memory cannot be written: the process must end, and a later one can
+    go on. It is no FedboostError, so that no handler of those goes on instead."""

@@ -1,4 +1,4 @@
-"""Floats become integers here, and nowhere else; and here is the proof that their sums cannot overflow.
+"""Floats to fixed-point integers, and the proof that their sums cannot overflow.
 
 Promises: `Scale` maps a float of known bound to an integer of known limit by a power of two, so decoding
 is exact; `cell_bits` gives the narrowest cell in which the sum over all rows fits.
@@ -27,7 +27,7 @@ class Scale:
     """Fixed-point numbers of magnitude at most 2**exponent, in `bits` bits with the sign.
 
     One unit is 2**(exponent - bits + 1); an encoded value lies in [-limit, limit], limit = 2**(bits - 1).
-    Values beyond the bound are clipped to it: a row's contribution is bounded whatever the row says.
+    Values beyond the bound are clipped to it, so the contribution of every row is bounded.
     """
 
     exponent: int
@@ -77,11 +77,11 @@ _LOWEST_EXPONENT = -63
 
 
 def exponent_counts(values: Float64) -> Int64:
-    """How many values have which binary exponent: [EXPONENT_CELLS] counts, zeros left out.
+    """Counts of values by binary exponent: [EXPONENT_CELLS], zeros left out.
 
-    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; what lies outside is counted
-    in the first or last cell. The counts of parties add, and the highest cell that is not empty gives every
-    party the same bound (`bound_exponent`), though no party has said what its own largest value is.
+    Cell i counts the values with 2**(e - 1) <= |value| < 2**e for e = i - 63; others are counted in
+    the first or last cell. The counts of parties add, and the highest cell that is not empty gives every
+    party the same bound (`bound_exponent`), though no party has revealed its own largest value.
     """
     magnitudes = np.abs(np.asarray(values, np.float64))
     exponents = np.frexp(magnitudes[magnitudes > 0])[1].astype(np.int64)

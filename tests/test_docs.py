@@ -1,10 +1,11 @@
-"""The commands of the documentation run: the README's network session, its Python, the examples."""
+"""The documentation is true: its commands and its Python run, the files and names it points at exist."""
 
 import os
 import re
 import shlex
 import subprocess
 import sys
+import textwrap
 import tomllib
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,12 +20,14 @@ import fedboost as fb
 ROOT = Path(__file__).parents[1]
 SITES = ("north", "south", "east")
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
 
 
 def blocks(page: Path, language: str) -> list[str]:
     """The fenced blocks of one language, in order, unindented."""
-    text = "\n".join(line.strip() for line in page.read_text().splitlines())
-    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]
 
 
 def commands(page: Path) -> list[list[str]]:
@@ -33,9 +36,9 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for line in lines if line.startswith("fedboost ")]
 
 
-def run_here(words: list[str], folder: Path) -> "subprocess.Popen[str]":
+def run_here(words: list[str], folder: Path, module: bool = True) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", *words],
+        [sys.executable, *["-m"] * module, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
@@ -45,14 +48,14 @@ def run_here(words: list[str], folder: Path) -> "subprocess.Popen[str]":
 
 
 def write_sites(folder: Path) -> None:
-    """sample.csv, north.csv, south.csv, new.csv and all.csv, as the README has them."""
+    """sample.csv, north.csv, south.csv, new.csv and all.csv, as the pages have them."""
     draw = np.random.default_rng(0)
     for name in ("sample", *SITES, "new", "all"):
         x = draw.normal(size=(80, 2))
         rows = [f"{a!r},{b!r},{int(a + b > 0)}" for a, b in x.tolist()]
         lines = ["age,dose,diagnosis", *rows]
         if name == "all":
-            lines = [f"{line},{'hospital' if i == 0 else 'AB'[i % 2]}" for i, line in enumerate(lines)]
+            lines = [f"{line},{'hospital' if i == 0 else SITES[i % 3]}" for i, line in enumerate(lines)]
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
 
 
@@ -66,7 +69,7 @@ def test_the_session_between_organisations(tmp_path):
     (tmp_path / "aggregator.toml").write_text(f'listen = "{address}"\nkeys = "keys/aggregator"\n')
     done = []
     with ExitStack() as stack:
-        for words in commands(ROOT / "README.md"):
+        for words in commands(QUICKSTART):
             words = [address if word == "aggregator.example:7070" else word for word in words]
             match words[1]:
                 case "aggregator":
@@ -87,8 +90,26 @@ def test_the_session_between_organisations(tmp_path):
                     output, _ = process.communicate(timeout=90)
                     assert process.returncode == 0, output
             done.append(words[1])
-    assert done == [*["keys"] * 6, "terms", "aggregator", "approve", "party", "train", "predict"]
+        connects = blocks(QUICKSTART, "python")[-1].replace("aggregator.example:7070", address)
+        process = stack.enter_context(ending(run_here(["-c", connects], tmp_path, module=False)))
+        output, _ = process.communicate(timeout=90)
+        assert process.returncode == 0, output
+        assert fb.Model.load(tmp_path / "model.json").parties == SITES
+    before = [*["keys"] * 6, "terms", "simulate"]
+    assert done == [*before, "aggregator", "approve", "party", "train", "predict"]
     assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
+
+
+def test_the_commands_of_the_readme_are_those_of_the_quickstart():
+    readme, quickstart = commands(ROOT / "README.md"), commands(QUICKSTART)
+    assert [words[1] for words in readme] == ["aggregator", "party", "train"]
+    assert [words for words in quickstart if words in readme] == readme
+    assert "make demo" in blocks(ROOT / "README.md", "sh")[0]
+    assert "make test" in blocks(ROOT / "README.md", "sh")[0]
+
+
+def test_the_readme_is_a_front_page():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
 def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
@@ -98,6 +119,65 @@ def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
     exec(compile(code, "README.md", "exec"), {})
     assert "logloss" in capsys.readouterr().out
     assert fb.Model.load("model.json").parties == SITES
+
+
+def test_the_first_python_of_the_quickstart(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks(QUICKSTART, "python")[0], QUICKSTART.name, "exec"), {})
+    rounds, row = capsys.readouterr().out.split(" rounds ")
+    assert int(rounds) < 20
+    assert "logloss" in row
+
+
+def test_the_host_loop_of_a_session(capsys):
+    draw = np.random.default_rng(0)
+    tables = {name: {"age": draw.normal(size=40), "dose": draw.normal(size=40)} for name in SITES}
+    for table in tables.values():
+        table["diagnosis"] = (table["age"] > table["dose"]).astype(float)
+    (code,) = blocks(ARCHITECTURE, "python")
+    exec(compile(code, ARCHITECTURE.name, "exec"), {"tables": tables})
+    assert capsys.readouterr().out.startswith("done 3 {'logloss': 0.")
+    lines = [line for line in code.splitlines() if line and not line.startswith(("import ", "from "))]
+    assert len(lines) <= 20
+
+
+def test_the_walk_of_a_histogram_names_functions_that_there_are():
+    text = ARCHITECTURE.read_text().split("## The walk of one histogram")[1].split("\n## ")[0]
+    steps = re.findall(r"^\|[^|]*\| `([^`]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(steps) >= 15
+    assert len({file for file, _ in steps}) == len(steps)  # never back
+    for file, names in steps:
+        source = (ROOT / "fedboost" / file).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\bdef {name}\(", source), (file, name)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_files_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text()
+    for path in re.findall(r"`(\w+/[\w/]+\.(?:py|proto|toml))`", text):
+        if not re.search("NAME|FAMILY", path):
+            assert (ROOT / path).exists() or (ROOT / "fedboost" / path).exists(), path
+    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert ((ROOT / page).parent / path).exists(), path
+
+
+def test_the_page_on_objectives_has_all_objectives_and_metrics():
+    from fedboost.gbdt.metrics.registry import metrics_for
+    from fedboost.gbdt.objectives.registry import OBJECTIVES
+
+    lines = (ROOT / "docs" / "objectives.md").read_text().splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `") and ":" in line.split("|")[1]]
+    documented = {name: row[4] for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    assert set(documented) == set(OBJECTIVES)
+    for name, objective in OBJECTIVES.items():
+        metrics = re.findall(r"`([^`]+)`", documented[name])
+        known = [
+            metric.replace("tweedie-nloglik@t", "tweedie-nloglik@power") for metric in metrics_for(objective)
+        ]
+        assert set(metrics) == set(known), name
+        assert metrics[0].partition("@")[0] == objective.metrics[0], name
 
 
 def test_the_page_on_models(tmp_path, monkeypatch, capsys):

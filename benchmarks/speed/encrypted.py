@@ -36,9 +36,9 @@ import numpy as np
 from common import verdict
 from phe.paillier import generate_paillier_keypair
 
-from fedboost.privacy.bit_packing import Part, Run
+from fedboost.privacy.bit_packing import Chunk, Segment
 from fedboost.privacy.encrypted import paillier
-from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_parts
+from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 
@@ -90,7 +90,7 @@ def phe_alone(bits: int, repeats: int) -> Rates:
 def ours(name: str, bits: int, repeats: int) -> Rates:
     """Rates of one part of cells, and what it takes."""
     cells = CELLS[name]
-    part, rng = Part(0, [(cells, BITS)]), np.random.default_rng(0)
+    part, rng = Chunk(0, [(cells, BITS)]), np.random.default_rng(0)
     words = rng.integers(0, 1 << BITS, cells, np.uint64)
     with mock.patch.object(paillier, "POOL", 0):
         secret = scheme_of(name).new_secret(bits)
@@ -104,9 +104,9 @@ def ours(name: str, bits: int, repeats: int) -> Rates:
         turns = itertools.count()
 
         def masked() -> Any:
-            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Run(cells, BITS),))
+            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Segment(cells, BITS),))
             values = words.view(np.int64)
-            return [part.residues(cells) for part, cells in masked_parts(values, tag, pairs.streams(tag))]
+            return [part.residues(cells) for part, cells in masked_chunks(values, tag, pairs.streams(tag))]
 
         masked()  # what is compiled is, the first time
 

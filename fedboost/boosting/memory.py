@@ -1,7 +1,7 @@
-"""How much memory the sums of a session take at the aggregator, and what is done about too much.
+"""Memory of the sums of a session at the aggregator, and a limit on it.
 
 Promises: an upper bound for each query, from the query alone, before anything is allocated for it.
-Refuses: terms whose first sum is too much already, and, when it comes, a query that is (Refused).
+Refuses: terms whose first sum is too large, and each query whose sum is (Refused).
 """
 
 from collections.abc import Callable, Generator

@@ -1,8 +1,8 @@
-"""The model so far, as the parties know it: what a party that comes back needs to go on where the others are.
+"""The training state as the parties know it: a party that reconnects continues from it.
 
-Promises: a pure function of the questions asked; a party that is given it stands where it would stand had it
-answered them all; `may_change` is the one rule on when the roster may change, for both ends.
-Refuses: nothing itself; `check` says what the terms do not allow (Refused).
+Promises: a pure function of the queries; a party that takes it over is in the same state as one that answered
+them all; `may_change` is the one rule on when the roster may change, for both ends.
+Refuses: states that the terms do not allow (`check`, Refused).
 """
 
 import hashlib
@@ -34,7 +34,7 @@ _SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.
 
 
 def _packed(splits: tuple[Split, ...]) -> bytes:
-    """Splits as bytes, to be hashed."""
+    """Splits as bytes, for hashes."""
     return b"".join(
         _SPLIT.pack(
             split.node, split.feature, split.bin, split.missing_left, bool(split.categories), split.left
@@ -54,14 +54,14 @@ class Round:
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of it: 32 bytes."""
+        """Hash of the round: 32 bytes."""
         values = b"".join(_LEAF.pack(node, value) for node, value in self.values)
         return hashlib.sha256(fields.pack(_packed(self.splits), values)).digest()
 
 
 @dataclass(frozen=True)
 class Scales:
-    """By what the gradients of the tree that grows were quantised, and its rows drawn (`HistogramQuery`)."""
+    """Scales of the gradients of the tree that grows, and the threshold of its rows (`HistogramQuery`)."""
 
     gradient: Scale
     hessian: Scale
@@ -69,36 +69,36 @@ class Scales:
 
     @property
     def packed(self) -> bytes:
-        """All of it as bytes."""
+        """The scales as bytes."""
         gradient, hessian = self.gradient, self.hessian
         shape = gradient.exponent, gradient.bits, hessian.exponent, hessian.bits
         return _SCALES.pack(*shape, self.threshold)
 
     @classmethod
     def of(cls, query: TreeQuery) -> "Scales":
-        """Those of a question about nodes."""
+        """The scales of a query about nodes."""
         threshold = query.threshold if isinstance(query, HistogramQuery) else 0.0
         return cls(query.gradient, query.hessian, threshold)
 
     def to_list(self) -> list[Any]:
-        """All of it as JSON."""
+        """The scales as JSON."""
         gradient, hessian = self.gradient, self.hessian
         return [gradient.exponent, gradient.bits, hessian.exponent, hessian.bits, self.threshold]
 
     @classmethod
     def of_list(cls, content: list[Any]) -> "Scales":
-        """What `to_list` wrote."""
+        """Scales from the JSON of `to_list`."""
         *bits, threshold = content
         return cls(Scale(*bits[:2]), Scale(*bits[2:]), float(threshold))
 
 
 @dataclass(frozen=True)
 class BoostingState:
-    """Where a session stands.
+    """The state of a training between two queries.
 
-    grids: how often rows were counted over grids; start: the question that gave the cut points; rounds: the
-    finished ones; splits and levels: of the tree that grows, and how many questions about it were answered;
-    scales: those of its root, once that was asked for; residual: the last question about residuals in it.
+    grids: number of counts over grids; start: the query with the cut points; rounds: finished rounds; splits,
+    levels: of the tree that grows, and the number of answered queries about it; scales: those of its root,
+    once known; residual: the last query about residuals in it.
     """
 
     grids: int = 0
@@ -111,11 +111,11 @@ class BoostingState:
 
     @property
     def tree(self) -> int:
-        """The tree that grows: -1 before the first."""
+        """Number of the tree that grows: -1 before the first."""
         return len(self.rounds) - 1
 
     def after(self, query: Query) -> "BoostingState":
-        """Where the session stands once a question was answered."""
+        """The state after an answered query."""
         state: BoostingState = query.applied_to(self)
         return state
 
@@ -125,8 +125,8 @@ class BoostingState:
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
-        """The tree that grows with these splits and one more level. scales: of the question that was
-        answered; those of the root count. residual: the question, if it was about residuals."""
+        """The state with these splits of the tree that grows, and one more level. scales: of the answered
+        query; those of the root count. residual: the query, if it was about residuals."""
         grown = replace(
             self,
             splits=self.splits + splits,
@@ -140,18 +140,18 @@ class BoostingState:
         return grown
 
     def ended(self, splits: tuple[Split, ...], values: Values) -> "BoostingState":
-        """The session with the tree that grew as its last round."""
+        """The state with the grown tree as its last round."""
         done = Round(self.splits + splits, values)
         return BoostingState(self.grids, self.start, (*self.rounds, done))
 
     @property
     def before_tree(self) -> "BoostingState":
-        """Where the session stood before the tree that grows."""
+        """The state before the tree that grows."""
         return BoostingState(self.grids, self.start, self.rounds)
 
     @cached_property
     def position(self) -> Position:
-        """Where that is, by hashes."""
+        """The position of the state, as counts and hashes."""
         model = self._hash.digest()
         scales = b"" if self.scales is None else self.scales.packed
         residual = b"" if self.residual is None else self.residual.digest
@@ -169,7 +169,7 @@ class BoostingState:
         return hashed
 
     def has_passed(self, earlier: Position) -> bool:
-        """Whether a session that stood there can have come to stand here."""
+        """True if a session can have come from that position to this state."""
         same_tree = len(self.rounds) == earlier.rounds
         if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
             return False
@@ -180,12 +180,12 @@ class BoostingState:
         return then.position.model == earlier.model
 
     def may_change(self, query: Query) -> bool:
-        """Whether the roster may be another one from this question on.
+        """True if the roster may change at this query.
 
         The same sum over two rosters shows the difference between them, which may be a single party. So
-        between the two every margin must have moved, by a tree that tells rows apart: the question is the end
-        of a tree that split, or the root of the tree after one, and no leaf of that tree is 0 (as reg_alpha
-        makes some).
+        between the two every margin must have moved, by a tree with different leaf values: the query is the
+        end of a tree that split, or the root of the tree after one, and no leaf of that tree is 0 (as
+        reg_alpha makes some).
         """
         if isinstance(query, EndRoundQuery):
             return query.tree >= 0 and _moves_all(self.splits + query.splits, query.values)
@@ -193,23 +193,23 @@ class BoostingState:
 
     @property
     def moved(self) -> bool:
-        """Whether the last finished tree tells rows apart and moved the margin of each."""
+        """True if the last finished tree has different leaf values and moved every margin."""
         return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
 
     def may_lack_parties(self, query: Query) -> bool:
-        """Whether the roster may lack a party of the terms by now: not before a tree split. What is asked
-        before is the same in every session, and over two rosters it shows the difference."""
+        """True if the roster may lack a party of the terms: not before a tree split. Earlier queries are the
+        same in every session, and two rosters would show the difference."""
         return self.may_change(query) or any(done.splits for done in self.rounds)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if a session under these terms cannot stand here."""
+        """Raise Refused if a session under these terms cannot be in this state."""
         if not 0 <= self.grids <= MAX_REFINEMENTS:
             raise Refused(f"rows were counted over grids {self.grids} times, of {MAX_REFINEMENTS}")
         if self.start is not None:
             self.start.check(terms)
         elif self.rounds:
             raise Refused("finished rounds before cut points")
-        if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.levels:
+        if len(self.rounds) > terms.trees.rounds + 1 or self.levels > terms.max_turns_per_tree:
             raise Refused(
                 f"{len(self.rounds)} finished rounds, {self.levels} levels: more than the terms allow"
             )
@@ -239,7 +239,8 @@ class BoostingState:
         self.check_splits(terms, last)
         nodes = 2 * len(self.splits + last) + len(terms.roots)
         if not (
-            {len(column) for column in vars(tree).values()} == {nodes} and 0 < self.levels <= terms.levels
+            {len(column) for column in vars(tree).values()} == {nodes}
+            and 0 < self.levels <= terms.max_turns_per_tree
         ):
             raise Refused("it does not grow there")
 
@@ -254,7 +255,7 @@ class BoostingState:
         ]
 
     def with_record(self, record: list[Any]) -> "BoostingState":
-        """The same session with the tree of such a record (ValueError, TypeError)."""
+        """The same state with the tree of such a record (ValueError, TypeError)."""
         splits, levels, scales, residual = record
         return BoostingState(
             self.grids,
@@ -267,7 +268,8 @@ class BoostingState:
         )
 
     def structure(self, rounds: int) -> bytes:
-        """`structure` of the model after so many rounds, or of all there are; nothing before the constant."""
+        """`structure` of the model after this number of rounds, or of all there are; empty before the
+        constant."""
         if self.start is None or not self.rounds:
             return b""
         constant, *finished = self.rounds
@@ -295,10 +297,9 @@ def _residual_of_list(content: list[Any]) -> ResidualQuery:
 
 
 def structure(constant: float, trees: Iterable[Tree]) -> bytes:
-    """A hash of what a model predicts with: the constant margin, each tree's decisions and leaf values.
+    """Hash of the parts of a model that predict: the constant margin, each tree's decisions and leaf values.
 
-    Parties can compute it from what they were asked; gains and covers, which change no prediction, are not
-    in it."""
+    Parties can compute it from the queries; gains and covers, which change no prediction, are not in it."""
     parts = [np.float64(constant).tobytes()]
     for tree in trees:
         left = np.array(tree.left, np.int32)
@@ -319,7 +320,7 @@ def structure(constant: float, trees: Iterable[Tree]) -> bytes:
 
 
 def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
-    """The tree that these splits and values make; without gains, covers and values of inner nodes."""
+    """The tree of these splits and values; without gains, covers and values of inner nodes."""
     tree = Tree()
     for _ in range(roots):
         tree.add_leaf(0.0, 0.0)
@@ -333,6 +334,6 @@ def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
 
 
 def _moves_all(splits: tuple[Split, ...], values: Values) -> bool:
-    """Whether a tree tells rows apart and moves the margin of each."""
+    """True if a tree has different leaf values and moves every margin."""
     moves = {value for _, value in values}
     return bool(splits) and 0 not in moves and len(moves) > 1

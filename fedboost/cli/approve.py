@@ -48,14 +48,14 @@ def approve(
     _check_party(agreed, site, terms, config)
     analysts = _analysts(site, analyst or [])
     earlier = _earlier(site, agreed)
-    kept = () if earlier is None else approval.analysts_of(site, earlier)
-    review = approval.review(site, agreed, tuple(dict.fromkeys((*kept, *analysts))))
-    read = _read_rows(site, agreed)
-    rows, counts = read or (0, None)
-    file = None if read is None or site.data is None else site.data.name
+    approved = () if earlier is None else approval.analysts_of(site, earlier)
+    review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
+    counted = _read_rows(site, agreed)
+    rows, counts = counted or (0, None)
+    file = None if counted is None or site.data is None else site.data.name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
     rules = [approval.facts_of(breach) for breach in review.breaches]
-    before = None if earlier is None else (earlier.time, kept)
+    before = None if earlier is None else (earlier.time, approved)
     print_text(text.site(facts))
     print(f"{summary(agreed, review.analysts, counts)}\n")
     print_text(text.approval(ApprovalFacts(rules, bool(review.fault), review.analysts, before)))

@@ -121,6 +121,6 @@ def _split(
         except FedboostError as error:
             trial.cannot(error)
         if held[name].size:
-            rows = HeldOut.of(to_shard(sites[name].take(held[name]), terms, name))
+            rows = HeldOut.from_shard(to_shard(sites[name].take(held[name]), terms, name))
             trial.score(models, rows, held[name], names)
     return equal

@@ -10,7 +10,7 @@ def digest(terms: TermsFile) -> None:
     """Say what a terms file asks for, and its digest, by which sites know it."""
     from fedboost.people.summary import summary
     from fedboost.runtime.config import read_terms
-    from fedboost.runtime.site.policy import COMMAND
+    from fedboost.runtime.site.policy_keys import COMMAND
 
     agreed = read_terms(terms)
     if not agreed.parties:

@@ -76,13 +76,13 @@ def begin(
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
     site = read_party(config, holds_rows=None)
-    begun = accept_restored(site) if restored else init_memory(site, ledger)
+    memory = accept_restored(site) if restored else init_memory(site, ledger)
     how = "the memory that was put back" if restored else "a new memory"
     print(
-        f"{begun.path}: {how}, of the rows {printable(site.rows_name)}; it knows {begun.sessions} sessions "
-        f"and {begun.releases} releases that were charged"
+        f"{memory.path}: {how}, of the rows {printable(site.rows_name)}; it knows {memory.sessions} sessions "
+        f"and {memory.releases} releases that were charged"
     )
-    if begun.sessions:
+    if memory.sessions:
         print("None of those sessions continues: whoever was training begins again.")
 
 
@@ -117,13 +117,15 @@ def plan(
         raise ConfigError(f"{terms}: names no parties, by whose number noise goes; give --parties 3")
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
-    card = privacy_report.card_of(agreed)
+    report = privacy_report.report_of(agreed)
     outlooks = [privacy_report.outlook(agreed, count) for count in ((rows,) if rows else EXAMPLES)]
-    releases = [privacy_report.Planned.of(agreed, release) for release in agreed.plan.releases.values()]
+    releases = [
+        privacy_report.Planned.from_release(agreed, release) for release in agreed.plan.releases.values()
+    ]
     show(
         json,
-        as_json.plan(card, releases, outlooks),
-        privacy_report.plan(agreed, card, releases, outlooks),
+        as_json.plan(report, releases, outlooks),
+        privacy_report.plan(agreed, report, releases, outlooks),
     )
 
 
@@ -134,7 +136,7 @@ def explain(
 ) -> None:
     """Print a model's privacy card: what it promises, every release, and what is not covered."""
     from fedboost.cli.output import print_json, write
-    from fedboost.people.privacy_report import as_markdown, card_of
+    from fedboost.people.privacy_report import as_markdown, report_of
     from fedboost.runtime.model_file import Model
 
     agreed = Model.load(model).terms
@@ -142,8 +144,8 @@ def explain(
         raise ConfigError(
             f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
         )
-    card = card_of(agreed)
+    report = report_of(agreed)
     if json:
-        print_json(card)
+        print_json(report)
     else:
-        write(as_markdown(card), None)
+        write(as_markdown(report), None)

@@ -42,8 +42,8 @@ def simulate(
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)
     else:
-        named = parties is None and agreed.parties
-        names = agreed.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]
+        by_terms = parties is None and agreed.parties
+        names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
     with progress(agreed, json) as draw:
         result = simulation.simulate(agreed, shards, seed=seed, on_round=draw)

@@ -92,7 +92,7 @@ def _notice_draft(draft: "Draft", label: str) -> None:
             f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
             "--objective multi:softprob"
         )
-    for name, value in draft.of_objective.items():
+    for name, value in draft.own_parameters.items():
         notice(f"{name} = {value} is drafted; set the one you want")
 
 

@@ -1,4 +1,4 @@
-"""Rows as bin codes: by feature, by row, and rare bins as lists.
+"""Rows as bin codes: by feature, by row, and sparse bins as lists.
 
 Promises: each category of a categorical feature is a bin; missing values have a bin of their own, the last.
 """
@@ -11,22 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.kernels.bins import MAX_CODES, count_rare, list_rare, transpose
+from fedboost.gbdt.kernels.bins import MAX_CODES, count_sparse, list_sparse, transpose
 
-Room = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
-"""Makes the arrays that have a number for each row or value."""
+Allocator = Callable[[tuple[int, ...], np.dtype[Any]], npt.NDArray[Any]]
+"""Allocates the arrays that have a number for each row or value."""
 CACHE_LINE = 64
-COMMON = 0.9
-"""Share of the rows in one bin from which on the others may be listed instead."""
-FEWEST_RARE = 40
-"""Such features from which on listing pays: to find a row's list costs as much as some twenty bins in their
-places, and each that is listed as much as four."""
-_LOOKED_AT = 1 << 16
-"""About so many rows tell whether a feature is like that."""
+SPARSE_SHARE = 0.9
+"""Share of the rows in the most frequent bin from which on a feature may be sparse."""
+MIN_SPARSE_FEATURES = 40
+"""Number of sparse features from which on sparse storage pays: to find the entries of a row costs as much as
+some twenty dense bins, and each entry as much as four."""
+_SAMPLED_ROWS = 1 << 16
+"""Approximate number of rows by which a feature is classified as sparse."""
 
 
 class Column(Protocol):
-    """A feature's values: an array, or what reads them when they are wanted."""
+    """A feature's values: an array, or an object that reads them on demand."""
 
     @property
     def size(self) -> int:
@@ -38,36 +38,36 @@ class Column(Protocol):
         ...
 
 
-def in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Room where numpy finds it."""
+def allocate_in_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Allocate an array in memory."""
     return np.empty(shape, dtype)
 
 
-def _whole_lines(rows: int, features: int, room: Room) -> npt.NDArray[np.uint8]:
-    """A table in which no row lies across lines of the cache that it need not, if a third more room does."""
+def _whole_lines(rows: int, features: int, allocate: Allocator) -> npt.NDArray[np.uint8]:
+    """Allocate a table whose rows cross no more cache lines than needed, if a third more memory suffices."""
     width = (
         1 << (features - 1).bit_length()
         if features <= CACHE_LINE
         else -(-features // CACHE_LINE) * CACHE_LINE
     )
     width = width if 3 * width <= 4 * features else features
-    table = room((rows * width + CACHE_LINE,), np.dtype(np.uint8))
+    table = allocate((rows * width + CACHE_LINE,), np.dtype(np.uint8))
     start = -table.ctypes.data % CACHE_LINE
     return table[start : start + rows * width].reshape(rows, width)
 
 
 @dataclass(frozen=True)
-class RareBins:
-    """Features with nearly all rows in one bin: of each row only the bins that are not that one are listed.
+class SparseBins:
+    """Features with nearly all rows in the most frequent bin: each row lists its other bins only.
 
-    features: int64 [R]; common: int64 [R], the bin that is not listed; places: int64 [R + 1], where the bins
-    of each begin if they stand one after the other; starts: int64 [rows + 1], where the entries of each row
-    begin; entries: uint32, a place each.
+    features: int64 [R]; most_frequent: int64 [R], the bin that is not listed; offsets: int64 [R + 1], the
+    first bin of each feature in their concatenation; starts: int64 [rows + 1], the first entry of each row;
+    entries: uint32, an offset plus a bin each.
     """
 
     features: Int64
-    common: Int64
-    places: Int64
+    most_frequent: Int64
+    offsets: Int64
     starts: Int64
     entries: npt.NDArray[np.uint32]
 
@@ -77,32 +77,36 @@ class BinnedRows:
     """The bins of all rows, twice: a histogram reads whole rows, a split reads one feature of many rows.
 
     by_feature: uint8 [features, rows]; dense: int64 [D], the features that by_row has, uint8 [rows, D or a
-    few more, see `_whole_lines`]; rare: the others, if there are any.
+    few more, see `_whole_lines`]; sparse: the other features, if there are any.
     """
 
     by_feature: npt.NDArray[np.uint8]
     dense: Int64
     by_row: npt.NDArray[np.uint8]
-    rare: RareBins | None
+    sparse: SparseBins | None
 
     @classmethod
-    def of(cls, by_feature: npt.NDArray[np.uint8], codes: Int64, room: Room = in_memory) -> "BinnedRows":
-        """From the bins by feature, and how many each feature has: int64 [features]."""
+    def of(
+        cls, by_feature: npt.NDArray[np.uint8], codes: Int64, allocate: Allocator = allocate_in_memory
+    ) -> "BinnedRows":
+        """Arrange bins by feature. codes: int64 [features], the number of bins of each."""
         rows = by_feature.shape[1]
-        step = max(1, rows // _LOOKED_AT)
+        step = max(1, rows // _SAMPLED_ROWS)
         counts = np.array([np.bincount(column[::step], minlength=MAX_CODES) for column in by_feature])
-        common = counts.argmax(axis=1)
-        is_rare = counts.max(axis=1) >= COMMON * max(int(counts[0].sum()), 1)
-        is_rare &= is_rare.sum() >= FEWEST_RARE
-        is_rare[0] &= not is_rare.all()  # one at least is dense
-        dense, rare = np.flatnonzero(~is_rare), np.flatnonzero(is_rare)
-        by_row = _whole_lines(rows, dense.size, room)
+        most_frequent = counts.argmax(axis=1)
+        is_sparse = counts.max(axis=1) >= SPARSE_SHARE * max(int(counts[0].sum()), 1)
+        is_sparse &= is_sparse.sum() >= MIN_SPARSE_FEATURES
+        is_sparse[0] &= not is_sparse.all()  # one at least is dense
+        dense, sparse = np.flatnonzero(~is_sparse), np.flatnonzero(is_sparse)
+        by_row = _whole_lines(rows, dense.size, allocate)
         transpose(by_feature, dense, by_row)
-        if not rare.size:
+        if not sparse.size:
             return cls(by_feature, dense, by_row, None)
-        places: Int64 = np.concatenate([[0], np.cumsum(codes[rare])])
-        starts = room((rows + 1,), np.dtype(np.int64))
-        count_rare(by_feature, rare, common[rare], starts)
-        entries = room((max(int(starts[-1]), 1),), np.dtype(np.uint32))
-        list_rare(by_feature, rare, common[rare], places, starts, entries)
-        return cls(by_feature, dense, by_row, RareBins(rare, common[rare], places, starts, entries))
+        offsets: Int64 = np.concatenate([[0], np.cumsum(codes[sparse])])
+        starts = allocate((rows + 1,), np.dtype(np.int64))
+        count_sparse(by_feature, sparse, most_frequent[sparse], starts)
+        entries = allocate((max(int(starts[-1]), 1),), np.dtype(np.uint32))
+        list_sparse(by_feature, sparse, most_frequent[sparse], offsets, starts, entries)
+        return cls(
+            by_feature, dense, by_row, SparseBins(sparse, most_frequent[sparse], offsets, starts, entries)
+        )

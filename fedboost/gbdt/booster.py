@@ -38,8 +38,8 @@ NUMERIC, CATEGORICAL = "float", "c"
 @dataclass(frozen=True)
 class Booster:
     """Trees over named features: those of the first round, num_parallel_tree for the first output of a row,
-    then for the second; those of the second round. `base_score` is the constant boosting started from. The
-    values of `categorical` features are the numbers of levels, from 0."""
+    then for the second; those of the second round. `base_score` is the constant that boosting started from.
+    The values of `categorical` features are the numbers of categories, from 0."""
 
     loss: Objective
     base_score: float
@@ -54,7 +54,7 @@ class Booster:
         return self.loss.outputs * self.num_parallel_tree
 
     @cached_property
-    def _of_output(self) -> list[list[Tree]]:
+    def _trees_by_output(self) -> list[list[Tree]]:
         """The trees of each output."""
         trees: list[list[Tree]] = [[] for _ in range(self.loss.outputs)]
         for number, tree in enumerate(self.trees):
@@ -64,12 +64,14 @@ class Booster:
     @cached_property
     def _nodes(self) -> Any:
         """The trees of each output as the columns `kernels.predict_margins` takes."""
-        return [_columns(trees) for trees in self._of_output]
+        return [_columns(trees) for trees in self._trees_by_output]
 
     @cached_property
     def _covers(self) -> list[Float64]:
         """The covers of the same nodes."""
-        return [np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._of_output]
+        return [
+            np.array([v for tree in trees for v in tree.cover], np.float64) for trees in self._trees_by_output
+        ]
 
     @property
     def _is_categorical(self) -> list[bool]:
@@ -83,8 +85,8 @@ class Booster:
 
     @property
     def begins_with_a_leaf(self) -> bool:
-        """Whether the first round's trees are one leaf each: the constant, where base margins replace the
-        score."""
+        """True if the trees of the first round are one leaf each: the constant, where base margins replace
+        the score."""
         first = self.trees[: self.roots]
         return bool(first) and all(tree.left == [NO_CHILD] for tree in first)
 
@@ -101,15 +103,15 @@ class Booster:
         margin[:] = self.constant if base_margin is None else base_margin
         if self.trees:
             rows = np.ascontiguousarray(features, np.float32)
-            for number, of_output in enumerate(margin):
+            for number, output_margin in enumerate(margin):
                 add: Any = predict_margins
-                add(rows, *self._nodes[number], of_output)
+                add(rows, *self._nodes[number], output_margin)
         return margin if outputs > 1 else margin[0]
 
     def predict(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
         """Probabilities or values, float64 [rows] or [rows, outputs], for float32 [rows, features] (NaN =
-        missing); base_margin: as for `margins`. A value of a categorical feature that is no level goes left
-        everywhere, as in XGBoost."""
+        missing); base_margin: as for `margins`. A value of a categorical feature that is no category
+        goes left everywhere, as in XGBoost."""
         return self.loss.predict(self.margins(features, base_margin))
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
@@ -130,9 +132,9 @@ class Booster:
         return {self.features[f]: score[f] for f in sorted(score, key=lambda f: (-score[f], f))}
 
     def contributions(self, features: Float32, base_margin: Float32 | None = None) -> Float64:
-        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: what each feature adds
-        to the margin of each row, and last what the margin is where no feature is known. They add up to the
-        margin. For what `margins` takes."""
+        """SHAP values, float64 [rows, features + 1], or [rows, outputs, features + 1]: the contribution of
+        each feature to the margin of each row, and last the margin without known features. They add up to the
+        margin. Arguments as for `margins`."""
         rows = np.ascontiguousarray(features, np.float32)
         out = np.zeros((rows.shape[0], self.loss.outputs, rows.shape[1] + 1), np.float64)
         out[:, :, -1] = self.constant if base_margin is None else base_margin[:, np.newaxis]
@@ -147,7 +149,7 @@ class Booster:
         return hashlib.sha256(self.to_xgboost().encode()).hexdigest()
 
     def to_xgboost(self, attributes: Mapping[str, str] | None = None) -> str:
-        """The model as XGBoost's JSON; attributes ride along and change no prediction."""
+        """The model as XGBoost's JSON; attributes are stored in it and change no prediction."""
         width, outputs = len(self.features), self.loss.outputs
         equivalent = self.loss.xgboost_equivalent
         count = len(self.trees)
@@ -182,15 +184,15 @@ class Booster:
             },
             separators=(",", ":"),
             allow_nan=False,
-            ensure_ascii=False,  # XGBoost's reader leaves \uXXXX as it stands
+            ensure_ascii=False,  # XGBoost's reader does not decode \uXXXX
         )
 
     @classmethod
     def from_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from what `to_xgboost` wrote."""
+        """The model and its attributes, from the text of `to_xgboost`."""
         booster, attributes = cls.from_any_xgboost(text, source)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
-            # XGBoost would read what stands there otherwise, and predict something else.
+            # XGBoost would read such a file differently, and predict other values.
             raise ConfigError(
                 f"{source}: not as fedboost wrote it; it was changed or saved by another program"
             )
@@ -198,23 +200,23 @@ class Booster:
 
     @classmethod
     def from_any_xgboost(cls, text: str, source: str = "model") -> "tuple[Booster, dict[str, str]]":
-        """The model and its attributes, from what XGBoost itself saved as JSON, too."""
+        """The model and its attributes, from JSON that fedboost or XGBoost itself saved."""
         try:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
             name = str(objective.pop("name"))
-            stated = {key: value for of in objective.values() for key, value in of.items()}
-            parameters, of_trees = learner["learner_model_param"], learner["gradient_booster"]["model"]
-            parallel = int(of_trees["gbtree_model_param"]["num_parallel_tree"])
+            stated = {key: value for params in objective.values() for key, value in params.items()}
+            parameters, model = learner["learner_model_param"], learner["gradient_booster"]["model"]
+            parallel = int(model["gbtree_model_param"]["num_parallel_tree"])
             features = tuple(str(name) for name in learner["feature_names"])
-            types = learner["feature_types"] or [NUMERIC] * len(features)  # XGBoost knows some of none
+            types = learner["feature_types"] or [NUMERIC] * len(features)  # XGBoost may save none
             kinds = zip(features, types, strict=True)
             categorical = tuple(name for name, kind in kinds if kind == CATEGORICAL)
             with np.errstate(over="ignore"):
-                trees = tuple(tree_from_json(t) for t in of_trees["trees"])
+                trees = tuple(tree_from_json(t) for t in model["trees"])
             scores = {float(score) for score in str(parameters["base_score"]).strip("[]").split(",")}
             attributes = {str(k): str(v) for k, v in learner["attributes"].items()}
-            encoded = bool(of_trees.get("cats", {}).get("enc"))
+            encoded = bool(model.get("cats", {}).get("enc"))
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             why = (
                 "not JSON" if isinstance(error, json.JSONDecodeError) else f"{type(error).__name__}: {error}"
@@ -240,12 +242,12 @@ class Booster:
             sound = False
         if not sound:
             raise ConfigError(f"{source}: base_score {score} does not fit objective {name}")
-        if of_trees.get("tree_info") != [booster._output_of(number) for number in range(len(trees))]:
+        if model.get("tree_info") != [booster._output_of(number) for number in range(len(trees))]:
             raise ConfigError(f"{source}: its trees are not those of fedboost's rounds: one for each class")
         return booster, attributes
 
     def _output_of(self, number: int) -> int:
-        """The output that a tree is of."""
+        """The output of a tree."""
         return number % self.roots // self.num_parallel_tree
 
 
@@ -258,17 +260,17 @@ def _columns(trees: Sequence[Tree]) -> tuple[npt.NDArray[Any], ...]:
 
     left = column("left", np.int64)
     categories = [c for tree in trees for c in tree.categories]
-    by_level = np.array([c > 0 for c in categories], np.bool_)
+    by_category = np.array([c > 0 for c in categories], np.bool_)
     sets = b"".join(c.to_bytes(MAX_CODES // 8, "little") for c in (0, *filter(None, categories)))
     return (
         roots,
         left,
         np.where(left >= 0, left + 1, left),
         column("feature", np.int64),
-        np.where(by_level, np.float32(np.nan), column("threshold", np.float32)),
+        np.where(by_category, np.float32(np.nan), column("threshold", np.float32)),
         column("missing_left", np.bool_),
         column("value", np.float64),
-        np.where(by_level, np.cumsum(by_level), 0).astype(np.uint64),
+        np.where(by_category, np.cumsum(by_category), 0).astype(np.uint64),
         np.frombuffer(sets, "<u8").astype(np.uint64).reshape(-1, MAX_CODES // 64),
     )
 

@@ -2,13 +2,13 @@
 
 Promises: cut points depend only on sums of counts over a grid of float32 keys, so they are the same for
 every partition of the rows; bin b of a feature holds [cut[b-1], cut[b]), so "x < cut goes left" is
-XGBoost's rule; each level of a categorical feature is a bin; missing values have a bin of their own, after
+XGBoost's rule; each category of a categorical feature is a bin; missing values have a bin of their own, after
 the last.
 Refuses: counts that do not add up (PeerError).
 
 Grid refinement. The first grid is coarse and covers all float32 numbers. Each later one cuts into finer
-subcells only what still matters: cells that hold so many rows that a cut inside them could be wanted. The
-subcells of a feature are shared out by row count, so two to four sums suffice for any distribution.
+subcells only the cells that hold enough rows for a cut inside them. The
+subcells of a feature are allotted by row count, so two to four sums suffice for any distribution.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64
-from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
+from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memory
 from fedboost.gbdt.kernels import bins as bins_kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES, bin_column, float_keys
 from fedboost.gbdt.threads import ONE, Threads
@@ -30,18 +30,18 @@ Keys = npt.NDArray[np.uint32]
 KEY_BITS = 32
 FIRST_BITS = 11
 """Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa. Of a table
-of very many features fewer, see `first_bits`."""
+with very many features has fewer, see `first_bits`."""
 MISSING_KEY = 0xFFFFFFFF
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
 of at most a quarter of the rows of an even bin is fine enough."""
 STRETCH = 1 << 20
-"""Rows of a column that are looked at together."""
-MAX_LEVELS = MAX_CODES - 1
-"""Of a categorical feature: each is a bin, and missing values have one more."""
-MOST_SUBCELLS = 1 << 22
-"""About so many subcells are counted in one turn for all features together: 32 MB of counts."""
+"""Rows of a column that are processed together."""
+MAX_CATEGORIES = MAX_CODES - 1
+"""Most categories of a feature: each is a bin, and missing values have one more."""
+MAX_SUBCELLS = 1 << 22
+"""Approximate number of subcells that are counted in one turn for all features: 32 MB of counts."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Grid:
     """Disjoint cells of one feature's keys, in increasing order, each to be cut in equal subcells.
 
     starts: uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut
-    in 2**subdivision subcells. An empty grid asks nothing of the feature.
+    in 2**subdivision subcells. An empty grid has no counts.
     """
 
     starts: Keys
@@ -58,7 +58,7 @@ class Grid:
 
     @cached_property
     def cells(self) -> int:
-        """How many counts this grid asks for."""
+        """Number of counts of this grid."""
         return int(np.sum(1 << self.subdivisions.astype(np.int64)))
 
     @property
@@ -68,15 +68,15 @@ class Grid:
 
     @classmethod
     def first(cls, features: int) -> "Grid":
-        """The coarse grid over all keys, of one of so many features; its last cell holds nothing but missing
-        values."""
+        """The coarse grid over all keys of a feature; features: their number. Its last cell holds missing
+        values only."""
         byte, bits = np.uint8, first_bits(features)
         return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([bits], byte))
 
 
 def first_bits(features: int) -> int:
-    """Subdivision of the first grid, where there are so many features: 9 bits at least, the exponent's."""
-    return max(min(FIRST_BITS, (MOST_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
+    """Subdivision of the first grid; features: their number. At least 9 bits, those of the exponent."""
+    return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
 def count_cells(column: Column, grid: Grid) -> Int64:
@@ -91,17 +91,16 @@ def count_cells(column: Column, grid: Grid) -> Int64:
 
 
 RANGE_PARTS = 128
-"""Of a declared range, in each of which rows are counted."""
+"""Parts of a declared range in which rows are counted."""
 _HALVINGS = 16
-"""The parts next to 0 are so often half as far from it as the end of the range."""
+"""Binary orders of magnitude from the end of a range to the parts next to 0."""
 
 
 def range_edges(declared: tuple[float, float]) -> Float32:
-    """Where the parts of a declared range begin, but for the first: float32 [RANGE_PARTS - 1], increasing.
+    """Edges between the parts of a declared range: float32 [RANGE_PARTS - 1], increasing.
 
-    Half of them are as far from each other, the other half ever nearer to 0 (to the lower end, if 0 is not in
-    the range), by equal ratios, on both sides of it: most amounts are far smaller than the largest.
-    """
+    Half of them are evenly spaced, the other half spaced by equal ratios towards 0 (the lower end, if 0 is
+    not in the range), on both sides of it: most amounts are far smaller than the largest."""
     low, high = declared
     even = np.linspace(low, high, RANGE_PARTS // 2 + 1)[1:-1]
     middle = 0.0 if low < 0.0 < high else low
@@ -118,17 +117,17 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
     edges, out = range_edges(declared), np.zeros(RANGE_PARTS, np.int64)
     for start in range(0, column.size, STRETCH):
         values = column[start : start + STRETCH]
-        places = np.searchsorted(edges, values[~np.isnan(values)], side="right")
-        out += np.bincount(places, minlength=RANGE_PARTS)
+        parts = np.searchsorted(edges, values[~np.isnan(values)], side="right")
+        out += np.bincount(parts, minlength=RANGE_PARTS)
     return out
 
 
 class Quantiles:
-    """What is known of one feature's distribution: the rows in each cell of an ever finer partition."""
+    """The distribution of one feature as far as it is known: rows in each cell of an ever finer partition."""
 
     def __init__(self, max_bin: int, rows: int, features: int = 1) -> None:
         self._max_bin = max_bin
-        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MOST_SUBCELLS // features), 1 << 8)
+        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // features), 1 << 8)
         self._starts = np.zeros(1, np.int64)
         self._widths = np.full(1, KEY_BITS, np.int64)
         self._counts = np.full(1, rows, np.int64)
@@ -169,7 +168,7 @@ class Quantiles:
     def _next_grid(self) -> Grid:
         """Cells that may hold several values and matter: heavy ones, or all while bins are left over.
 
-        Subcells are shared out in proportion to rows; while bins are left over, half of them evenly.
+        Subcells are allotted in proportion to rows; while bins are left over, half of them evenly.
         """
         budget = self._budget
         several = (self._counts > 1) & (self._widths > 0)
@@ -187,10 +186,10 @@ class Quantiles:
         )
 
     def cut_points(self) -> Float32:
-        """Increasing float32 cuts, at the quantiles of the rows as XGBoost lays them.
+        """Increasing float32 cuts, at quantiles of the rows as in XGBoost.
 
         At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
-        each has, but for rare neighbours that no refinement parted.
+        each has, except rare neighbours that no refinement separated.
         """
         bins = min(self._max_bin, MAX_CODES - (1 if self.missing else 0))
         if self._counts.size <= bins:
@@ -216,34 +215,34 @@ def floats_to_keys(values: Float32) -> Int64:
 
 @dataclass(frozen=True)
 class CutPoints:
-    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` whether a missing bin follows;
-    `categorical`: the features, increasing, whose bins are levels, which have no order."""
+    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` True if a missing bin follows;
+    `categorical`: the features, increasing, whose bins are categories, which have no order."""
 
     cuts: tuple[Float32, ...]
     missing: tuple[bool, ...]
     categorical: tuple[int, ...] = ()
 
-    def with_levels(self, levels: Sequence[int]) -> "CutPoints":
-        """Those of the same features, and after them of categorical ones with so many levels each: the values
-        are 0, 1, ..., each is a bin, and missing values have one, whether there are any or not."""
+    def with_categories(self, counts: Sequence[int]) -> "CutPoints":
+        """Cut points of the same features, followed by categorical ones with these numbers of categories: the
+        values are 0, 1, ..., each is a bin, and missing values always have one."""
         first = len(self.cuts)
-        added = tuple(np.arange(1, size, dtype=np.float32) for size in levels)
-        places = range(first, first + len(added))
+        added = tuple(np.arange(1, size, dtype=np.float32) for size in counts)
+        numbers = range(first, first + len(added))
         return CutPoints(
             (*self.cuts, *added),
             (*self.missing, *(True for _ in added)),
-            (*self.categorical, *places),
+            (*self.categorical, *numbers),
         )
 
     def bin_rows(
-        self, columns: Sequence[Column], threads: Threads = ONE, room: Room = in_memory
+        self, columns: Sequence[Column], threads: Threads = ONE, allocate: Allocator = allocate_in_memory
     ) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
-        by_feature = room((len(self.cuts), columns[0].size), np.dtype(np.uint8))
+        by_feature = allocate((len(self.cuts), columns[0].size), np.dtype(np.uint8))
 
         def bin_one(feature: int) -> None:
             cuts = self.cuts[feature]
-            last = cuts.size + self.missing[feature]  # where nobody counted missing values, it takes them
+            last = cuts.size + self.missing[feature]  # takes missing values that no party had counted
             for start in range(0, columns[feature].size, STRETCH):
                 rows = slice(start, start + STRETCH)
                 values = np.ascontiguousarray(columns[feature][rows])
@@ -251,4 +250,4 @@ class CutPoints:
 
         threads.each(bin_one, range(len(self.cuts)))
         codes = [cuts.size + 1 + missing for cuts, missing in zip(self.cuts, self.missing, strict=True)]
-        return BinnedRows.of(by_feature, np.array(codes, np.int64), room)
+        return BinnedRows.of(by_feature, np.array(codes, np.int64), allocate)

@@ -1,7 +1,7 @@
 """Margins of one party's rows, and the gradients of the objective at them: counted, summed, quantised.
 
 Promises: each result is a sum over blocks of rows or is written row by row, so it is the same with any number
-of threads; no block takes the rows of a group apart. Features are never read: labels are enough.
+of threads; no block splits a group. Features are never read: labels are enough.
 Refuses: gradients of an installed objective that cannot be summed (Refused).
 """
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64, Int64, Scale, exponent_counts
 from fedboost.gbdt import sampling
-from fedboost.gbdt.binned import Room, in_memory
+from fedboost.gbdt.binned import Allocator, allocate_in_memory
 from fedboost.gbdt.groups import Block, Mask, RowIndex, blocks
 from fedboost.gbdt.kernels import fixedpoint as kernels
 from fedboost.gbdt.kernels.histogram import sum_pairs
@@ -53,7 +53,7 @@ class Gradients:
         weight: Float32,
         group: Keys | None,
         threads: Threads,
-        room: Room = in_memory,
+        allocate: Allocator = allocate_in_memory,
     ) -> None:
         """label: float32 [rows], or [2, rows] where labels are intervals; group: as in `groups.blocks`."""
         self._objective = objective
@@ -62,8 +62,8 @@ class Gradients:
         self._blocks = blocks(weight.size, group)
         self._threads = threads
         shape = objective.outputs, weight.size
-        self.margin: Float64 = room(shape, np.dtype(np.float64))
-        self.pairs: Int64 = room(shape, np.dtype(np.int64))
+        self.margin: Float64 = allocate(shape, np.dtype(np.float64))
+        self.pairs: Int64 = allocate(shape, np.dtype(np.int64))
 
     def quantise(
         self, slopes: HasGradients, quantise: Quantise, shift: float = 0.0, reweigh: Reweigh = _unweighted
@@ -97,17 +97,17 @@ class Gradients:
 
         return self._sum(count)
 
-    def count_sizes(self, reg_lambda: float, among: Mask) -> Int64:
-        """Counts of the sizes of the gradients among these rows: int64 [sampling.SIZE_CELLS]."""
+    def count_norms(self, reg_lambda: float, among: Mask) -> Int64:
+        """Counts of the gradient norms of these rows: int64 [sampling.NORM_CELLS]."""
 
         def count(block: Block) -> Int64:
             gradients = self._at(self._objective, block, self._weight[block.rows])
-            return sampling.count_sizes(sampling.sizes(*gradients, reg_lambda)[among[block.rows]])
+            return sampling.count_norms(sampling.gradient_norms(*gradients, reg_lambda)[among[block.rows]])
 
         return self._sum(count)
 
     def sum_metrics(self, names: Sequence[str], weight: Scale, among: Mask) -> Int64:
-        """Sums of these metrics over these rows, of a group all or none; weight: the scale of weights."""
+        """Sums of these metrics over these rows, whole groups; weight: the scale of weights."""
 
         def sums(block: Block) -> Int64:
             part = block.only(among)

@@ -1,8 +1,8 @@
-"""Rows that belong together, and rows in blocks that do not take them apart.
+"""Groups of rows, and blocks of rows that do not split groups.
 
-Promises: a block has whole groups, the rows of each in the order of the table; the same groups whatever other
-rows stand between theirs.
-Refuses nothing: whoever reads tables says which rows make a group.
+Promises: a block has whole groups, the rows of each in the order of the table, also where rows of other
+groups are between them.
+Refuses nothing: the reader of the table gives the group of each row.
 """
 
 from dataclasses import dataclass
@@ -19,24 +19,24 @@ from fedboost.gbdt.threads import blocks as _blocks
 
 Mask = npt.NDArray[np.bool_]
 RowIndex = slice | npt.NDArray[Any]
-"""What picks rows from an array of all rows."""
+"""An index of rows into an array of all rows."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Rows that are looked at together. starts: where each group begins among them, and the last one ends,
-    int64 [groups + 1]; None where rows are of no groups."""
+    """Rows that are processed together. starts: the first row of each group, and the end of the last one,
+    int64 [groups + 1]; None where rows have no groups."""
 
     rows: RowIndex
     starts: Int64 | None = None
 
     def only(self, chosen: Mask) -> "Block":
-        """Those of these rows that are chosen, of a group all or none; bool [all rows]."""
+        """The chosen rows of the block, whole groups. chosen: bool [all rows]."""
         kept = chosen[self.rows]
         if kept.all():
             return self
-        of = self.rows
-        rows = np.arange(of.start, of.stop) if isinstance(of, slice) else of
+        rows = self.rows
+        rows = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         if self.starts is None:
             return Block(rows[kept])
         sizes = np.diff(self.starts)[kept[self.starts[:-1]]]
@@ -44,9 +44,9 @@ class Block:
 
 
 def blocks(rows: int, groups: Keys | None) -> list[Block]:
-    """So many rows in blocks; groups: uint64 [rows], the same in each row of a group."""
+    """All rows in blocks. groups: uint64 [rows], equal in the rows of a group."""
     if groups is None:
-        return [Block(one) for one in _blocks(rows)]
+        return [Block(rows_of_block) for rows_of_block in _blocks(rows)]
     _, begins, group = np.unique(groups, return_index=True, return_inverse=True)
     first_row = begins[group]  # groups in the order of these: rows that lie together stay together
     order = np.argsort(first_row, kind="stable")

@@ -1,6 +1,6 @@
 """The trees that grow in a round at one party: binned rows, sampled rows by leaf, and the other rows.
 
-Promises: rows that a tree does not grow on go down it all the same, so that every margin moves.
+Promises: rows that a tree does not grow on move down it, too, so that every margin moves.
 Refuses: splits of nodes that are not leaves (PeerError).
 """
 
@@ -11,12 +11,12 @@ import numpy as np
 
 from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt import histogram
-from fedboost.gbdt.binned import BinnedRows, Column, Room, in_memory
+from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memory
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.partition import RowsOfNodes
-from fedboost.gbdt.samplers import Members, Sampler, parted
+from fedboost.gbdt.samplers import Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
 
@@ -30,9 +30,11 @@ class Bins:
     layout: Layout
 
     @classmethod
-    def of(cls, columns: Sequence[Column], cut_points: CutPoints, threads: Threads, room: Room) -> "Bins":
+    def of(
+        cls, columns: Sequence[Column], cut_points: CutPoints, threads: Threads, allocate: Allocator
+    ) -> "Bins":
         """The bins of these columns."""
-        return cls(cut_points.bin_rows(columns, threads, room), cut_points, Layout.of(cut_points))
+        return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
 
 
 _NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints((), ())
@@ -52,24 +54,24 @@ class GrowingRows:
         parallel_trees: int,
         sampler: Sampler,
         threads: Threads,
-        room: Room = in_memory,
+        allocate: Allocator = allocate_in_memory,
     ) -> None:
         roots = outputs * parallel_trees
         self._outputs = outputs
         self._parallel_trees = parallel_trees
         self._sampler = sampler
         self._threads = threads
-        self._sets = [RowsOfNodes(rows, roots, threads, room) for _ in range(sampler.sets)]
+        self._sets = [RowsOfNodes(rows, roots, threads, allocate) for _ in range(sampler.sets)]
         """The rows that the trees grow on, and any others."""
         self.begin(0)
 
     def begin(self, tree: int) -> None:
         """Sample the rows of the trees of a round, all of them at their roots."""
-        self._begin(self._sampler.draw(tree))
+        self._begin(self._sampler.sample(tree))
 
     def begin_on(self, masks: Sequence[Mask]) -> None:
         """Begin the trees again on these rows, bool [rows] for each parallel tree; there are two sets."""
-        self._begin(parted(masks))
+        self._begin(split_by_masks(masks))
 
     def _begin(self, sets: Sequence[Members]) -> None:
         for nodes, members in zip(self._sets, sets, strict=True):

@@ -1,9 +1,8 @@
 """Gradient histograms: integers of shape [bin, stat], features one after the other, stat = gradient, hessian.
 
-Promises: a histogram is exact, so a sibling is its parent minus the child that was asked for, and every
-feature's bins sum to the same node total; `check` holds a sum from outside to that.
-Refuses: a sum whose features disagree, or with a negative hessian (PeerError).
-"""
+Promises: a histogram is exact, so a sibling is its parent minus the other child, and the bins of every
+feature sum to the same node total; `NodeSums.read` checks this of a sum from outside. Refuses: a sum whose
+features disagree, or with a negative hessian (PeerError)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.kernels.histogram import (
     SCRATCH,
     TOGETHER,
-    bits_of_pairs,
     build_histogram,
-    build_rare,
-    join_pairs,
-    part_pairs,
+    build_sparse,
+    pack_pairs,
+    pair_bits,
+    unpack_pairs,
 )
 from fedboost.gbdt.threads import Threads
 
@@ -32,7 +31,7 @@ Features = tuple[int, ...]
 
 STATS = 2
 STRETCH = 1 << 20
-"""Rows of a stretch."""
+"""Rows of the table that a pass reads."""
 Total = tuple[int, int]
 """Gradient and hessian of all rows of a node."""
 Widths = tuple[int, int]
@@ -41,12 +40,11 @@ Widths = tuple[int, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each feature's bins stand in a histogram.
+    """Positions of each feature's bins in a histogram.
 
-    offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], whether one bin more follows,
-    for missing values; categorical: bool [F], whether the bins are levels; bins: all bins of all features;
-    features: the numbers of these features, increasing.
-    """
+    offsets: uint32 [F], first bin; value_bins: int64 [F]; missing: bool [F], True if one bin more follows,
+    for missing values; categorical: bool [F], True if the bins are categories; bins: all bins of all
+    features; features: the numbers of these features, increasing."""
 
     offsets: npt.NDArray[np.uint32]
     value_bins: Int64
@@ -57,7 +55,7 @@ class Layout:
 
     @classmethod
     def of(cls, cut_points: CutPoints) -> "Layout":
-        """The layout these cut points give."""
+        """The layout of these cut points."""
         value_bins = np.array([cuts.size + 1 for cuts in cut_points.cuts], np.int64)
         features = np.arange(value_bins.size)
         kinds = np.array(cut_points.missing, np.bool_), np.isin(features, cut_points.categorical)
@@ -70,34 +68,34 @@ class Layout:
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
     def only(self, features: tuple[int, ...]) -> "Layout":
-        """The layout of some of these features, increasing."""
+        """The layout of a histogram of these features alone; features: increasing."""
         if features == self.features:
             return self
-        places = [self.features.index(feature) for feature in features]
-        kinds = self.missing[places], self.categorical[places]
-        return self._made(self.value_bins[places], *kinds, features)
+        indices = [self.features.index(feature) for feature in features]
+        kinds = self.missing[indices], self.categorical[indices]
+        return self._made(self.value_bins[indices], *kinds, features)
 
     def among(self, features: tuple[int, ...]) -> "Layout":
-        """Some of these features, increasing, where they stand in a histogram of them all."""
+        """The positions of these features in a histogram of all; features: increasing."""
         if features == self.features:
             return self
-        places = [self.features.index(feature) for feature in features]
+        indices = [self.features.index(feature) for feature in features]
         return Layout(
-            self.offsets[places],
-            self.value_bins[places],
-            self.missing[places],
-            self.categorical[places],
+            self.offsets[indices],
+            self.value_bins[indices],
+            self.missing[indices],
+            self.categorical[indices],
             self.bins,
             features,
         )
 
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
-        """The part of a histogram that is of some of these features, increasing."""
+        """The bins of these features in a histogram; features: increasing."""
         if features == self.features:
             return histogram
         ends = (*self.offsets.tolist(), self.bins)
-        places = [self.features.index(feature) for feature in features]
-        slices = [histogram[STATS * ends[place] : STATS * ends[place + 1]] for place in places]
+        indices = [self.features.index(feature) for feature in features]
+        slices = [histogram[STATS * ends[index] : STATS * ends[index + 1]] for index in indices]
         return np.concatenate([np.zeros(0, np.int64), *slices])
 
     @property
@@ -115,10 +113,11 @@ def build(
     out: Int64,
     threads: Threads,
 ) -> None:
-    """What `NodeSums.read` reads of each node: out, int64 [nodes, layout.cells + STATS], all zero before.
+    """Sums of each node, as `NodeSums.read` takes them: out, int64 [nodes, layout.cells + STATS], zero
+    before.
 
     pairs: for each node the gradients and hessians of all rows, packed (`kernels.quantise`).
-    `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are taken apart.
+    `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
     block, features = (1 << 31) // limit - 1, binned.dense.size
     begins = layout.offsets.astype(np.int64)
@@ -126,33 +125,44 @@ def build(
     dense = begins[binned.dense], ends[binned.dense]
 
     def add(piece: tuple[Rows, Int64, Int64, int, int]) -> None:
-        rows, of_all, cells, first, together = piece
+        rows, row_pairs, cells, first, together = piece
         if first < features:
             last, scratch = min(first + together, features), np.zeros(SCRATCH, np.int64)
-            build_histogram(binned.by_row, rows, of_all, *dense, first, last, block, scratch, cells)
-        elif rare is not None:
-            at = begins[rare.features]
-            build_rare(rare.starts, rare.entries, rows, of_all, rare.places, rare.common, at, block, cells)
+            build_histogram(binned.by_row, rows, row_pairs, *dense, first, last, block, scratch, cells)
+        elif sparse is not None:
+            sparse_begins = begins[sparse.features]
+            build_sparse(
+                sparse.starts,
+                sparse.entries,
+                rows,
+                row_pairs,
+                sparse.offsets,
+                sparse.most_frequent,
+                sparse_begins,
+                block,
+                cells,
+            )
 
-    rare = binned.rare
-    for parts in passes(nodes, binned.by_row.shape[0]):
+    sparse = binned.sparse
+    for pass_rows in passes(nodes, binned.by_row.shape[0]):
         pieces, extra = [], []
-        for rows, of_all, cells in zip(parts, pairs, out, strict=True):
-            # Threads share the rows of a large node, whose sums they add up; else its features.
+        for rows, row_pairs, cells in zip(pass_rows, pairs, out, strict=True):
+            # Threads share the rows of a large node and add up their sums; else they share its features.
             shares = threads.shares(rows, layout.bins)
             together = min(TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
             for number, share in enumerate(shares):
-                into = np.zeros_like(cells) if number else cells
-                extra += [(cells, into)] if number else []
-                firsts = [*range(0, features, together), *([features] if rare is not None else [])]
-                pieces += [(share, of_all, into, first, together) for first in firsts]
+                target = np.zeros_like(cells) if number else cells
+                extra += [(cells, target)] if number else []
+                firsts = [*range(0, features, together), *([features] if sparse is not None else [])]
+                pieces += [(share, row_pairs, target, first, together) for first in firsts]
         threads.each(add, pieces)
         for cells, more in extra:
             cells += more
 
 
 def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
-    """The rows of nodes, a stretch of the table at a time: a table in a file is read once for them all."""
+    """The rows of nodes, STRETCH rows of the table at a time: a table in a file is read once for all
+    nodes."""
     if rows <= STRETCH:
         yield list(nodes)
         return
@@ -163,9 +173,9 @@ def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
 
 @dataclass(frozen=True)
 class NodeSums:
-    """What is known of a node: the histogram, int64 [layout.cells], of the features of the layout; the sums
-    of gradients and hessians over all its rows; and the sum of those gradients that are above 0, which bounds
-    what any bin of its children can hold."""
+    """Known sums of a node: the histogram, int64 [layout.cells], of the features of the layout; the sums of
+    gradients and hessians over all its rows; and the sum of the gradients above 0, which bounds the bins of
+    its children."""
 
     layout: Layout
     histogram: Int64
@@ -174,8 +184,8 @@ class NodeSums:
 
     @classmethod
     def read(cls, cells: Int64, layout: Layout) -> "NodeSums":
-        """From a node's part of an opened sum: the bins, and a last pair of the sums over all rows, of the
-        gradients above 0 and of the hessians. PeerError if they cannot be."""
+        """Read a node's cells of an opened sum: the bins, and a last pair of the sums over all rows, of the
+        gradients above 0 and of the hessians. PeerError if they contradict each other."""
         total = node_total(cells[:-STATS], layout)
         positive, hessian = (int(cell) for cell in cells[-STATS:])
         if hessian != total[1] or positive < max(total[0], 0):
@@ -183,7 +193,8 @@ class NodeSums:
         return cls(layout, cells[:-STATS], total, positive)
 
     def sibling(self, child: "NodeSums") -> "NodeSums":
-        """Of the other child, for features known of both. PeerError if the gradients above 0 cannot be."""
+        """Sums of the other child, for features known of both. PeerError if its gradients above 0 cannot
+        be."""
         total = self.total[0] - child.total[0], self.total[1] - child.total[1]
         positive = self.positive - child.positive
         if positive < max(total[0], 0):
@@ -191,16 +202,16 @@ class NodeSums:
         both = self.layout.features
         if child.layout is not self.layout:
             both = tuple(sorted({*self.layout.features} & {*child.layout.features}))
-        mine, its = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
-        return NodeSums(self.layout.only(both), mine - its, total, positive)
+        parent, known = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
+        return NodeSums(self.layout.only(both), parent - known, total, positive)
 
     def joined(self, other: "NodeSums", layout: Layout) -> "NodeSums":
-        """The same node with the features of both, all of the layout. PeerError if they are of two nodes."""
+        """The same node with the features of both, all of the layout. PeerError if the nodes differ."""
         if (other.total, other.positive) != (self.total, self.positive):
             raise PeerError("the sums of a node are not its parent's less its sibling's")
-        knows = set(self.layout.features)
-        parts = [(self if f in knows else other).of_feature(f) for f in layout.features]
-        return NodeSums(layout, np.concatenate(parts), self.total, self.positive)
+        known = set(self.layout.features)
+        bins = [(self if f in known else other).of_feature(f) for f in layout.features]
+        return NodeSums(layout, np.concatenate(bins), self.total, self.positive)
 
     def of_feature(self, feature: int) -> Int64:
         """The bins of one feature."""
@@ -219,33 +230,33 @@ class NodeSums:
         return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
 
 
-def join(sums: Int64, bits: int, out: Int64) -> None:
-    """Pairs of sums (g, h, g, h ...) as cells: g * 2**bits + h, or as they are if there are as many.
+def pack_sums(sums: Int64, bits: int, out: Int64) -> None:
+    """Pack pairs of sums (g, h, g, h ...) into cells: g * 2**bits + h; copy them if there are as many cells.
 
     Such cells add like the pairs, as long as every h of the sum is at least 0 and below 2**bits.
     """
     if out.size == sums.size:
         out[:] = sums
     else:
-        join_pairs(sums, bits, out)
+        pack_pairs(sums, bits, out)
 
 
-def part(cells: Int64, bits: int, out: Int64) -> None:
-    """The pairs of sums that `join` made cells of."""
+def unpack_sums(cells: Int64, bits: int, out: Int64) -> None:
+    """Unpack the cells of `pack_sums`."""
     if out.size == cells.size:
         out[:] = cells
     else:
-        part_pairs(cells, bits, out)
+        unpack_pairs(cells, bits, out)
 
 
 def fit(sums: Int64, widths: Widths) -> bool:
-    """Whether cells of these widths hold each of the pairs of sums."""
-    gradient, hessian = bits_of_pairs(sums)
+    """True if cells of these widths hold each of the pairs of sums."""
+    gradient, hessian = pair_bits(sums)
     return bool(gradient < 1 << (widths[0] - 1) and 0 <= hessian < 1 << widths[1])
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:
-    """Gradient and hessian of the node, after checking that every feature gives the same."""
+    """Gradient and hessian of the node. PeerError unless every feature gives the same."""
     pairs = histogram.reshape(layout.bins, STATS)
     totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
     if (totals != totals[0]).any():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float64
-from fedboost.gbdt.binned import BinnedRows, Room, in_memory
+from fedboost.gbdt.binned import Allocator, BinnedRows, allocate_in_memory
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Rows, passes
 from fedboost.gbdt.kernels.bins import MAX_CODES
@@ -25,7 +25,7 @@ SHARED = 1 << 16
 
 
 def _goes_left(split: Split, cut_points: CutPoints) -> npt.NDArray[np.uint8]:
-    """For each code, 1 if it goes left."""
+    """1 for each code that goes left, 0 for the others."""
     if split.categories:
         right = np.frombuffer(split.categories.to_bytes(MAX_CODES // 8, "little"), np.uint8)
         table = 1 - np.unpackbits(right, bitorder="little")
@@ -38,31 +38,33 @@ def _goes_left(split: Split, cut_points: CutPoints) -> npt.NDArray[np.uint8]:
 
 
 class RowsOfNodes:
-    """Which rows are in which leaf of the tree that grows: an array of row numbers for each of its roots, a
-    range a leaf."""
+    """The rows of each leaf of the tree that grows: an array of row numbers for each of its roots, a range
+    for each leaf."""
 
-    def __init__(self, rows: int, roots: int = 1, threads: Threads = ONE, room: Room = in_memory) -> None:
+    def __init__(
+        self, rows: int, roots: int = 1, threads: Threads = ONE, allocate: Allocator = allocate_in_memory
+    ) -> None:
         self._threads = threads
-        self._room = room
+        self._allocate = allocate
         self._all = rows
-        self._rows: Rows = room((roots, rows), np.dtype(np.uint32))
-        self._scratch: Rows = room((roots, rows), np.dtype(np.uint32))
+        self._rows: Rows = allocate((roots, rows), np.dtype(np.uint32))
+        self._scratch: Rows = allocate((roots, rows), np.dtype(np.uint32))
         self.begin()
 
     def begin(self, members: Sequence[Rows] | None = None) -> None:
         """A new tree: all rows are in each root, or those of these numbers in each, increasing; a row may be
         there several times."""
         self._ranges = {}
-        most = 0 if members is None else max(of_root.size for of_root in members)
+        most = 0 if members is None else max(root_rows.size for root_rows in members)
         if most > self._rows.shape[1]:
             shape = len(self._rows), most + most // 16
-            self._rows, self._scratch = (self._room(shape, np.dtype(np.uint32)) for _ in range(2))
-        for root, of_root in enumerate(self._rows):
+            self._rows, self._scratch = (self._allocate(shape, np.dtype(np.uint32)) for _ in range(2))
+        for root, root_rows in enumerate(self._rows):
             size = self._all if members is None else members[root].size
             if members is None:
-                count_up(of_root[:size])
+                count_up(root_rows[:size])
             else:
-                of_root[:size] = members[root]
+                root_rows[:size] = members[root]
             self._ranges[root] = (root, 0, size)
 
     def of(self, node: int) -> Rows:
@@ -107,7 +109,7 @@ class RowsOfNodes:
             raise PeerError(f"split of node {split.node} by levels that feature {split.feature} has not")
 
     def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
-        def part(piece: tuple[Split, Rows, Rows]) -> int:
+        def split_rows(piece: tuple[Split, Rows, Rows]) -> int:
             split, rows, scratch = piece
             codes = binned.by_feature[split.feature]
             return int(partition(codes, _goes_left(split, cut_points), rows, scratch))
@@ -116,13 +118,15 @@ class RowsOfNodes:
         for split in splits:
             root, start, end = self._ranges[split.node]
             several = (
-                self._threads.shares(of[root, start:end], SHARED) for of in (self._rows, self._scratch)
+                self._threads.shares(array[root, start:end], SHARED) for array in (self._rows, self._scratch)
             )
             pieces += [(split, rows, scratch) for rows, scratch in zip(*several, strict=True)]
-        counts = iter(zip(pieces, self._threads.each(part, pieces), strict=True))
-        for split, of_split in groupby(counts, key=lambda one: one[0][0]):
+        counts = iter(zip(pieces, self._threads.each(split_rows, pieces), strict=True))
+        for split, split_counts in groupby(counts, key=lambda count: count[0][0]):
             root, start, end = self._ranges.pop(split.node)
-            left = _joined(self._rows[root, start:end], [(rows, count) for (_, rows, _), count in of_split])
+            left = _joined(
+                self._rows[root, start:end], [(rows, count) for (_, rows, _), count in split_counts]
+            )
             self._ranges[split.left] = (root, start, start + left)
             self._ranges[split.left + 1] = (root, start + left, end)
 
@@ -131,14 +135,14 @@ class RowsOfNodes:
         equally many roots, those of the first output first. Every leaf must have a value."""
         if set(values) != set(self._ranges):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
-        of_output = self._rows.shape[0] // margin.shape[0]
+        output_roots = self._rows.shape[0] // margin.shape[0]
 
         def add(piece: tuple[Rows, int, float]) -> None:
             rows, node, value = piece
-            add_value(margin[self.root_of(node) // of_output], rows, value)
+            add_value(margin[self.root_of(node) // output_roots], rows, value)
 
-        for tree in range(of_output):  # one after the other: they move the same margins
-            nodes = [node for node in values if self.root_of(node) % of_output == tree]
+        for tree in range(output_roots):  # one after the other: they move the same margins
+            nodes = [node for node in values if self.root_of(node) % output_roots == tree]
             for parts in passes([self.of(node) for node in nodes], margin.shape[1]):
                 self._threads.each(
                     add, [(rows, node, values[node]) for rows, node in zip(parts, nodes, strict=True)]
@@ -146,7 +150,7 @@ class RowsOfNodes:
 
 
 def _joined(rows: Rows, shares: list[tuple[Rows, int]]) -> int:
-    """Shares of `rows`, each parted, as one: all that go left first. How many do."""
+    """Join shares of `rows`, each partitioned, into one: rows that go left first. Returns their number."""
     if len(shares) == 1:
         return shares[0][1]
     right = np.concatenate([share[left:] for share, left in shares])

@@ -1,9 +1,9 @@
-"""Which rows and which columns are drawn: hashes of a seed and a key, so everybody who knows the key agrees.
+"""Sampling of rows and columns by hashes of a seed and a key, so that all parties agree on them.
 
-Promises: a row of a key is drawn or not whichever party holds it and whatever other rows there are; draws for
-other rounds, or of another kind, are independent of it (as far as a 64-bit mix of SHA-256 salts is). Where a
-row's chance depends on its gradient, the rest of the rule is one number for all rows, the threshold.
-Refuses nothing: shares are those of the terms. These draws hide nothing, and need not.
+Promises: whether a row is sampled depends on its key, and not on its party or on other rows; samples of other
+rounds, or of another kind, are independent of it (as far as a 64-bit mix of SHA-256 salts is). Where the
+probability of a row depends on its gradient, the rest of the rule is one number for all rows, the threshold.
+Refuses nothing: shares are those of the terms. Sampling hides nothing, and need not.
 """
 
 import hashlib
@@ -15,25 +15,25 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64
+from fedboost.gbdt.kernels import fixedpoint as kernels
 from fedboost.gbdt.kernels.elementwise import exps
-from fedboost.gbdt.kernels.fixedpoint import gradient_sizes
 
 Keys = npt.NDArray[np.uint64]
-Chances = npt.NDArray[np.float64]
-Copies = npt.NDArray[np.uint8]
+Probabilities = npt.NDArray[np.float64]
+BootstrapCounts = npt.NDArray[np.uint8]
 
-MOST_COPIES = 15
-"""Of a row in a bootstrap: more have a chance of less than 10**-13."""
-LEAST_OF_SHARE = 0.125
-"""No row's chance is below this part of the share of all rows. So a row is never weighed more than
-1 / (LEAST_OF_SHARE * share) times, and no threshold, whoever names it, draws but a handful of rows."""
-SIZE_CELLS = 1024
+MAX_BOOTSTRAP_COUNT = 15
+"""Largest count of a row in a bootstrap: larger ones have a probability below 10**-13."""
+MIN_PROBABILITY_FACTOR = 0.125
+"""Smallest probability of a row, as a part of the share of all rows. So a row is never weighted more than
+1 / (MIN_PROBABILITY_FACTOR * share) times, and no threshold samples only a handful of rows."""
+NORM_CELLS = 1024
 _CELLS_BITS = 3
-"""Eight cells to the octave of sizes, from 2**_SMALLEST_SIZE on."""
-_SMALLEST_SIZE = -64
+"""Eight cells to the octave of norms, from 2**_MIN_EXPONENT on."""
+_MIN_EXPONENT = -64
 _MANTISSA_BITS, _EXPONENT_BIAS, _UNIFORM_BITS = 52, 1023, 53
 _HALVINGS = 30
-"""Of the ratio between the thresholds that could be: 2**128 comes to one part in 10**7."""
+"""Steps of the search for the threshold: a range of 2**128 comes to one part in 10**7."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -48,8 +48,8 @@ def mixed(keys: Keys, *salt: int | str) -> Keys:
     return z ^ (z >> np.uint64(31))
 
 
-def drawn(keys: Keys, share: float, *salt: int | str) -> npt.NDArray[np.bool_]:
-    """Which of these keys are drawn, each with probability `share`: bool [N]."""
+def sampled(keys: Keys, share: float, *salt: int | str) -> npt.NDArray[np.bool_]:
+    """True for the keys that are sampled, each with probability `share`: bool [N]."""
     if share >= 1.0:
         return np.ones(keys.size, np.bool_)
     return mixed(keys, *salt) < np.uint64(int(share * 2.0**64))
@@ -60,65 +60,65 @@ def _uniform(keys: Keys, *salt: int | str) -> Float64:
     return (mixed(keys, *salt) >> np.uint64(64 - _UNIFORM_BITS)).astype(np.float64)
 
 
-def drawn_with(keys: Keys, chances: Chances, *salt: int | str) -> npt.NDArray[np.bool_]:
-    """Which of these keys are drawn, each with its own probability: bool [N]."""
-    return _uniform(keys, *salt) < chances * 2.0**_UNIFORM_BITS
+def sampled_with(keys: Keys, probabilities: Probabilities, *salt: int | str) -> npt.NDArray[np.bool_]:
+    """True for the keys that are sampled, each with its own probability: bool [N]."""
+    return _uniform(keys, *salt) < probabilities * 2.0**_UNIFORM_BITS
 
 
-def copies(keys: Keys, share: float, *salt: int | str) -> Copies:
-    """How often each of these keys is drawn: Poisson numbers of mean `share`, at most MOST_COPIES."""
+def bootstrap_counts(keys: Keys, share: float, *salt: int | str) -> BootstrapCounts:
+    """Counts of each key in a bootstrap: Poisson numbers of mean `share`, at most MAX_BOOTSTRAP_COUNT."""
     return np.searchsorted(_poisson(share), _uniform(keys, *salt), side="right").astype(np.uint8)
 
 
 @cache
 def _poisson(mean: float) -> Float64:
-    """The chance, times 2**53, that a Poisson number is at most 0, 1, ... MOST_COPIES - 1."""
-    chance, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
-    for number in range(MOST_COPIES):
-        below += chance
+    """The probability, times 2**53, that a Poisson number is at most 0, 1, ... MAX_BOOTSTRAP_COUNT - 1."""
+    probability, below, out = float(exps(np.array([-mean]))[0]), 0.0, []
+    for number in range(MAX_BOOTSTRAP_COUNT):
+        below += probability
         out.append(below * 2.0**_UNIFORM_BITS)
-        chance = chance * mean / (number + 1)
+        probability = probability * mean / (number + 1)
     return np.array(out)
 
 
-def sizes(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
+def gradient_norms(gradient: Float64, hessian: Float64, reg_lambda: float) -> Float64:
     """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs: float64 [N], of
     float64 [N] or [outputs, N]."""
-    out: Float64 = gradient_sizes(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
+    out: Float64 = kernels.gradient_norms(np.atleast_2d(gradient), np.atleast_2d(hessian), reg_lambda)
     return out
 
 
-def count_sizes(of_rows: Float64) -> Int64:
-    """How many sizes lie in each cell: int64 [SIZE_CELLS]. What lies outside is counted in the first or last.
+def count_norms(norms: Float64) -> Int64:
+    """Counts of gradient norms by cell: int64 [NORM_CELLS]. Those outside count in the first or last cell.
 
-    A cell is what the exponent and the first _CELLS_BITS bits of the mantissa say.
+    The cell is given by the exponent and the first _CELLS_BITS bits of the mantissa.
     """
-    cells = np.ascontiguousarray(of_rows).view(np.int64) >> (_MANTISSA_BITS - _CELLS_BITS)
-    cells -= (_EXPONENT_BIAS + _SMALLEST_SIZE) << _CELLS_BITS
-    return np.bincount(np.clip(cells, 0, SIZE_CELLS - 1), minlength=SIZE_CELLS).astype(np.int64)
+    cells = np.ascontiguousarray(norms).view(np.int64) >> (_MANTISSA_BITS - _CELLS_BITS)
+    cells -= (_EXPONENT_BIAS + _MIN_EXPONENT) << _CELLS_BITS
+    return np.bincount(np.clip(cells, 0, NORM_CELLS - 1), minlength=NORM_CELLS).astype(np.int64)
 
 
-def chances(of_rows: Float64, threshold: float, share: float) -> Chances:
-    """The probability of each size to be drawn: size / threshold, from LEAST_OF_SHARE * share to 1."""
-    return np.clip(of_rows / threshold, LEAST_OF_SHARE * share, 1.0)
+def probabilities(norms: Float64, threshold: float, share: float) -> Probabilities:
+    """Probability of each row: norm / threshold, from MIN_PROBABILITY_FACTOR * share to 1."""
+    return np.clip(norms / threshold, MIN_PROBABILITY_FACTOR * share, 1.0)
 
 
-def threshold_of(counts: Int64, share: float) -> float:
-    """The smallest threshold by which no more than this share of rows of these sizes is to be expected, a row
-    being taken for one from the middle of its cell; to one part in 10**7. 1 where there are no rows.
+def mvs_threshold(counts: Int64, share: float) -> float:
+    """The smallest threshold at which at most this share of the rows is expected to be sampled, where the
+    norm of a row is the middle of its cell; to one part in 10**7. 1 where there are no rows.
 
-    Minimal variance sampling (Ibragimov and Gusev, NeurIPS 2019), as XGBoost has it.
+    Minimal variance sampling (Ibragimov and Gusev, NeurIPS 2019), as in XGBoost.
     """
     used = np.flatnonzero(counts)
     if not used.size:
         return 1.0
     rows, octave = counts[used].astype(np.float64), 1 << _CELLS_BITS
-    middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _SMALLEST_SIZE)
+    middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _MIN_EXPONENT)
     wanted = share * math.fsum(rows)
     low, high = float(middle[0]), float(middle[-1]) / share
     for _ in range(_HALVINGS):
         between = math.sqrt(low) * math.sqrt(high)
-        if math.fsum(rows * chances(middle, between, share)) > wanted:
+        if math.fsum(rows * probabilities(middle, between, share)) > wanted:
             low = between
         else:
             high = between
@@ -126,7 +126,7 @@ def threshold_of(counts: Int64, share: float) -> float:
 
 
 def keys_of(site: str, rows: int) -> Keys:
-    """Keys of a site's rows where they have none of their own: the site's name and the place in its table."""
+    """Keys of a site's rows without row identifiers: the site's name and the position in its table."""
     return mixed(np.arange(rows, dtype=np.uint64), "row", site)
 
 
@@ -135,10 +135,10 @@ def key_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8])
 
 
-def some_of(features: Sequence[int], share: float, *salt: int | str) -> tuple[int, ...]:
+def sampled_features(features: Sequence[int], share: float, *salt: int | str) -> tuple[int, ...]:
     """A share of these features, at least one, in their order."""
     if share >= 1.0:
         return tuple(features)
     order = np.argsort(mixed(np.array(features, np.uint64), *salt), kind="stable")
     chosen = order[: max(1, int(share * len(features)))]
-    return tuple(features[place] for place in sorted(chosen.tolist()))
+    return tuple(features[index] for index in sorted(chosen.tolist()))

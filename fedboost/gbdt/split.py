@@ -1,16 +1,15 @@
 """The gain of a split, the best split of a node, the value of a leaf: XGBoost's formulas on exact sums.
 
 Promises: the best split depends on the integer sums alone; ties go to the lowest feature, then the lowest
-bin, then to sending missing values right. A split by a categorical feature sends a set of its levels right:
-one level if there are few, else those with the lowest leaf values, as many as gain most; ties go to the
+bin, then to sending missing values right. A split by a categorical feature sends a subset of its categories
+right: one if there are few, else those with the lowest leaf values, as many as gain most; ties go to the
 fewest, then to sending missing values left.
 Refuses nothing: a node without a split that is allowed has none.
 
 Source of the formulas: Chen and Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD 2016, section 2.2;
-as in XGBoost the gain is not halved, and `gamma` is compared with it. That no other set of levels can gain
-more than the first or the last ones in the order of their leaf values, without penalties, is shown in Fisher,
-"On Grouping for Maximum Homogeneity", JASA 53, 1958.
-"""
+as in XGBoost the gain is not halved, and `gamma` is compared with it. That no other subset of categories can
+gain more than the first or the last ones in the order of their leaf values, without penalties, is shown in
+Fisher, "On Grouping for Maximum Homogeneity", JASA 53, 1958."""
 
 import dataclasses
 import math
@@ -22,18 +21,18 @@ import numpy as np
 from fedboost.fixedpoint import Float64, Int64, Scale
 from fedboost.gbdt.histogram import STATS, Layout, Total
 from fedboost.gbdt.kernels import split as split_kernels
-from fedboost.gbdt.kernels.split import best_gains, levels_right
+from fedboost.gbdt.kernels.split import best_gains, categories_right
 
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
 """Bounds of leaf values, before the learning rate."""
-SMALLEST_GAIN = 1e-6
+MIN_GAIN = 1e-6
 """XGBoost's kRtEps: a split must gain more than this."""
 
 
 @dataclass(frozen=True)
 class SplitRule:
-    """What decides on splits and leaf values, under XGBoost's names; and the scales of the sums."""
+    """The parameters of splits and leaf values, under XGBoost's names; and the scales of the sums."""
 
     reg_lambda: float
     reg_alpha: float
@@ -56,31 +55,31 @@ class SplitRule:
         """-T(G) / (H + lambda), T the soft threshold at reg_alpha, of magnitude at most max_delta_step unless
         that is 0, and within the bounds."""
         gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
-        shrunk = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
+        thresholded = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
         denominator = hessian + self.reg_lambda
-        best = -shrunk / denominator if denominator > 0 else 0.0
-        best = max(-self._longest, min(self._longest, best))
+        best = -thresholded / denominator if denominator > 0 else 0.0
+        best = max(-self._max_step, min(self._max_step, best))
         return max(bounds[0], min(bounds[1], best))
 
     def bounds(self, best: "BestSplit", within: Bounds) -> tuple[Bounds, Bounds]:
-        """Those of the values of leaves below the two children of a split: beyond the middle of the two there
-        is nobody, if the feature has a constraint."""
+        """Bounds of leaf values below the two children of a split: where the feature has a constraint, none
+        is beyond the middle of the two."""
         sign = self.monotone[best.feature] if self.monotone else 0
         middle = (self.step(best.left, within) + self.step(best.right, within)) / 2.0
         low, high = (within[0], middle), (middle, within[1])
         return (low, high) if sign > 0 else (high, low) if sign < 0 else (within, within)
 
     @property
-    def _longest(self) -> float:
+    def _max_step(self) -> float:
         return self.max_delta_step or math.inf
 
     def may_split(self, total: Total) -> bool:
-        """Whether both children could reach min_child_weight."""
+        """True if both children could reach min_child_weight."""
         return self.hessian.decode(total[1]) >= 2.0 * self.min_child_weight
 
     def scaled(self, share: float) -> "SplitRule":
-        """The rule by which a share of the rows alone finds the splits that all rows would, were they alike:
-        sums are that share of all, so the penalties are."""
+        """The rule for a share of the rows alone, with penalties scaled by that share as sums are: it finds
+        the splits of all rows, as far as the rows are alike."""
         return dataclasses.replace(
             self,
             reg_lambda=self.reg_lambda * share,
@@ -89,24 +88,24 @@ class SplitRule:
         )
 
     def gains(self, histogram: Int64, layout: Layout, total: Total) -> Float64:
-        """The highest gain of a split by each feature, 0 where none gains: float64 [features]."""
-        gains: Float64 = best_gains(*self._asked(histogram, layout, total))
+        """The highest gain of a split by each feature, 0 where none has a gain: float64 [features]."""
+        gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
-    def _asked(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
-        """What both kernels take: the node and the rule."""
-        of_features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
-        most_levels = self.max_cat_to_onehot, self.max_cat_threshold
-        return histogram, *of_features, *self._scales, most_levels, total
+    def _kernel_arguments(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
+        """The arguments of both kernels: the node and the rule."""
+        features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
+        max_categories = self.max_cat_to_onehot, self.max_cat_threshold
+        return histogram, *features, *self._scales, max_categories, total
 
     @property
     def _scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """The units and the penalties as kernels take them."""
+        """The units and the penalties, in the form of the kernels."""
         penalties = (
             float(self.reg_lambda),
             float(self.reg_alpha),
             float(self.min_child_weight),
-            float(self._longest),
+            float(self._max_step),
         )
         return (self.gradient.factor, self.hessian.factor), penalties
 
@@ -118,23 +117,23 @@ class SplitRule:
         limits = None
         if self.monotone:
             limits = (*bounds, np.array([self.monotone[feature] for feature in layout.features], np.int64))
-        asked = *self._asked(histogram, layout, total), limits
-        found = split_kernels.best_split(*asked)
-        gain, feature, bin_, missing_left, left_gradient, left_hessian = found
-        if feature < 0 or gain <= SMALLEST_GAIN or gain < self.gamma:
+        arguments = *self._kernel_arguments(histogram, layout, total), limits
+        best = split_kernels.best_split(*arguments)
+        gain, feature, bin_, missing_left, left_gradient, left_hessian = best
+        if feature < 0 or gain <= MIN_GAIN or gain < self.gamma:
             return None
         left = int(left_gradient), int(left_hessian)
         right = total[0] - left[0], total[1] - left[1]
         number, categories = layout.features[feature], 0
         if layout.categorical[feature]:
-            bin_, categories = 0, self._levels_right(histogram, bin_, layout, feature)
+            bin_, categories = 0, self._categories_right(histogram, bin_, layout, feature)
         return BestSplit(float(gain), number, int(bin_), bool(missing_left), left, right, categories)
 
-    def _levels_right(self, histogram: Int64, way: int, layout: Layout, feature: int) -> int:
-        first, levels = int(layout.offsets[feature]), int(layout.value_bins[feature])
-        cells, one_hot = histogram[STATS * first : STATS * (first + levels)], levels < self.max_cat_to_onehot
-        right: Int64 = levels_right(cells, way, one_hot, *self._scales)
-        return sum(1 << level for level in right.tolist())
+    def _categories_right(self, histogram: Int64, partition: int, layout: Layout, feature: int) -> int:
+        first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
+        cells, one_hot = histogram[STATS * first : STATS * (first + count)], count < self.max_cat_to_onehot
+        right: Int64 = categories_right(cells, partition, one_hot, *self._scales)
+        return sum(1 << category for category in right.tolist())
 
 
 @dataclass(frozen=True)

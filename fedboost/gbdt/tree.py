@@ -15,16 +15,15 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.split import BestSplit
 
 NO_CHILD = -1
-_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
 class Split:
-    """One decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
+    """A decision, as it travels: rows of `node` with bin <= `bin` go to `left`, the others to left + 1.
 
-    By a categorical feature: rows go to left + 1 if the bit of their level, the l-th lowest for level l, is
-    set in `categories`, the others to `left`; bin is 0. By a numeric feature categories is 0.
-    """
+    By a categorical feature: rows go to left + 1 if the bit of their category, the c-th lowest for category
+    c, is set in `categories`, the others to `left`; bin is 0. By a numeric feature categories is 0."""
 
     node: int
     feature: int
@@ -33,19 +32,21 @@ class Split:
     left: int
     categories: int = 0
 
-    def fits(self, levels: int) -> bool:
-        """Whether it can be one by a feature of so many levels; 0: by a numeric one."""
-        return 0 < self.categories < 1 << levels and self.bin == 0 if levels else self.categories == 0
+    def fits(self, category_count: int) -> bool:
+        """True if it can be a split by a feature with this number of categories; 0: by a numeric feature."""
+        if not category_count:
+            return self.categories == 0
+        return 0 < self.categories < 1 << category_count and self.bin == 0
 
 
 @dataclass
 class Tree:
-    """One tree, or those of a round with their roots first. Columns with one entry a node: XGBoost's columns
-    under XGBoost's names, but for `value`.
+    """A tree, or those of a round with their roots first. Columns with an entry for each node: XGBoost's
+    columns under XGBoost's names, but for `value`.
 
     value: float32 leaf values, learning rate included (at inner nodes the value a leaf there would have);
     threshold: float32, "x < threshold goes left"; cover: sum of hessians; gain: 0 at leaves; categories: as
-    in `Split`, then the threshold is 0; where none are given all nodes have 0.
+    in `Split`, then the threshold is 0; by default 0 at all nodes.
     """
 
     left: list[int] = field(default_factory=list)
@@ -73,19 +74,20 @@ class Tree:
         return len(self.left) - 1
 
     def split(self, node: int, best: BestSplit, cut_points: CutPoints, left: int) -> Split:
-        """Make a leaf an inner node whose children are `left` and left + 1 (to be added); the decision."""
+        """Make a leaf an inner node whose children are `left` and left + 1 (to be added). Returns the
+        decision."""
         split = Split(node, best.feature, best.bin, best.missing_left, left, best.categories)
         self.decide(split, cut_points.cuts[best.feature])
-        self.gain[node] = float(np.float32(min(best.gain, _LARGEST_FLOAT32)))
+        self.gain[node] = float(np.float32(min(best.gain, _MAX_FLOAT32)))
         return split
 
     def decide(self, split: Split, cuts: Float32) -> None:
-        """Make a leaf an inner node, as a split by the feature with these cuts says."""
+        """Make a leaf an inner node by a split; cuts: those of its feature."""
         self.left[split.node] = split.left
         self.feature[split.node] = split.feature
         self.missing_left[split.node] = split.missing_left
         self.categories[split.node] = split.categories
-        # A split after the last value bin parts the present from the missing: every number is below infinity.
+        # A split after the last value bin separates present from missing: every number is below infinity.
         above = float(cuts[split.bin]) if split.bin < cuts.size else float("inf")
         self.threshold[split.node] = 0.0 if split.categories else above
 
@@ -95,7 +97,7 @@ class Tree:
         return [node for node, left in enumerate(self.left) if left == NO_CHILD]
 
     def parts(self, roots: int) -> "list[Tree]":
-        """The tree of each root by itself: its nodes in their order, numbered anew."""
+        """The tree of each root by itself: its nodes in their order, numbered from 0."""
         if roots == 1:
             return [self]
         root_of = list(range(roots)) + [0] * (len(self.left) - roots)
@@ -107,7 +109,7 @@ class Tree:
         for node, root in enumerate(root_of):
             number.append(len(nodes[root]))
             nodes[root].append(node)
-        return [self._only(of_root, number) for of_root in nodes]
+        return [self._only(root_nodes, number) for root_nodes in nodes]
 
     def _only(self, nodes: list[int], number: list[int]) -> "Tree":
         columns = {name: [column[node] for node in nodes] for name, column in vars(self).items()}

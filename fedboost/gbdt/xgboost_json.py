@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.tree import NO_CHILD, Tree
 
 _NO_PARENT = 2147483647
 _BEYOND_FLOAT32 = 1e39
-"""JSON has no infinity. This is one as soon as it is a float32, for XGBoost as for `from_xgboost`."""
+"""Stands for infinity, which JSON lacks: as a float32 it is infinite."""
 
 
 def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
@@ -22,11 +22,11 @@ def tree_to_json(number: int, tree: Tree, features: int) -> dict[str, Any]:
         if left != NO_CHILD:
             parents[left] = parents[left + 1] = node
     inner = [left != NO_CHILD for left in tree.left]
-    sets = {node: _levels(c) for node, c in enumerate(tree.categories) if c}
-    sizes = [len(levels) for levels in sets.values()]
+    sets = {node: _members(c) for node, c in enumerate(tree.categories) if c}
+    sizes = [len(members) for members in sets.values()]
     return {
         "base_weights": [_shortest(v) for v in tree.value],
-        "categories": [level for levels in sets.values() for level in levels],
+        "categories": [category for members in sets.values() for category in members],
         "categories_nodes": [*sets],
         "categories_segments": [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)],
         "categories_sizes": sizes,
@@ -79,15 +79,15 @@ def tree_from_json(tree: Mapping[str, Any]) -> Tree:
     )
 
 
-def _levels(categories: int) -> list[int]:
-    return [level for level in range(categories.bit_length()) if categories >> level & 1]
+def _members(categories: int) -> list[int]:
+    return [category for category in range(categories.bit_length()) if categories >> category & 1]
 
 
 def _categories_from_json(tree: Mapping[str, Any], size: int) -> list[int]:
-    if any(not 0 <= level < MAX_LEVELS for level in tree["categories"]):
-        raise ValueError(f"a level beyond the {MAX_LEVELS} a feature can have")
+    if any(not 0 <= category < MAX_CATEGORIES for category in tree["categories"]):
+        raise ValueError(f"a level beyond the {MAX_CATEGORIES} a feature can have")
     out = [0] * size
-    places = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
-    for node, begin, length in zip(*places, strict=True):
-        out[node] = sum(1 << int(level) for level in {*tree["categories"][begin : begin + length]})
+    columns = (tree[f"categories_{name}"] for name in ("nodes", "segments", "sizes"))
+    for node, begin, length in zip(*columns, strict=True):
+        out[node] = sum(1 << int(category) for category in {*tree["categories"][begin : begin + length]})
     return out

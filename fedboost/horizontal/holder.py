@@ -31,7 +31,7 @@ from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
 from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import by_set as metrics
-from fedboost.gbdt.samplers import Bootstrap, EveryRow, RowDraws, Sampler, SizeSample, Subsample
+from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Split
 from fedboost.horizontal.leaf_values import residual_weights
@@ -41,17 +41,17 @@ from fedboost.terms.terms import Terms
 from fedboost.version import VERSION
 
 MAX_ROWS_OF_TREES = 1 << 31
-"""Rows times trees of a round: each takes 8 bytes, or 16 where rows are sampled."""
+"""Most rows times trees of a round: each takes 8 bytes, or 16 where rows are sampled."""
 Cells = TypeVar("Cells")
-"""A grid or a range, whose cells rows are counted in."""
+"""A grid or a range, in whose cells rows are counted."""
 
 
 class HorizontalHolder:
-    """The state of one session at one party: its rows, and where the session stands (`state`)."""
+    """The rows of a party in one session, and the state of the training (`state`)."""
 
     def __init__(self, read: Callable[[], Shard], terms: Terms, nthread: int = 1, name: str = "") -> None:
-        """read: gives the rows; called again if their values are wanted after they were binned; name: of this
-        party in the terms."""
+        """read: returns the rows; called again if their values are needed after binning; name: of this party
+        in the terms."""
         self.state = NOTHING_YET
         self._name = name
         self._read = read
@@ -64,16 +64,18 @@ class HorizontalHolder:
                 f"num_parallel_tree"
             )
         objective = terms.objective.loss
-        self._gradients = Gradients(objective, shard.label, shard.weight, shard.group, threads, shard.room)
+        self._gradients = Gradients(
+            objective, shard.label, shard.weight, shard.group, threads, shard.allocate
+        )
         self._begin_margins()
         self._sets = _row_sets(shard, terms)
-        """The rows of each set that metrics are of: bool [rows]."""
+        """The rows of each set of metrics: bool [rows]."""
         self._draws = _draws_of(shard, terms)
         shape = shard.rows, objective.outputs, terms.trees.num_parallel_tree
-        self._growing = GrowingRows(*shape, self._sampler(), threads, shard.room)
+        self._growing = GrowingRows(*shape, self._sampler(), threads, shard.allocate)
         self._use(UNBINNED)
         self._quantised = False
-        """Whether gradients are those of the tree that grows: once its first histogram was asked for."""
+        """True if gradients are those of the tree that grows: from its first histogram on."""
 
     @property
     def rows(self) -> int:
@@ -86,8 +88,8 @@ class HorizontalHolder:
         return self._shard.columns or self._read().columns
 
     def rows_hashed(self, key: bytes) -> bytes:
-        """HMAC of all that answers are made of: the rows as the terms want them, and the versions of what
-        computes with them. 32 bytes."""
+        """HMAC of all that answers depend on: the rows in the form of the terms, and the versions of the
+        software. 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
     def answer(self, query: Query) -> Int64:
@@ -98,7 +100,7 @@ class HorizontalHolder:
         return values
 
     def go_to(self, state: BoostingState) -> None:
-        """Stand where the session stands, whatever was answered here. PeerError if the splits cannot be."""
+        """Move to this state, whatever was answered before. PeerError if its splits are invalid."""
         if state.position == self.state.position:
             return
         finished = len(self.state.rounds)
@@ -195,7 +197,7 @@ class HorizontalHolder:
         if query.exponents:
             parts.append(self._gradients.count_exponents(self._terms.objective.loss))
         if query.sizes:
-            parts.append(self._gradients.count_sizes(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
+            parts.append(self._gradients.count_norms(self._terms.trees.reg_lambda, self._sets[metrics.TRAIN]))
         return np.concatenate(parts)
 
     def _metrics(self, query: EndRoundQuery) -> list[Int64]:
@@ -217,8 +219,8 @@ class HorizontalHolder:
             margin[:] = 0.0 if base is None else base
 
     def _bin(self, query: StartQuery) -> None:
-        """Bin the columns, and drop their values: four bytes each that are seldom wanted again."""
-        self._use(Bins.of(self.columns, query.cut_points, self._threads, self._shard.room))
+        """Bin the columns, and drop their values: four bytes each that are seldom needed again."""
+        self._use(Bins.of(self.columns, query.cut_points, self._threads, self._shard.allocate))
         self._shard = replace(self._shard, columns=())
 
     def _use(self, bins: Bins) -> None:
@@ -227,16 +229,16 @@ class HorizontalHolder:
         self._own = OwnHistograms(self._growing, bins, self._gradients.pairs)
 
     def _grow(self, query: TreeQuery) -> None:
-        """Apply the splits of a question about the tree that grows, whose gradients are taken at its root."""
+        """Apply the splits of a query about the tree that grows, whose gradients are computed at its root."""
         if not self._quantised:
             self._quantise(query)
         self._quantised = True
         self._split(query.splits)
 
     def _quantise(self, query: TreeQuery) -> None:
-        """Take the gradients of the tree that grows, and where their sizes decide, sample its rows."""
+        """Compute the gradients of the tree that grows; in gradient-based sampling, sample its rows."""
         terms, quantise = self._terms, self._quantiser(query)
-        if not terms.draws.draws_by_size:
+        if not terms.draws.by_gradient_norm:
             self._gradients.quantise(terms.objective.loss, quantise)
             return
         assert isinstance(query, HistogramQuery)  # the terms allow no votes
@@ -244,13 +246,13 @@ class HorizontalHolder:
             self._sets[metrics.TRAIN],
             (terms.draws.subsample, terms.trees.reg_lambda, query.threshold),
         )
-        sample = SizeSample(training, self._draws, query.tree, *settings)
+        sample = NormSample(training, self._draws, query.tree, *settings)
         self._gradients.quantise(terms.objective.loss, quantise, reweigh=sample.reweigh)
         self._growing.begin_on(sample.masks)
         self._split(self.state.splits)
 
     def _quantiser(self, query: StartQuery | TreeQuery | SumsQuery) -> Quantise:
-        """The fixed-point numbers of a question; bounded ones where its answer gets noise."""
+        """Quantisation for a query; bounded where its answer gets noise."""
         if self._terms.noise is not None:
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
@@ -267,27 +269,27 @@ class HorizontalHolder:
         self._forget_gradients()
 
     def _forget_gradients(self) -> None:
-        """Have gradients taken again, and own histograms built again, when they are next wanted."""
+        """Have gradients computed again, and own histograms built again, when they are next needed."""
         self._quantised = False
         self._own.clear()
 
     def _sampler(self) -> Sampler:
-        """How the terms have rows sampled for trees; by the sizes of gradients only once these are known."""
+        """The sampler of the terms; gradient-based sampling begins only once gradients are known."""
         terms, sample = self._terms, (self._sets[metrics.TRAIN], self._draws)
-        if terms.draws.most_copies > 1:
+        if terms.draws.max_bootstrap_count > 1:
             return Bootstrap(*sample, terms.draws.subsample)
         if terms.draws.draws_for_trees or _holds_out(terms):
-            return Subsample(*sample, 1.0 if terms.draws.draws_by_size else terms.draws.subsample)
-        return EveryRow()
+            return Subsample(*sample, 1.0 if terms.draws.by_gradient_norm else terms.draws.subsample)
+        return AllRows()
 
 
 def _holds_out(terms: Terms) -> bool:
-    """Whether there are rows that no tree grows on."""
+    """True if there are rows that no tree grows on."""
     return terms.columns.validation is not None or terms.evaluation.validation_fraction > 0.0
 
 
 def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
-    """The rows that trees grow on, and those held out: by a column, or drawn, of a group all or none."""
+    """The rows that trees grow on, and those held out: by a column, or sampled by whole groups."""
     if not _holds_out(terms):
         constants = {metrics.TRAIN: np.True_, metrics.VALIDATION: np.False_}
         return {name: np.broadcast_to(value, shard.rows) for name, value in constants.items()}
@@ -295,16 +297,18 @@ def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     if terms.columns.validation is None:
         keys = shard.keys if shard.group is None else shard.group
         assert keys is not None
-        held_out = sampling.drawn(keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation")
+        held_out = sampling.sampled(
+            keys, terms.evaluation.validation_fraction, terms.draws.seed, "validation"
+        )
     assert held_out is not None
     return {metrics.TRAIN: ~held_out, metrics.VALIDATION: held_out}
 
 
-def _draws_of(shard: Shard, terms: Terms) -> RowDraws:
-    """The draws of a session's rows; without keys where nothing is drawn for trees."""
+def _draws_of(shard: Shard, terms: Terms) -> RowSampling:
+    """The row sampling of a session; without keys where trees sample no rows."""
     assert shard.keys is not None or not terms.draws.draws_for_trees
     keys = np.broadcast_to(np.uint64(0), shard.rows) if shard.keys is None else shard.keys
-    return RowDraws(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
+    return RowSampling(keys, terms.draws.seed, terms.first_tree, terms.trees.num_parallel_tree)
 
 
 def holder_of(

@@ -1,4 +1,4 @@
-"""Leaf values that are quantiles of residuals: a party's part, weights of residuals by cell.
+"""A party's part in leaf renewal: weights of residuals by cell.
 
 Promises: the weights of parties add to those of the pooled rows, bit for bit.
 """

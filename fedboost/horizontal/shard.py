@@ -1,7 +1,7 @@
-"""One party's rows, as the terms want them.
+"""The rows of one party, in the form of the terms.
 
-Promises: arrays of a fixed type, one number a row; what is hashed is all that answers are made of.
-Refuses nothing: whoever reads tables holds them to the terms.
+Promises: arrays of a fixed type, one number a row; the hash covers all that answers depend on.
+Refuses nothing: the reader of tables checks them against the terms.
 """
 
 import hmac
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.binned import Column, Room, in_memory
+from fedboost.gbdt.binned import Allocator, Column, allocate_in_memory
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.sampling import Keys
@@ -22,18 +22,18 @@ _MAX_VALUES = 1 << 22
 
 @dataclass(frozen=True)
 class Shard:
-    """One party's rows as the terms want them: a float32 column a feature (NaN = missing), label, weight; and
-    where there is room for what is made of them. Labels that are intervals are float32 [2, N].
+    """Rows of a party in the form of the terms: a float32 column a feature (NaN = missing), label, weight;
+    and the allocator of derived arrays. Labels that are intervals are float32 [2, N].
 
-    keys: by which rows are drawn, uint64, where the terms have any drawn; validation: bool, the rows that no
-    tree grows on, where the terms have a column that says so; base_margin: float32, the margins they begin
-    at, 0 without; group: uint64, a key that the rows of a group have in common, where the terms rank rows.
+    keys: uint64, by which rows are sampled, where the terms sample any; validation: bool, the rows that no
+    tree grows on, where the terms name such a column; base_margin: float32, the initial margins, 0 without;
+    group: uint64, the key of each row's group, where the terms rank rows.
     """
 
     columns: tuple[Column, ...]
     label: Float32
     weight: Float32
-    room: Room = in_memory
+    allocate: Allocator = allocate_in_memory
     keys: Keys | None = None
     validation: Mask | None = None
     base_margin: Float32 | None = None
@@ -45,7 +45,7 @@ class Shard:
         return int(self.weight.size)
 
     def hashed(self, key: bytes, columns: Sequence[Column], software: str) -> bytes:
-        """HMAC of the rows, with these columns, and of the versions of what computes with them: 32 bytes."""
+        """HMAC of the rows, with these columns, and of the versions of the software: 32 bytes."""
         hashed = hmac.new(key, software.encode(), "sha256")
         beside = self.label, self.weight, self.keys, self.validation, self.base_margin, self.group
         for values in beside:

@@ -2,8 +2,8 @@
 
 Promises: each histogram is built once, and of two siblings only the one with fewer rows here; they leave this
 party as votes, and as the bins of elected features.
-Refuses: more of them than would be answered in one vector (Refused); elected features that have not as many
-bins as the question says (PeerError).
+Refuses: more histograms than fit one vector (Refused); elected features with another number of bins than in
+the query (PeerError).
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from fedboost.gbdt.tree import Split
 
 
 class OwnHistograms:
-    """One party's histograms of the nodes of a level, as `histogram.build` makes them."""
+    """A party's histograms of the nodes of a level, as `histogram.build` makes them."""
 
     def __init__(self, growing: GrowingRows, bins: Bins, pairs: Int64) -> None:
         """pairs: the packed gradients of all rows, int64 [outputs, rows], the same while a tree grows."""
@@ -30,7 +30,7 @@ class OwnHistograms:
         self._known: dict[int, Int64] = {}
 
     def clear(self) -> None:
-        """Forget all histograms: those of another tree are asked for next."""
+        """Forget all histograms: those of another tree come next."""
         self._known = {}
 
     def of(self, node: int, limit: int) -> Int64:
@@ -40,7 +40,8 @@ class OwnHistograms:
         return self._known[node]
 
     def descend(self, splits: tuple[Split, ...], nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
-        """Keep the histograms of these nodes alone, after these splits; at most so many integers."""
+        """Keep the histograms of these nodes alone, after these splits; max_cells: limit of their
+        integers."""
         if len(nodes) * self._bins.layout.cells > max_cells:
             raise Refused(
                 f"own histograms of {len(nodes)} nodes, more than {max_cells} integers; lower max_depth"
@@ -53,16 +54,16 @@ class OwnHistograms:
                 self._known[more] = parent - self.of(fewer, limit)
         self._known = {node: cells for node, cells in self._known.items() if node in nodes}
 
-    def votes(self, query: VoteQuery, rule: SplitRule, most: int) -> Int64:
-        """Votes for at most so many features of each node, once its splits were applied."""
+    def votes(self, query: VoteQuery, rule: SplitRule, top: int) -> Int64:
+        """Votes for at most `top` features of each node, after the splits."""
         limit, layout = query.gradient.limit, self._bins.layout
         self.descend(query.splits, query.nodes, limit, MAX_CELLS)
         return np.concatenate(
-            [vote(self.of(node, limit)[: layout.cells], layout, rule, most) for node in query.nodes]
+            [vote(self.of(node, limit)[: layout.cells], layout, rule, top) for node in query.nodes]
         )
 
     def elected(self, query: HistogramQuery) -> Int64:
-        """The bins of elected features of each node, once its splits were applied; of all at the root."""
+        """The bins of elected features of each node, after the splits; of all features at the root."""
         layout, parts = self._bins.layout, []
         everything = [Elected(layout.features, layout.bins)] * len(query.nodes)
         for node, elected in zip(query.nodes, query.elected or everything, strict=True):
@@ -74,13 +75,13 @@ class OwnHistograms:
         return np.concatenate(parts)
 
 
-def vote(own: Int64, layout: Layout, rule: SplitRule, most: int) -> Int64:
-    """1 for the features of highest gain, at most so many, 0 for others: int64 [features].
+def vote(own: Int64, layout: Layout, rule: SplitRule, top: int) -> Int64:
+    """1 for the `top` features of highest positive gain, 0 for others: int64 [features].
 
     Ties go to the lowest feature.
     """
     votes = np.zeros(len(layout.features), np.int64)
     gains = rule.gains(own, layout, histogram.node_total(own, layout))
-    best = np.argsort(-gains, kind="stable")[:most]
+    best = np.argsort(-gains, kind="stable")[:top]
     votes[best[gains[best] > 0]] = 1
     return votes

@@ -1,13 +1,12 @@
-"""Integers to cells of 1 to 64 bits and back, each modulo 2**bits; and the parts in which they travel.
+"""Integers to cells of 1 to 64 bits and back, each modulo 2**bits; and the chunks in which they travel.
 
-Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell (who asks
-says how many bits that takes).
-Refuses: bytes of another length than a part has (PeerError).
+Promises: adding residues and taking the sign once at the end gives the exact sum, if it fits a cell (the
+query says how many bits that takes). Refuses: bytes of another length than a chunk has (PeerError).
 
-A vector is runs of cells of equally many bits. It is cut in parts of PART_CELLS cells, wherever runs end; in
-a part each run is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py says. Words
-that hold the sum have 64 bits, whose highest are garbage until `signed` cuts them off.
-"""
+A vector is a list of segments, each of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
+independent of where segments end. In a chunk each segment is a piece of whole 64-bit little-endian words,
+laid out as privacy/kernels.py describes. Words of the sum have 64 bits, whose highest are garbage until
+`signed` cuts them off."""
 
 import itertools
 from dataclasses import dataclass
@@ -19,29 +18,29 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import kernels
 
-PART_CELLS = 1 << 16
-"""Integers in one part of a vector: at 8 bytes half a megabyte, far below any message limit."""
+CHUNK_CELLS = 1 << 16
+"""Integers in one chunk of a vector: at 8 bytes half a megabyte, far below any message limit."""
 WORD_BITS, WORD_BYTES = 64, 8
 SPARSE = 0.5
-"""The share of cells that are not 0 up to which a bitmap is worth the time it takes."""
+"""Largest share of nonzero cells for which a bitmap is worth its time."""
 
 Words = npt.NDArray[np.uint64]
 Packed = bytes | bytearray | memoryview
 
 
 @dataclass(frozen=True)
-class Run:
-    """So many cells of so many bits (1 to 64) each."""
+class Segment:
+    """Consecutive cells of one width, 1 to 64 bits."""
 
     cells: int
     bits: int
 
 
-class Part:
-    """A piece of a vector that travels by itself: its first cell, how many it has, their bytes."""
+class Chunk:
+    """A piece of a vector that travels by itself: its first cell, its number of cells, their bytes."""
 
     def __init__(self, start: int, pieces: list[tuple[int, int]]) -> None:
-        """pieces: cells and bits of each run of it."""
+        """pieces: cells and bits of each segment in it."""
         self._pieces: Int64 = np.array(pieces, np.int64).reshape(-1, 2)
         self.start = start
         self.cells = int(self._pieces[:, 0].sum())
@@ -50,29 +49,29 @@ class Part:
 
     @property
     def pieces(self) -> Int64:
-        """Cells and bits of each run of it, int64 [P, 2]."""
+        """Cells and bits of each segment in it, int64 [P, 2]."""
         return self._pieces
 
     def of(self, vector: Words) -> Words:
-        """Its cells of a whole vector; a view."""
+        """The cells of this chunk in a whole vector; a view."""
         return vector[self.start : self.start + self.cells]
 
     def add(self, total: Words, packed: Packed) -> None:
-        """Add the cells of this part to its words of the sum."""
+        """Add the cells of this chunk to its words of the sum."""
         kernels.add(total, self._read(packed), self._pieces)
 
     def subtract(self, total: Words, packed: Packed) -> None:
-        """Subtract the cells of this part from its words of the sum."""
+        """Subtract the cells of this chunk from its words of the sum."""
         kernels.subtract(total, self._read(packed), self._pieces)
 
     def packed(self, total: Words) -> bytes:
-        """The cells of this part as they travel, from its words."""
+        """The cells of this chunk as they travel, from its words."""
         out = np.empty(self._words, np.uint64)
         kernels.pack(total, out, self._pieces)
         return out.tobytes()
 
     def packed_sparsely(self, total: Words) -> bytes:
-        """The cells that are not 0, behind a bitmap of where they are; or all, where that is no shorter."""
+        """The nonzero cells behind a bitmap of their positions; or all cells, where that is no shorter."""
         if np.count_nonzero(total) > SPARSE * self.cells:
             return self.packed(total)
         bitmap, chosen = np.zeros(self._bitmap, np.uint64), np.empty(self.cells + 1, np.uint64)
@@ -85,7 +84,7 @@ class Part:
         return bitmap.tobytes() + out.tobytes()
 
     def add_sparsely(self, total: Words, packed: Packed) -> None:
-        """Add what `packed_sparsely` made: it is sparse if it is shorter than all cells are."""
+        """Add the bytes of `packed_sparsely`: sparse if they are shorter than all cells."""
         if len(packed) >= self.size:
             return self.add(total, packed)
         start = self._bitmap * WORD_BYTES
@@ -102,13 +101,13 @@ class Part:
         return None
 
     def residues(self, total: Words) -> Words:
-        """The cells of this part, each below 2**bits, from its words: uint64 [cells]."""
+        """The cells of this chunk, each below 2**bits, from its words: uint64 [cells]."""
         bits = np.repeat(self._pieces[:, 1], self._pieces[:, 0]).astype(np.uint64)
         return total & (np.uint64(2**WORD_BITS - 1) >> (np.uint64(WORD_BITS) - bits))
 
     @property
     def _bitmap(self) -> int:
-        """Words of a bit a cell."""
+        """Words of a bitmap with a bit for each cell."""
         return -(-self.cells // WORD_BITS)
 
     def _read(self, packed: Packed) -> Words:
@@ -121,7 +120,7 @@ class Part:
         words: Words = np.frombuffer(packed, np.uint64)
         if not words.flags.aligned:
             words = words.copy()
-        words.flags.writeable = False  # one type of array for numba, whoever owns the bytes
+        words.flags.writeable = False  # one type of array for numba
         return words
 
 
@@ -130,29 +129,29 @@ def words_of(pieces: Int64) -> int:
     return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
 
 
-def parts_of(runs: tuple[Run, ...]) -> tuple[Part, ...]:
-    """The parts of a vector, in order: at least one."""
-    parts: list[list[tuple[int, int]]] = [[]]
-    room = PART_CELLS
-    for run in runs:
-        left = run.cells
+def chunks_of(segments: tuple[Segment, ...]) -> tuple[Chunk, ...]:
+    """The chunks of a vector, in order: at least one."""
+    chunks: list[list[tuple[int, int]]] = [[]]
+    free = CHUNK_CELLS
+    for segment in segments:
+        left = segment.cells
         while left:
-            if not room:
-                parts.append([])
-                room = PART_CELLS
-            cells = min(left, room)
-            parts[-1].append((cells, run.bits))
-            left, room = left - cells, room - cells
-    return tuple(Part(PART_CELLS * number, pieces) for number, pieces in enumerate(parts))
+            if not free:
+                chunks.append([])
+                free = CHUNK_CELLS
+            cells = min(left, free)
+            chunks[-1].append((cells, segment.bits))
+            left, free = left - cells, free - cells
+    return tuple(Chunk(CHUNK_CELLS * number, pieces) for number, pieces in enumerate(chunks))
 
 
-def signed(words: Words, runs: tuple[Run, ...]) -> Int64:
-    """The cells of a whole vector as signed integers, int64 [cells]; the words are used for them."""
-    ends = itertools.accumulate((run.cells for run in runs), initial=0)
+def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:
+    """The cells of a whole vector as signed integers, int64 [cells]; overwrites the words."""
+    ends = itertools.accumulate((segment.cells for segment in segments), initial=0)
     out: Int64 = words.view(np.int64)
-    for run, start in zip(runs, ends, strict=False):
-        spare = WORD_BITS - run.bits
-        cells = out[start : start + run.cells]
+    for segment, start in zip(segments, ends, strict=False):
+        spare = WORD_BITS - segment.bits
+        cells = out[start : start + segment.cells]
         cells <<= spare
         cells >>= spare
     return out

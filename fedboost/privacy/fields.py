@@ -1,4 +1,4 @@
-"""Byte strings put together so that no two lists of them look alike: what is hashed, signed and sealed.
+"""Length-prefixed encoding of byte strings: the input of hashes, signatures and seals.
 
 Promises: `unpack(pack(*fields)) == fields`, and different fields never pack to the same bytes.
 Refuses: bytes that `pack` cannot have written (PeerError).
@@ -10,20 +10,20 @@ _LENGTH_BYTES = 4
 
 
 def pack(*fields: bytes) -> bytes:
-    """Each field behind its length, four bytes big-endian."""
+    """Encode each field behind its length, four bytes big-endian."""
     return b"".join([len(field).to_bytes(_LENGTH_BYTES) + field for field in fields])
 
 
 def unpack(data: bytes) -> list[bytes]:
-    """The fields in `data`."""
-    fields, place = [], 0
-    while place < len(data):
-        start = place + _LENGTH_BYTES
-        end = start + int.from_bytes(data[place:start])
+    """Decode the fields in `data`."""
+    fields, offset = [], 0
+    while offset < len(data):
+        start = offset + _LENGTH_BYTES
+        end = start + int.from_bytes(data[offset:start])
         if start > len(data) or end > len(data):
             raise PeerError("bytes that end within a field")
         fields.append(data[start:end])
-        place = end
+        offset = end
     return fields
 
 

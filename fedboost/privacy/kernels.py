@@ -4,12 +4,11 @@ Promises: what the references in tests/privacy/reference/kernels.py compute, wit
 pace of memory, and without the lock of the interpreter. With gbdt/kernels one of the two importers of numba.
 Refuses nothing: callers have validated the lengths.
 
-`pieces` is int64 [P, 2]: so many cells of so many bits each, one piece after the other in `total` (uint64, a
-word a cell) and in `packed` (uint64, ceil(cells * bits / 64) words a piece). In a piece of 64 L + r cells
+`pieces` is int64 [P, 2]: the cells and the bits of each piece, one piece after the other in `total` (uint64,
+a word a cell) and in `packed` (uint64, ceil(cells * bits / 64) words a piece). In a piece of 64 L + r cells
 the first 64 L are 64 rows of L cells: lane l is the cells l, L + l, 2 L + l, ..., a stream of bits, lowest
 first, of which word k is word k L + l of the piece; so the same shift holds for a whole row, and processors
-do several lanes at once. The r others are one more stream, behind the lanes.
-"""
+do several lanes at once. The r others are one more stream, behind the lanes."""
 
 import numpy as np
 from numba import njit
@@ -110,53 +109,53 @@ def pack(total, packed, pieces):
 
 @_loop
 def choose(total, pieces, bitmap, chosen, counts):
-    """The cells that are not 0: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
-    order and room for one more, `counts` (int64 [P, 2]) says how many of each piece, and their bits."""
-    cell, found = 0, 0
+    """Select the nonzero cells: bit i of `bitmap` (uint64, all 0 before) is cell i, `chosen` has them in
+    order and one element more, `counts` (int64 [P, 2]) has the number in each piece, and their bits."""
+    cell, count = 0, 0
     for piece in range(pieces.shape[0]):
-        before = found
+        before = count
         for i in range(cell, cell + pieces[piece, 0]):
-            there = np.int64(total[i] != 0)
-            bitmap[i >> 6] |= np.uint64(there) << np.uint64(i & 63)
-            chosen[found] = total[i]  # without a branch, which no processor would foresee
-            found += there
+            nonzero = np.int64(total[i] != 0)
+            bitmap[i >> 6] |= np.uint64(nonzero) << np.uint64(i & 63)
+            chosen[count] = total[i]  # without a branch, which no processor would predict
+            count += nonzero
         cell += pieces[piece, 0]
-        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
+        counts[piece, 0], counts[piece, 1] = count - before, pieces[piece, 1]
 
 
 @_loop
 def count_chosen(bitmap, pieces, counts):
-    """`counts` as `choose` makes them, from its bitmap. Returns how many cells are chosen."""
-    cell, found = 0, 0
+    """Fill `counts` as `choose` does, from its bitmap. Returns the number of chosen cells."""
+    cell, count = 0, 0
     for piece in range(pieces.shape[0]):
-        before = found
+        before = count
         for i in range(cell, cell + pieces[piece, 0]):
-            found += np.int64((bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
+            count += np.int64((bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1))
         cell += pieces[piece, 0]
-        counts[piece, 0], counts[piece, 1] = found - before, pieces[piece, 1]
-    return found
+        counts[piece, 0], counts[piece, 1] = count - before, pieces[piece, 1]
+    return count
 
 
 @_loop
 def add_chosen(total, bitmap, chosen):
-    """Add the chosen cells in their places; `chosen` has one more behind them, of any value."""
-    found = 0
+    """Add the chosen cells at their positions; `chosen` has one more behind them, of any value."""
+    count = 0
     for i in range(total.size):
-        there = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
-        total[i] += chosen[found] * there
-        found += np.int64(there)
+        nonzero = (bitmap[i >> 6] >> np.uint64(i & 63)) & np.uint64(1)
+        total[i] += chosen[count] * nonzero
+        count += np.int64(nonzero)
 
 
 # ---- discrete Gaussians -----------------------------------------------------------------------------
 #
 # Every choice is one of a whole number below another, so the distribution is exact (Canonne, Kamath and
-# Steinke 2020, with t = sigma; their fractions are parted so that no number is beyond 64 bits). `at` is int64
-# [1], the next of `words`; beyond their end it says that they ran out, and what is drawn then is thrown away.
+# Steinke 2020, with t = sigma; their fractions are split so that no number is beyond 64 bits). `at` is int64
+# [1], the position of the next of `words`; beyond their end they have run out, and the result is discarded.
 
 
 @_loop
 def _below(words, at, bound):
-    """A whole number below `bound`, each as likely."""
+    """A uniform whole number below `bound`."""
     mask = np.uint64(bound - 1)
     for shift in (1, 2, 4, 8, 16, 32):
         mask |= mask >> np.uint64(shift)
@@ -223,13 +222,13 @@ def _gaussian(words, at, sigma):
 
 @_loop
 def gaussians(words, sigma, out):
-    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words, as far as they suffice: how many were
-    filled, and how many words they took. sigma: a whole number, at most 2**61."""
+    """Fill `out`, int64 [N], with discrete Gaussians from uint64 words, as far as they suffice. Returns the
+    numbers filled and the words used. sigma: a whole number, at most 2**61."""
     at = np.zeros(1, np.int64)
-    for place in range(out.size):
+    for i in range(out.size):
         begin = at[0]
         value = _gaussian(words, at, sigma)
         if at[0] > words.size:
-            return place, begin
-        out[place] = value
+            return i, begin
+        out[i] = value
     return out.size, at[0]

@@ -1,12 +1,12 @@
-"""The contract of a protection: who may see a single party's vector.
+"""The contract of a protection, which decides who may see the vector of a single party.
 
-A **Sealer** lives at a party and turns its vector of integers into sealed parts. An **Opener** lives at the
-aggregator, one a turn: it adds the sealed parts of all parties into one running sum, never a copy per party,
+A **Sealer** lives at a party and turns its vector of integers into sealed chunks. An **Opener** lives at the
+aggregator, one a turn: it adds the sealed chunks of all parties into one running sum, never a copy per party,
 asks parties for help if the protection needs it, and opens the sum.
 
 Promises of every protection: the opened sum is the exact sum of the vectors; the order in which messages of
 different parties arrive does not matter; a tag is sealed once.
-Refuses: a part of another length or number than the vector has, help that was not asked for (PeerError).
+Refuses: a chunk of another length or number than the vector has, help that was not asked for (PeerError).
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
-from fedboost.privacy.bit_packing import Part, Run, parts_of
+from fedboost.privacy.bit_packing import Chunk, Segment, chunks_of
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Tag:
 
     turn, attempt: grow strictly; epoch: grows, and has its own keys and one roster (the epochs of a session
     are its trees, from -1 before the first); roster: the parties whose vectors go into the sum; transcript:
-    hash of all questions of the session up to this one; runs: cells of so many bits each.
+    hash of all queries of the session up to this one; segments: the number and width of the cells.
     """
 
     turn: int
@@ -33,84 +33,84 @@ class Tag:
     epoch: int
     roster: tuple[str, ...]
     transcript: bytes
-    runs: tuple[Run, ...]
+    segments: tuple[Segment, ...]
 
     @property
     def cells(self) -> int:
         """Integers of the vector."""
-        return sum(run.cells for run in self.runs)
+        return sum(segment.cells for segment in self.segments)
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
-        """The parts that the vector travels in: at least one."""
-        return parts_of(self.runs)
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks that the vector travels in: at least one."""
+        return chunks_of(self.segments)
 
     @property
     def size(self) -> int:
-        """Bytes of all parts."""
-        return sum(part.size for part in self.parts)
+        """Bytes of all chunks."""
+        return sum(chunk.size for chunk in self.chunks)
 
-    def part(self, number: int) -> Part:
-        """One part; PeerError if there is none of that number."""
-        if not 0 <= number < len(self.parts):
-            raise PeerError(f"part {number} of a vector of {len(self.parts)} parts")
-        return self.parts[number]
+    def chunk(self, number: int) -> Chunk:
+        """The chunk of that number; PeerError if there is none."""
+        if not 0 <= number < len(self.chunks):
+            raise PeerError(f"part {number} of a vector of {len(self.chunks)} parts")
+        return self.chunks[number]
 
 
 def check_newer(tag: Tag, last: Tag | None) -> None:
-    """Raise PeerError unless the turn, or the attempt at it, is greater than that of the last tag."""
+    """Raise PeerError unless the turn, or its attempt, is greater than that of the last tag."""
     if last is not None and (tag.turn, tag.attempt) <= (last.turn, last.attempt):
         raise PeerError(f"turn {tag.turn}, attempt {tag.attempt} was sealed already, or is older")
 
 
 class Sealer(Protocol):
-    """At a party."""
+    """The end at a party."""
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The sealed parts of a vector, in order. PeerError if this tag must not be sealed."""
+        """The sealed chunks of a vector, in order. PeerError if this tag must not be sealed."""
         ...
 
     def note(self) -> bytes:
-        """What goes to the opener with the last part of what was sealed last."""
+        """Bytes for the opener that travel with the last chunk of the last vector."""
         ...
 
     def assist(self, request: bytes) -> bytes:
-        """Help to open the sum of the last turn. PeerError if that must not be given."""
+        """Help to open the sum of the last turn. PeerError if it must not be given."""
         ...
 
 
 class Opener(Protocol):
-    """At the aggregator, one a turn."""
+    """The end at the aggregator, one a turn."""
 
     @property
-    def parts(self) -> int:
-        """Parts in which each party's vector arrives."""
+    def chunks(self) -> int:
+        """Chunks in which each party's vector arrives."""
         ...
 
-    def add(self, party: str, part: int, cells: bytes) -> None:
-        """Add one part of a party's vector; PeerError if it cannot be one."""
+    def add(self, party: str, number: int, cells: bytes) -> None:
+        """Add one chunk of a party's vector; PeerError if it cannot be one."""
         ...
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in what came with a party's last part."""
+        """Take in the note of a party, which travels with its last chunk."""
         ...
 
     def lose(self, party: str) -> None:
-        """A party whose whole vector was added is gone. Its vector stays in the sum."""
+        """Note that a party whose whole vector was added is disconnected. Its vector stays in the sum."""
         ...
 
     def requests(self) -> dict[str, bytes]:
-        """Party to the help that is still wanted of it; empty when the sum can be opened.
+        """Party to its request for help; empty when the sum can be opened.
 
         Raises RosterTooSmall if it never can.
         """
         ...
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it is not what was asked for, SessionFailed if the sum can
-        never be opened for what others gave."""
+        """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the help of
+        all can never open the sum."""
         ...
 
     def open(self) -> Int64:
-        """The sum, once every party's parts are added and `requests` is empty."""
+        """The sum, once every party's chunks are added and `requests` is empty."""
         ...

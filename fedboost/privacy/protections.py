@@ -1,9 +1,8 @@
 """The protections, one row each: what a protection hides, its limits, and how its two ends are made.
 
-Promises: nothing else in fedboost branches on a protection's name; whoever needs a fact about one looks it up
-here. Importing this module imports none of the packages that only encryption needs.
-Refuses: names that are not in the table, and encryption whose package is not installed (ConfigError).
-"""
+Promises: nothing else in fedboost branches on a protection's name; every fact about one is looked up here.
+Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
+the table, and encryption whose package is not installed (ConfigError)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +11,11 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.masked.opener import MaskedOpener
-from fedboost.privacy.masked.pairwise import LARGEST_GROUP, SMALLEST_GROUP, Group
+from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIES, Group
 from fedboost.privacy.masked.sealer import MaskedSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 MAX_ENCRYPTED_CELLS = 200_000
 """Cells of a sum that a key holder opens: its answer is one message."""
@@ -30,15 +29,15 @@ class PartySetup:
     me: the name of this party; group: all parties of the session; session: the digest of the attempt;
     pair_keys: returns the key shared with each other party, and may be called once; draw: cryptographic
     randomness; public: the key that sums are encrypted under; secret: the pair it belongs to, at the key
-    holder alone; max_openings: sums that the key holder opens; sparse: whether cells that are 0 may be left
-    out, so that lengths speak of rows.
+    holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so that lengths
+    depend on rows.
     """
 
     me: str
     group: Group
     session: bytes
     pair_keys: Callable[[], dict[str, bytes]]
-    draw: Draw
+    draw: RandomBytes
     public: Public | None = None
     secret: Secret | None = None
     max_openings: int = 0
@@ -54,22 +53,22 @@ class AggregatorSetup:
 
     group: Group
     session: bytes
-    draw: Draw | None = None
+    draw: RandomBytes | None = None
     public: Public | None = None
     keyholder: str | None = None
 
 
 @dataclass(frozen=True)
 class Protection:
-    """One way to keep a party's vector from the aggregator.
+    """A way to keep a party's vector from the aggregator.
 
-    hides: whether the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees,
-    in words for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
-    max_cells: parties of a session and cells of a sum, None for any number; fixed_size: whether sealed parts
-    are as long as their cells, so that their bytes are known before they are made; may_shrink: whether a
-    session may go on without parties that were lost; min_roster, min_signers: parties of a group that a sum
+    hides: the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees, in words
+    for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
+    max_cells: parties of a session and cells of a sum, None for any number; fixed_size: sealed chunks are as
+    long as their cells, so that their bytes are known before they are made; may_shrink: a session may
+    continue without parties that were lost; min_roster, min_signers: parties of a group that a sum
     is of, and that sign a model, at least; scheme: loads the encryption that a key holder decrypts, None
-    where nobody holds a key; has_key_sizes: whether the terms choose the bits of that key; sample_cells:
+    where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells:
     cells that an estimate of its speed seals.
     """
 
@@ -91,11 +90,11 @@ class Protection:
 
     @property
     def uses_key_holder(self) -> bool:
-        """Whether sums are encrypted, and one party alone can decrypt them."""
+        """True if sums are encrypted, and one party alone can decrypt them."""
         return self.scheme is not None
 
     def encryption(self) -> Scheme:
-        """The scheme, where a key holder is used. ConfigError if what it needs is not installed."""
+        """The scheme, where a key holder is used. ConfigError if its package is not installed."""
         assert self.scheme is not None
         try:
             return self.scheme()
@@ -122,14 +121,14 @@ class Protection:
 
 
 def check_name(name: str) -> str:
-    """Return the name of a protection. ValueError if there is none of it."""
+    """Return the name of a protection. ValueError if it is unknown."""
     if name not in PROTECTIONS:
         raise ValueError(f"unknown protection {quoted(name)!r}; known: {', '.join(PROTECTIONS)}")
     return name
 
 
 def scheme_of(name: str) -> Scheme:
-    """The encryption of a protection. ConfigError if it has none, or what that needs is not installed."""
+    """The encryption of a protection. ConfigError if it has none, or its package is not installed."""
     known = [row.name for row in PROTECTIONS.values() if row.uses_key_holder]
     if name not in known:
         raise ConfigError(f"no encryption is named {quoted(name)!r}; known: {', '.join(known)}")
@@ -193,8 +192,8 @@ def _encrypted(name: str, scheme: Callable[[], Scheme], has_key_sizes: bool, sam
         aggregator_observes=f"{_SUMS}, even with the key holder's help",
         sealer=_encrypted_sealer,
         opener=_encrypted_opener,
-        min_parties=SMALLEST_GROUP,
-        max_parties=LARGEST_GROUP,
+        min_parties=MIN_GROUP_PARTIES,
+        max_parties=MAX_GROUP_PARTIES,
         max_cells=MAX_ENCRYPTED_CELLS,
         may_shrink=False,  # nothing holds two rosters of one turn apart
         min_roster=lambda group: len(group.members),
@@ -219,11 +218,11 @@ _ROWS = (
         aggregator_observes=_SUMS,
         sealer=_masked_sealer,
         opener=_masked_opener,
-        min_parties=SMALLEST_GROUP,
-        max_parties=LARGEST_GROUP,
+        min_parties=MIN_GROUP_PARTIES,
+        max_parties=MAX_GROUP_PARTIES,
         fixed_size=True,
-        min_roster=lambda group: group.smallest_roster,
-        min_signers=lambda group: group.smallest_roster,
+        min_roster=lambda group: group.min_roster,
+        min_signers=lambda group: group.min_roster,
     ),
     _encrypted("paillier", _paillier, has_key_sizes=True, sample_cells=1 << 12),
     _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),

@@ -1,6 +1,6 @@
 """Shamir's secret sharing over the integers modulo 2**521 - 1.
 
-Promises: any `threshold` shares give the secret back; fewer say nothing about it, to anyone.
+Promises: any `threshold` shares give the secret; fewer say nothing about it.
 Refuses: secrets and shares outside the field, points that are not distinct (PeerError).
 
 Source: A. Shamir, "How to share a secret", Communications of the ACM 22 (1979).
@@ -14,11 +14,11 @@ PRIME = (1 << 521) - 1
 SHARE_BYTES = 66
 """A number below the prime, big-endian."""
 
-Draw = Callable[[int], bytes]
-"""So many bytes from the operating system's cryptographic generator."""
+RandomBytes = Callable[[int], bytes]
+"""Returns that many bytes from the operating system's cryptographic generator."""
 
 
-def draw_number(draw: Draw) -> int:
+def draw_number(draw: RandomBytes) -> int:
     """A uniformly random number below the prime."""
     while True:
         number = int.from_bytes(draw(SHARE_BYTES)) >> (8 * SHARE_BYTES - 521)
@@ -26,7 +26,7 @@ def draw_number(draw: Draw) -> int:
             return number
 
 
-def split(secret: int, threshold: int, points: Sequence[int], draw: Draw) -> list[int]:
+def split(secret: int, threshold: int, points: Sequence[int], draw: RandomBytes) -> list[int]:
     """The shares at these points of a random polynomial of degree threshold - 1 that is `secret` at 0."""
     if not (0 <= secret < PRIME and 0 < threshold <= len(points)):
         raise PeerError(f"cannot share among {len(points)} with threshold {threshold}")

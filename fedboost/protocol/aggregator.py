@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from fedboost.errors import FedboostError, PeerError, SessionFailed
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.attendance import Attendance
 from fedboost.protocol.closing import Closing
 from fedboost.protocol.contracts import Program, TrainingState
@@ -52,7 +52,7 @@ from fedboost.terms.terms import Terms
 
 
 class AggregatorSession:
-    """One session. `state`: where every training begins; `record` is called with what must outlive the
+    """A session. `state`: where every training begins; `record` is called with what must outlive the
     process; `past` is what an earlier process recorded of this session (ConfigError if it cannot be); by
     `trust` greetings and signatures are checked, where parties sign; `draw`: cryptographic randomness, for
     noise drawn here; `callbacks` may end the training; `request`: the analyst's, where it is signed."""
@@ -66,7 +66,7 @@ class AggregatorSession:
         record: Callable[[Record], None] = lambda record: None,
         past: Iterable[Record] = (),
         trust: Trust | None = None,
-        draw: Draw | None = None,
+        draw: RandomBytes | None = None,
         callbacks: Iterable[Callback] = (),
         request: Request | None = None,
     ) -> None:

@@ -21,13 +21,13 @@ from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import Release
 from fedboost.terms.terms import Terms
 
 
 class Query(Protocol):
-    """One question. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
+    """A question to all holders. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
 
     @property
     def name(self) -> str:
@@ -56,12 +56,12 @@ class Query(Protocol):
 
     @property
     def of_tree(self) -> bool:
-        """Whether it is about a tree before its end."""
+        """True for a query about a tree before its end."""
         ...
 
     @property
     def ends_tree(self) -> bool:
-        """Whether it ends a tree, and the round with it."""
+        """True for the query that ends a tree, and the round with it."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class Query(Protocol):
         ...
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
         ...
 
@@ -84,7 +84,7 @@ class Query(Protocol):
         ...
 
     def fits(self, answer: Int64) -> bool:
-        """Whether the cells hold this answer, when no other party adds to it."""
+        """True if the cells hold this answer, when no other party adds to it."""
         ...
 
     def to_cells(self, answer: Int64) -> Int64:
@@ -110,7 +110,7 @@ class Query(Protocol):
 
 @dataclass(frozen=True)
 class Position:
-    """Where a training stands, by hashes: what a site can keep of it.
+    """The place where a training stands, by hashes: as much as a site can keep of it.
 
     grids, started, rounds, splits, levels: how far it has come; model: the hash of what there is of the
     model; tree: the hash of what else is known of the tree that grows. Two positions are equal if the
@@ -140,7 +140,7 @@ NOWHERE = Position(0, False, 0, 0, 0, _empty(b""), _empty(b"", b""))
 
 
 class TrainingState(Protocol):
-    """Where a training stands."""
+    """The place where a training stands: what was answered so far."""
 
     @property
     def position(self) -> Position:
@@ -169,7 +169,7 @@ class TrainingState(Protocol):
 
     @property
     def moved(self) -> bool:
-        """Whether the last finished tree tells rows apart and moved the margin of each."""
+        """True if the last finished tree tells rows apart and moved the margin of each."""
         ...
 
     def after(self, query: Any) -> Self:
@@ -185,15 +185,15 @@ class TrainingState(Protocol):
         ...
 
     def has_passed(self, earlier: Position) -> bool:
-        """Whether a training that stood there can have come to stand here."""
+        """True if a training that stood there can have come to stand here."""
         ...
 
     def may_change(self, query: Any) -> bool:
-        """Whether the roster may be another one from this query on."""
+        """True if the roster may be another one from this query on."""
         ...
 
     def may_lack_parties(self, query: Any) -> bool:
-        """Whether the roster may lack a party of the terms when this query is asked."""
+        """True if the roster may lack a party of the terms when this query is asked."""
         ...
 
     def structure(self, rounds: int) -> bytes:
@@ -223,7 +223,7 @@ class Holder(Protocol):
 
     @property
     def state(self) -> Any:
-        """Where the training stands."""
+        """The state of the training."""
         ...
 
     def rows_hashed(self, key: bytes) -> bytes:
@@ -249,7 +249,7 @@ class Rowless:
 
     @property
     def state(self) -> Any:
-        """Where the training stands, once `go_to` said so."""
+        """The state of the training, once `go_to` gave it."""
         return self._state
 
     def rows_hashed(self, key: bytes) -> bytes:

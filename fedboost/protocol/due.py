@@ -16,8 +16,8 @@ from fedboost.terms.terms import Terms
 
 
 @dataclass(frozen=True)
-class Position:
-    """A party's position in a session when a query comes.
+class Situation:
+    """A party's situation in a session when a query comes.
 
     me: its name; attempt, roster: of the attempt under way; last: the query that this process answered last,
     of whichever attempt; state: where the training stands here; standing: what the site remembers of the
@@ -33,14 +33,14 @@ class Position:
     standing: Standing
 
 
-def check_due(ask: Ask, now: Position) -> None:
+def check_due(ask: Ask, now: Situation) -> None:
     """Raise PeerError or Refused unless this query may be asked of this roster, here and now."""
     terms, state, standing = now.terms, now.state, now.standing
     if ask.attempt != now.attempt:
         raise PeerError(f"a question of attempt {ask.attempt} in attempt {now.attempt}")
     roster = tuple(sorted(ask.roster))
     strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
-    if strangers or now.me not in roster or not terms.fewest <= len(set(roster)) == len(roster):
+    if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
         raise PeerError("a sum over other parties than those of the terms, or than were introduced")
     if len(roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
         raise PeerError("a sum that lacks parties before the first tree split")
@@ -62,11 +62,11 @@ def check_due(ask: Ask, now: Position) -> None:
         state.check_splits(terms, ask.query.splits)
 
 
-def _is_due(ask: Ask, now: Position) -> bool:
+def _is_due(ask: Ask, now: Situation) -> bool:
     """True if this is the turn of the query, and the training stands where it belongs."""
     last, terms, state, standing = now.last, now.terms, now.state, now.standing
-    if ask.turn > terms.most_turns:
-        raise PeerError(f"turn {ask.turn}, where the terms have {terms.most_turns} questions at most")
+    if ask.turn > terms.max_turns:
+        raise PeerError(f"turn {ask.turn}, where the terms have {terms.max_turns} questions at most")
     if last is not None and ask.attempt == last.attempt and ask.turn != last.turn + 1:
         return False
     known = {question.turn: question for question in standing.questions}

@@ -43,5 +43,5 @@ def fewest_shown(groups: Iterable[frozenset[str]], colluding: int) -> frozenset[
 
 
 def _rank(columns: list[tuple[bool, ...]]) -> int:
-    """Of a matrix of 0 and 1 with a few rows, exact for so few."""
+    """Rank of a matrix of 0 and 1, exact for a few rows."""
     return int(np.linalg.matrix_rank(np.array(columns, float))) if columns else 0

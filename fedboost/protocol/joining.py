@@ -114,8 +114,8 @@ def give_up(session: "AggregatorSession", lost: list[str]) -> Outbox:
             return session.fail(reason)
         return session.fail(f"{reason}; it was not back within {session.terms.session.rejoin_timeout:g} s")
     left = tuple(member for member in session.roster if member not in lost)
-    if len(left) < session.terms.fewest:
-        return session.fail(f"{reason}; {len(left)} parties are left, {session.terms.fewest} are needed")
+    if len(left) < session.terms.min_roster:
+        return session.fail(f"{reason}; {len(left)} parties are left, {session.terms.min_roster} are needed")
     if session.run.grows_a_tree:
         session.run.cut()
         session.helped = False

@@ -24,7 +24,7 @@ from fedboost.privacy.identity.certificates import identify
 from fedboost.privacy.identity.signatures import Signer, verify
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.terms import Terms
 
@@ -57,7 +57,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attempt of a session, which greetings and keys are good for. request: the nonce of the analyst's
+    """An attempt of a session: greetings and keys are good for it alone. request: the nonce of the analyst's
     request, empty where nothing is signed."""
 
     session: str
@@ -77,7 +77,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all parties of a session agree on. publics: party to the X25519 key that it greeted with."""
+    """The agreement of all parties of an attempt. publics: party to the X25519 key that it greeted with."""
 
     session: bytes
     publics: dict[str, bytes]
@@ -113,7 +113,9 @@ def check_age(asked: Request, now: datetime) -> None:
         )
 
 
-def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: Draw) -> bytes:
+def greet(
+    credentials: Credentials | None, me: str, attempt: Attempt, public: bytes, draw: RandomBytes
+) -> bytes:
     """This party's greeting, with its fresh public key, if the protection has it make one. Without
     credentials there is nothing to sign with: an empty one."""
     if credentials is None:
@@ -126,7 +128,7 @@ def greet(credentials: Credentials | None, me: str, attempt: Attempt, public: by
 
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
-    """What binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
+    """A hash that binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
     group = Group.of(attempt.terms.parties, attempt.terms.hiding.colluding)
     return hashlib.sha256(
         fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
@@ -154,7 +156,7 @@ def meet(
         if public and public in publics.values():
             raise PeerError(f"party {name} was introduced with the key of another party")
         publics[name] = public
-    if not set(publics) <= set(terms.parties) or len(publics) < terms.fewest:
+    if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 
@@ -227,9 +229,10 @@ def attestation(
     transcript: bytes,
     structure: bytes,
 ) -> bytes:
-    """What a party signs at the end: that it answered so many questions under the terms' protection, in a
-    session that was asked for by the request with this nonce, and was told the model of this structure
-    (`progress.structure`). session: the digest of the attempt, which binds its name, number and greetings."""
+    """The statement that a party signs at the end: it answered that many queries under the terms' protection,
+    in a session that was asked for by the request with this nonce, and was told the model of this structure
+    (`boosting.state.structure`). session: the digest of the attempt, which binds its name, number and
+    greetings."""
     return fields.pack(
         b"fedboost/2/attestation",
         terms.digest.encode(),

@@ -15,7 +15,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Query, TrainingState
 from fedboost.protocol.site_memory import KEY_BYTES, SessionMemory
 from fedboost.terms.terms import Terms
@@ -23,7 +23,7 @@ from fedboost.terms.terms import Terms
 
 @dataclass(frozen=True)
 class Charge:
-    """What one answer was charged as: a name, the same for the same answer, and a cost."""
+    """The charge of one answer: a name, the same for the same answer, and a cost."""
 
     name: str
     cost: float
@@ -61,22 +61,22 @@ class Spending:
 
     def _key(self, query: Query, state: TrainingState, tag: Tag, values: Int64) -> bytes:
         """A secret of this very answer."""
-        said = fields.pack(
+        label = fields.pack(
             self.terms.digest.encode(),
             query.digest,
             state.position.digest,
             fields.pack(*(party.encode() for party in sorted(tag.roster))),
             values.tobytes(),
         )
-        return hmac.digest(self.memory.secret, said, "sha256")
+        return hmac.digest(self.memory.secret, label, "sha256")
 
     @property
     def _draws(self) -> bool:
-        """Whether this party draws noise."""
+        """True if this party draws noise."""
         return self.terms.noise is not None and self.terms.noise.placement != "central"
 
 
-def with_central_noise(query: Query, terms: Terms, total: Int64, draw: Draw) -> Int64:
+def with_central_noise(query: Query, terms: Terms, total: Int64, draw: RandomBytes) -> Int64:
     """An opened sum with the noise that the aggregator draws, if it is the one to draw it."""
     if terms.noise is None or terms.noise.placement != "central":
         return total

@@ -21,7 +21,7 @@ from fedboost.privacy.protection import Sealer
 from fedboost.privacy.protections import PartySetup
 from fedboost.protocol import key_exchange
 from fedboost.protocol.answer import Answer
-from fedboost.protocol.due import Position, can_stand_at, check_due, remember
+from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
@@ -156,7 +156,7 @@ class PartySession:
             self._site.draw,
             public,
             member.secret,
-            max_openings=max(MAX_OPENINGS_PER_TURN * terms.most_turns - self._openings, 0),
+            max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - self._openings, 0),
             sparse=terms.noise is None,
         )
         roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
@@ -181,7 +181,7 @@ class PartySession:
         member, last = self._member, self._answer
         before, standing = member.holder.state, member.memory.standing
         me, asked = self._site.name, None if last is None else last.ask
-        now = Position(me, member.terms, self._attempt, introduced.roster, asked, before, standing)
+        now = Situation(me, member.terms, self._attempt, introduced.roster, asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         answer = Answer(ask, tag_of(ask, introduced.transcript), member, introduced.sealer)

@@ -12,7 +12,7 @@ from fedboost.protocol.messages import Assist, Attest, Join, Leave, Report
 
 
 class Rule(NamedTuple):
-    """What an event does in a phase: the handler, whose docstring says it, and the phases it may lead to
+    """The effect of an event in a phase: the handler, whose docstring says it, and the phases it may lead to
     besides `failed`."""
 
     handler: Callable[..., Outbox]

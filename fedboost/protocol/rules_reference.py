@@ -27,7 +27,7 @@ def diagram() -> str:
 
 
 def aggregator_table() -> str:
-    """What each event does at the aggregator, by phase."""
+    """The effect of each event at the aggregator, by phase."""
     lines = ["| phase | event | at the aggregator | next |", "|---|---|---|---|"]
     for (phase, event), rule in rules.RULES.items():
         lines.append(f"| {phase} | {event.__name__} | {_words(rule.handler)} | {', '.join(rule.leads_to)} |")
@@ -35,7 +35,7 @@ def aggregator_table() -> str:
 
 
 def party_table() -> str:
-    """What each message does at a party, by phase."""
+    """The effect of each message at a party, by phase."""
     lines = ["| phase | message | at a party |", "|---|---|---|"]
     for (phase, message), handler in party.RULES.items():
         lines.append(f"| {phase} | {message.__name__} | {_words(handler)} |")

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.ledger import Charge
@@ -43,7 +43,7 @@ class Site:
 
     name: str
     holder: Callable[[Terms], Holder] | None
-    draw: Draw
+    draw: RandomBytes
     credentials: Credentials | None = None
     permit: Callable[[Offer], Limits] = lambda offer: Limits()
     taken: Callable[[Offer], None] = lambda offer: None

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from fedboost.errors import Refused, quoted
 from fedboost.privacy.masked.pairwise import Group
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import NOWHERE, Position
 from fedboost.protocol.groups import MAX_GROUPS, fewest_shown
 from fedboost.terms.terms import Terms
@@ -43,7 +43,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a site's policy says of all sessions of a dataset. similar_groups: whether the groups of parties
+    """A policy's limits on all sessions of a dataset. similar_groups: whether the groups of parties
     may be such that their sums together show few of them (`groups.fewest_shown`)."""
 
     max_sessions: int = MAX_SESSIONS
@@ -64,7 +64,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a session stands at this site.
+    """The standing of a session at this site.
 
     attempt: the highest in which the parties met; base: before the tree that grows; reached: after the
     furthest question; questions: those about that tree, in order of their turns; helped: stage and roster of
@@ -79,7 +79,7 @@ class Standing:
     signed: bool = False
 
     def after(self, question: Question, base: Position, reached: Position) -> "Standing":
-        """Where the session stands with this question. Another base is that of another tree, of which nothing
+        """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""
         known = self.questions if base == self.base else ()
         kept = {asked.turn: asked for asked in (*known, question)}
@@ -104,17 +104,17 @@ class Known:
     @classmethod
     def begun(cls, session: str, terms: Terms, request: bytes = b"") -> "Known":
         """A session under these terms in which nobody met yet."""
-        group = terms.holders, terms.hiding.hides
+        group = terms.holders, terms.hiding.hides_vectors
         return cls(session, terms.digest, 0, *group, request, colluding=colluding_of(terms))
 
 
 class SessionMemory(Protocol):
-    """What a site remembers of one session. Each method returns when it is written down; CannotRecord if it
+    """A site's memory of one session. Each method returns when it is written down; DurabilityError if it
     cannot be."""
 
     @property
     def standing(self) -> Standing:
-        """Where the session stands."""
+        """The standing of the session."""
         ...
 
     @property
@@ -156,15 +156,15 @@ class SessionMemory(Protocol):
 
 
 class SiteMemory(Protocol):
-    """What a site remembers of all sessions of one dataset."""
+    """A site's memory of all sessions of one dataset."""
 
     def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
-        """Take part in a session, or go on with it. Refused as the module says; CannotRecord."""
+        """Take part in a session, or go on with it. Refused as the module says; DurabilityError."""
         ...
 
 
 def colluding_of(terms: Terms) -> int:
-    """How many of the parties may collude."""
+    """The number of parties that may collude."""
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
@@ -234,7 +234,7 @@ def check_group(session: Known, others: Iterable[Known], limits: Limits, party: 
 class TransientMemory:
     """A memory that ends with the process, without a budget: for simulations and tests."""
 
-    draw: Draw
+    draw: RandomBytes
     party: str = ""
     sessions: "dict[str, TransientSession]" = field(default_factory=dict)
     charged: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -256,7 +256,7 @@ class TransientMemory:
 
 
 class TransientSession:
-    """One session of a TransientMemory."""
+    """A session of a TransientMemory."""
 
     def __init__(self, memory: TransientMemory, offer: Offer, secret: bytes) -> None:
         self.standing = Standing()

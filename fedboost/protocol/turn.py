@@ -37,7 +37,7 @@ class Turn:
 
     def has_reported(self, party: str) -> bool:
         """True once the whole vector of a party was added."""
-        return self._parts.get(party) == self._opener.parts
+        return self._parts.get(party) == self._opener.chunks
 
     def repeats(self, party: str, report: Report) -> bool:
         """True for a part that was added already, or belongs to an earlier turn."""
@@ -51,7 +51,7 @@ class Turn:
         if report.part != self._parts[party] or self.has_reported(party):
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
         self._opener.add(party, report.part, report.cells)
-        if report.part + 1 == self._opener.parts:
+        if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
         self._parts[party] = report.part + 1
 

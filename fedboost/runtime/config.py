@@ -43,7 +43,7 @@ def _address_to_dial(value: str) -> str:
 
 
 def check_address(value: str, source: str) -> str:
-    """The address itself if it has the form HOST:PORT and can be dialled, else ConfigError."""
+    """Return the address if it has the form HOST:PORT and can be dialled, else raise ConfigError."""
     try:
         return _address_to_dial(value)
     except ValueError as error:
@@ -51,7 +51,7 @@ def check_address(value: str, source: str) -> str:
 
 
 def cores() -> int:
-    """How many this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -83,7 +83,7 @@ class PartyConfig(Frozen):
 
     @property
     def file(self) -> Path:
-        """Where this stands."""
+        """The path of the file that was read."""
         return self._file
 
     @property
@@ -125,7 +125,7 @@ def read_terms(path: Path) -> Terms:
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What stands in a terms file; in the place of the path of a model to continue, that model."""
+    """The settings in a terms file; instead of the path of a model to continue, that model."""
     settings = read_toml(path)
     if "xgb_model" in settings:
         from fedboost.runtime.continuation import text_of  # most terms continue none
@@ -226,10 +226,10 @@ def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({
     """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
     comments: key to what stands above it."""
     values = terms.model_dump(mode="json")
-    written = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
+    keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
     lines = []
     for key, value in values.items():
-        if key in written and key != "columns":
+        if key in keys and key != "columns":
             lines += [f"# {comments[key]}"] if key in comments else []
             lines.append(f"{key} = {to_toml(value)}")
     lines += ["", "[columns]"]

@@ -9,18 +9,19 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.runtime.model_file import TERMS, Model
+from fedboost.runtime.model_facts import TERMS
+from fedboost.runtime.model_file import Model
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
-LARGEST_FILE = 4 * continuation.MAX_MODEL
+MAX_FILE_BYTES = 4 * continuation.MAX_MODEL
 """Bytes of a model's file: the model, which may be spelled at more length than in terms, and what is stored
 with it, such as its own terms with a model of their own."""
 
 
 def text_of(model: object, folder: Path = Path()) -> object:
-    """What stands in the terms for a model or a path, which counts from `folder`; what is neither, and the
-    text itself, stays what it is."""
+    """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
+    of another kind, are returned as they are."""
     if isinstance(model, Model):
         return continuation.written(model.booster, model.terms.columns)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):
@@ -41,9 +42,9 @@ def _read(path: Path) -> str:
         if not stat.S_ISREG(path.stat().st_mode):
             raise ValueError("not a regular file")
         with path.open("rb") as file:
-            data = file.read(LARGEST_FILE + 1)
-        if len(data) > LARGEST_FILE:
-            raise ValueError(f"more than {LARGEST_FILE:,} bytes, and no model of that size fits into terms")
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES:,} bytes, and no model of that size fits into terms")
         return data.decode()
     except OSError as error:
         why = error.strerror or str(error)

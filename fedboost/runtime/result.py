@@ -9,7 +9,7 @@ from fedboost.runtime.telemetry import Meter, Row
 
 @dataclass(frozen=True)
 class Result:
-    """What a training came to.
+    """The result of a training.
 
     history: a row a round with `round`, the metrics by name (as an analyst gets them,
     `metrics.published`), `seconds`, and `bytes` (sent and received by all parties in that round); traffic:

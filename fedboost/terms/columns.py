@@ -8,9 +8,9 @@ from collections import Counter
 
 from pydantic import Field, model_validator
 
-from fedboost.gbdt.cut_points import MAX_LEVELS
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL
-from fedboost.terms.reading import LONGEST, MAX_FEATURES, Name, Several, Submitted, Table, nearest
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
+from fedboost.gbdt.objectives.labels import MAX_LABEL
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Submitted, Table, nearest
 
 MAX_CLASSES = 1 << 10
 NOT_IN_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -81,8 +81,8 @@ class Schema(Submitted):
     categorical: Table[Several[str]] = Field(
         default_factory=dict,
         max_length=MAX_FEATURES,
-        description=f"Names of the categorical features, each with its levels, at most {MAX_LEVELS}. A level "
-        "that is not declared counts as a missing value.",
+        description="Names of the categorical features, each with its levels, at most "
+        f"{MAX_CATEGORIES}. A level that is not declared counts as a missing value.",
     )
 
     @property
@@ -100,8 +100,8 @@ class Schema(Submitted):
         return (self.label, *filter(None, beside))
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """How many levels each categorical feature has, in order."""
+    def category_counts(self) -> tuple[int, ...]:
+        """Number of categories of each categorical feature, in order."""
         return tuple(map(len, self.categorical.values()))
 
     @model_validator(mode="after")
@@ -116,21 +116,21 @@ class Schema(Submitted):
         for name, (low, high) in self.ranges.items():
             if name not in numeric:
                 hint = nearest(name, self.numeric)
-                raise ValueError(f"ranges names {name[:LONGEST]!r}, which is no numeric column{hint}")
-            if not -LARGEST_LABEL <= low < high <= LARGEST_LABEL:
+                raise ValueError(f"ranges names {name[:MAX_CHARS]!r}, which is no numeric column{hint}")
+            if not -MAX_LABEL <= low < high <= MAX_LABEL:
                 raise ValueError(f"the range of {name!r} must be two numbers, the lower first")
         if (
             self.label_range is not None
-            and not -LARGEST_LABEL <= self.label_range[0] < self.label_range[1] <= LARGEST_LABEL
+            and not -MAX_LABEL <= self.label_range[0] < self.label_range[1] <= MAX_LABEL
         ):
             raise ValueError("label_range must be two numbers, the lower first")
         for name, levels in self.categorical.items():
             if not levels or len(set(levels)) != len(levels):
                 raise ValueError(f"the levels of {name!r} must be at least one, each once")
-            if len(levels) > MAX_LEVELS:
+            if len(levels) > MAX_CATEGORIES:
                 raise ValueError(
-                    f"column {name!r} has {len(levels)} levels, at most {MAX_LEVELS} can be: group the rare "
-                    f"ones in the tables, or give them as numbers and declare the column numeric"
+                    f"column {name!r} has {len(levels)} levels, at most {MAX_CATEGORIES} can be: group the "
+                    f"rare ones in the tables, or give them as numbers and declare the column numeric"
                 )
         return self
 

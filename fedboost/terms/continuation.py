@@ -1,8 +1,7 @@
-"""The model that a training continues, as it stands in the terms: XGBoost's JSON, and what its numbers stand
-for.
+"""The model that a training continues, as text in the terms: XGBoost's JSON, and the meaning of its numbers.
 
 Promises: the same model is the same text, so that terms that continue it have the same digest everywhere;
-what the text says is held to the terms in one place, for the analyst, the aggregator and the parties alike.
+the text is checked against the terms in one place, for the analyst, the aggregator and the parties.
 Refuses: a text that is not such a model or was written otherwise, one that is too long, and a model that the
 terms cannot continue (ConfigError with what differs).
 """
@@ -26,23 +25,23 @@ MAX_MODEL = 3 << 20
 """Bytes of the text as it travels: terms have to fit into one message."""
 _COLUMNS = "fedboost.columns"
 _MEANINGS = ("positive", "classes", "categorical", "base_margin")
-"""What of a schema the trees do not say: what the labels, and the numbers of levels, stand for."""
+"""Keys of a schema that trees do not contain: the meaning of labels and of the codes of categories."""
 
 
 def written(booster: Booster, columns: "Schema | None") -> str:
-    """A model as terms hold it; columns: those it was trained on, if they are known. ConfigError if it is too
+    """A model as terms hold it; columns: those of its training, if they are known. ConfigError if it is too
     long."""
-    said = {} if columns is None else columns.model_dump(mode="json", include={*_MEANINGS})
-    with np.errstate(over="ignore"):  # an infinite one is refused when the text is read
+    meanings = {} if columns is None else columns.model_dump(mode="json", include={*_MEANINGS})
+    with np.errstate(over="ignore"):  # an infinite score is refused when the text is read
         rounded = dataclasses.replace(booster, base_score=float(np.float32(booster.base_score)))
-    text = rounded.to_xgboost({_COLUMNS: json.dumps(said, separators=(",", ":"))} if said else {})
+    text = rounded.to_xgboost({_COLUMNS: json.dumps(meanings, separators=(",", ":"))} if meanings else {})
     _check_length(text)
     return text
 
 
 @lru_cache(maxsize=8)
 def read(text: str) -> Booster:
-    """The model. ConfigError for a text that `written` did not write."""
+    """The model in a text. ConfigError if `written` did not write it."""
     _check_length(text)
     booster, attributes = Booster.from_any_xgboost(text, "xgb_model")
     if set(attributes) - {_COLUMNS} or booster.to_xgboost(attributes) != text:
@@ -51,9 +50,9 @@ def read(text: str) -> Booster:
 
 
 def check(text: str, terms: "Terms") -> None:
-    """ConfigError unless these terms can continue the model."""
+    """Raise ConfigError unless these terms can continue the model."""
     booster = read(text)
-    differs = _of_model(booster, terms) or _of_columns(booster, _said(text), terms)
+    differs = _model_difference(booster, terms) or _column_difference(booster, _trained_columns(text), terms)
     if differs:
         raise ConfigError(f"xgb_model cannot be continued: {differs}")
 
@@ -68,20 +67,20 @@ def _check_length(text: str) -> None:
 
 
 @lru_cache(maxsize=8)
-def _said(text: str) -> Mapping[str, Any] | None:
-    """What the model's numbers stand for, if it says so."""
-    said = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
+def _trained_columns(text: str) -> Mapping[str, Any] | None:
+    """Meaning of the model's numbers, if the text has it."""
+    attribute = json.loads(text)["learner"]["attributes"].get(_COLUMNS)
     try:
-        found = {} if said is None else {name: json.loads(said)[name] for name in _MEANINGS}
-        if found and not isinstance(found["categorical"], dict):
+        columns = {} if attribute is None else {name: json.loads(attribute)[name] for name in _MEANINGS}
+        if columns and not isinstance(columns["categorical"], dict):
             raise TypeError("levels that are no table")
     except (LookupError, TypeError, ValueError, RecursionError):
         raise ConfigError(f"xgb_model: its attribute {_COLUMNS} is not as fedboost writes it") from None
-    return found or None
+    return columns or None
 
 
-def _of_model(booster: Booster, terms: "Terms") -> str:
-    """What differs between the model and the terms, of that which XGBoost knows; '' if nothing does."""
+def _model_difference(booster: Booster, terms: "Terms") -> str:
+    """The first difference between model and terms in what XGBoost stores; '' if there is none."""
     if booster.objective != terms.objective.loss.xgboost_equivalent.name:
         return f"its objective is {booster.objective}, that of the terms {terms.objective.name}"
     if booster.loss.outputs != terms.objective.loss.outputs:
@@ -103,23 +102,25 @@ def _of_model(booster: Booster, terms: "Terms") -> str:
     return ""
 
 
-def _of_columns(booster: Booster, said: Mapping[str, Any] | None, terms: "Terms") -> str:
-    """What else differs: the meaning of its numbers."""
+def _column_difference(booster: Booster, trained: Mapping[str, Any] | None, terms: "Terms") -> str:
+    """The first difference in the meaning of the model's numbers; '' if there is none."""
     columns = terms.columns.model_dump(mode="json", include={*_MEANINGS})
     based = columns["base_margin"] is not None
-    if (based and not booster.begins_with_a_leaf) or (said and (said["base_margin"] is not None) != based):
+    if (based and not booster.begins_with_a_leaf) or (
+        trained and (trained["base_margin"] is not None) != based
+    ):
         with_margins, without = ("the terms", "it") if based else ("it", "the terms")
         return f"columns.base_margin is in {with_margins}, and not in {without}"
     if terms.objective.base_score is not None:
         constant = booster.trees[0].value[0] if based else booster.constant
         if terms.objective.loss.margin(float(np.float32(terms.objective.base_score))) != constant:
             return f"it does not start from base_score {terms.objective.base_score:g}: leave that out"
-    if said is None:
+    if trained is None:
         return ""
     for name, levels in columns["categorical"].items():
-        if said["categorical"].get(name) != levels:
+        if trained["categorical"].get(name) != levels:
             return f"the levels of {name!r} are not those of the terms, in their order"
     for name in ("positive", "classes"):
-        if said[name] != columns[name]:
-            return f"its columns.{name} is {json.dumps(said[name])[:100]}, in the terms another"
+        if trained[name] != columns[name]:
+            return f"its columns.{name} is {json.dumps(trained[name])[:100]}, in the terms another"
     return ""

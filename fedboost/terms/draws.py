@@ -1,15 +1,15 @@
-"""What is drawn: the rows and the features that a tree grows on."""
+"""Sampling of the rows and the features that a tree grows on."""
 
 import math
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedboost.gbdt.sampling import MOST_COPIES
+from fedboost.gbdt.sampling import MAX_BOOTSTRAP_COUNT
 from fedboost.terms.flat import Group
 
-SMALLEST_SHARE = 0.05
-"""Of the rows, for a sum over rows that are drawn: of a handful of rows it would show each."""
+MIN_SHARE = 0.05
+"""Smallest share of rows that are sampled for a sum: a sum of a few rows would reveal each."""
 
 
 class Draws(Group):
@@ -24,9 +24,9 @@ class Draws(Group):
     )
     subsample: float = Field(
         default=1.0,
-        ge=SMALLEST_SHARE,
+        ge=MIN_SHARE,
         le=1,
-        description="Share of the rows each tree grows on, drawn anew for each tree. Lower it, to 0.5 say, "
+        description="Share of the rows each tree grows on, drawn again for each tree. Lower it, to 0.5 say, "
         "against overfitting; a site must [allow it](policy.md).",
     )
     sampling_method: Literal["uniform", "gradient_based", "bootstrap"] = Field(
@@ -57,23 +57,23 @@ class Draws(Group):
 
     @property
     def draws_for_trees(self) -> bool:
-        """Whether trees grow on rows that are drawn."""
-        return self.subsample < 1.0 or self.most_copies > 1
+        """True if trees grow on sampled rows."""
+        return self.subsample < 1.0 or self.max_bootstrap_count > 1
 
     @property
-    def draws_by_size(self) -> bool:
-        """Whether the chance of a row to be drawn depends on its gradients."""
+    def by_gradient_norm(self) -> bool:
+        """True if the probability of a row depends on its gradients."""
         return self.sampling_method == "gradient_based"
 
     @property
     def draws_columns(self) -> bool:
-        """Whether trees, levels or nodes may split by some of the features alone."""
+        """True if trees, levels or nodes split by sampled features."""
         return min(self.colsample_bytree, self.colsample_bylevel, self.colsample_bynode) < 1.0
 
     @property
-    def most_copies(self) -> int:
-        """How often a tree counts a row at most."""
-        return MOST_COPIES if self.sampling_method == "bootstrap" else 1
+    def max_bootstrap_count(self) -> int:
+        """Largest count of a row in a tree."""
+        return MAX_BOOTSTRAP_COUNT if self.sampling_method == "bootstrap" else 1
 
     @property
     def share_drawn(self) -> float:
@@ -82,6 +82,6 @@ class Draws(Group):
 
     @model_validator(mode="after")
     def _leaves_rows_out(self) -> Self:
-        if self.draws_by_size and self.subsample == 1.0:
+        if self.by_gradient_norm and self.subsample == 1.0:
             raise ValueError("sampling_method gradient_based with subsample 1 would draw every row: lower it")
         return self

@@ -7,10 +7,10 @@ from pydantic import Field, field_validator, model_validator
 from fedboost.gbdt.metrics.registry import fits, is_metric, metrics_for
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.terms.columns import Schema
-from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.draws import MIN_SHARE
 from fedboost.terms.flat import Group
 from fedboost.terms.objective import Objective
-from fedboost.terms.reading import LONGEST, Several, require_known
+from fedboost.terms.reading import MAX_CHARS, Several, require_known
 from fedboost.terms.trees import MAX_ROUNDS
 
 MAX_METRICS = 1 << 8
@@ -40,7 +40,7 @@ class Evaluation(Group):
         ge=0,
         le=0.9,
         description="Share of the rows that no tree grows on; metrics of these rows are `validation-...`. "
-        f"0 for none, or {SMALLEST_SHARE:g} and more.",
+        f"0 for none, or {MIN_SHARE:g} and more.",
     )
     early_stopping_rounds: int | None = Field(
         default=None,
@@ -51,7 +51,7 @@ class Evaluation(Group):
     )
 
     def validates(self, columns: Schema) -> bool:
-        """Whether there are validation rows."""
+        """True if there are validation rows."""
         return self.validation_fraction > 0.0 or columns.validation is not None
 
     def check_metrics(self, objective: Objective, names: tuple[str, ...], sets: int) -> None:
@@ -63,7 +63,7 @@ class Evaluation(Group):
         for name in names:
             if not is_metric(name):
                 require_known(name, fitting, "eval_metric")
-                raise ValueError(f"eval_metric {name[:LONGEST]!r} takes a number for t, such as 0.5 or 1.5")
+                raise ValueError(f"eval_metric {name[:MAX_CHARS]!r} takes a number for t, such as 0.5 or 1.5")
             if not fits(name, with_metrics):
                 raise ValueError(
                     f"eval_metric {name} does not fit objective {objective.name}; use {', '.join(fitting)}"
@@ -93,6 +93,6 @@ class Evaluation(Group):
 
     @model_validator(mode="after")
     def _enough_rows(self) -> Self:
-        if 0.0 < self.validation_fraction < SMALLEST_SHARE:
-            raise ValueError(f"validation_fraction must be 0, or {SMALLEST_SHARE:g} to 0.9")
+        if 0.0 < self.validation_fraction < MIN_SHARE:
+            raise ValueError(f"validation_fraction must be 0, or {MIN_SHARE:g} to 0.9")
         return self

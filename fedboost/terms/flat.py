@@ -1,6 +1,6 @@
 """Settings that are one flat table in a file and groups in code.
 
-Promises: what is read and what `model_dump` writes are flat, in the order of ORDER; a fault is at the key of
+Promises: input and the output of `model_dump` are flat, in the order of ORDER; a fault is at the key of
 the flat table.
 Refuses: the names of groups as keys.
 """
@@ -24,7 +24,7 @@ class Group(Frozen):
         return {field.alias or name: field for name, field in cls.model_fields.items()}
 
     def replaced(self, **values: object) -> Self:
-        """The same group with other values, which are not checked again. What nobody has set stays unset."""
+        """The same group with other values, which are not checked again. Unset values stay unset."""
         own = {name: getattr(self, name) for name in type(self).model_fields}
         return type(self).model_construct(self.model_fields_set, **{**own, **values})
 
@@ -49,8 +49,8 @@ class Flat(Frozen):
     @classmethod
     def groups(cls) -> Mapping[str, type[Group]]:
         """The groups by name, in the order of their fields."""
-        found = {name: _group_of(field) for name, field in cls.model_fields.items()}
-        return {name: group for name, group in found.items() if group is not None}
+        groups = {name: _group_of(field) for name, field in cls.model_fields.items()}
+        return {name: group for name, group in groups.items() if group is not None}
 
     @property
     def flat(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class Flat(Frozen):
 
     @classmethod
     def _places(cls) -> Iterator[tuple[str, str, str, FieldInfo]]:
-        """Each key, its field here, its field in that group, and what that is."""
+        """Each key, its field here, its field in that group, and the definition of that."""
         for home, own in cls.model_fields.items():
             group = _group_of(own)
             if group is None:

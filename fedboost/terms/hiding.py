@@ -1,4 +1,4 @@
-"""What hides the vectors of the parties, and from whom."""
+"""The protection of the parties' vectors."""
 
 from typing import Annotated, Self
 
@@ -8,13 +8,13 @@ from fedboost.errors import quoted
 from fedboost.privacy.masked.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, Name, nearest
+from fedboost.terms.reading import MAX_CHARS, Name, nearest
 
 ProtectionName = Annotated[str, AfterValidator(check_name)]
 
 
 class Hiding(Group):
-    """The protection and what it depends on."""
+    """The protection and its settings."""
 
     protection: ProtectionName = Field(
         default="masked",
@@ -57,17 +57,17 @@ class Hiding(Group):
         return PROTECTIONS[self.protection]
 
     @property
-    def hides(self) -> bool:
-        """Whether the aggregator sees sums alone, and no party's vector."""
+    def hides_vectors(self) -> bool:
+        """True if the aggregator sees sums alone, and no party's vector."""
         return self.row.hides
 
     @property
-    def encrypts(self) -> bool:
-        """Whether sums are encrypted, and a key holder opens them."""
+    def uses_key_holder(self) -> bool:
+        """True if sums are encrypted, and a key holder opens them."""
         return self.row.uses_key_holder
 
     def group(self, parties: tuple[str, ...]) -> PairGroup:
-        """These parties, and how many of them may collude."""
+        """The group of these parties and the number that may collude."""
         return PairGroup.of(parties, self.colluding)
 
     def holders(self, parties: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,13 +77,13 @@ class Hiding(Group):
         return tuple(party for party in parties if party != self.keyholder)
 
     def signers(self, parties: tuple[str, ...]) -> int:
-        """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        """Fewest signatures of parties on a valid model: as many as a sum needs."""
         return self.row.min_signers(self.group(parties))
 
     def check_parties(self, parties: tuple[str, ...], noise_is_shared: bool) -> None:
-        """ValueError unless these parties can hide each other: a party is hidden among those with rows that
-        do not collude. noise_is_shared: whether each party draws a share of the noise."""
-        if not self.hides or not parties:
+        """Raise ValueError unless these parties can hide each other: a party is hidden among those with rows
+        that do not collude. noise_is_shared: True if each party draws a share of the noise."""
+        if not self.hides_vectors or not parties:
             return
         holders, smallest = len(self.holders(parties)), 2 if self.allow_two_parties else self.row.min_parties
         if holders < smallest:
@@ -92,7 +92,7 @@ class Hiding(Group):
             two = (
                 "allow_two_parties = true, which hides from the aggregator alone, or " if holders == 2 else ""
             )
-            needed = f"{smallest} parties with rows" if self.encrypts else f"{smallest} parties"
+            needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
             beside = "" if self.keyholder_rows else f" beside the key holder {quoted(str(self.keyholder))}"
             raise ValueError(
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
@@ -103,23 +103,25 @@ class Hiding(Group):
             raise ValueError(f"protection {self.protection} with {len(parties)} parties: {most} is the most")
         colluding = self.group(parties).colluding
         if colluding > holders - 2:
-            rows, counted = (" with rows", ", the key holder counted first,") if self.encrypts else ("", "")
+            rows, counted = (
+                (" with rows", ", the key holder counted first,") if self.uses_key_holder else ("", "")
+            )
             raise ValueError(
                 f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
                 f"{counted} hides nobody: it takes two that do not, so colluding is at most {holders - 2}"
             )
 
     def check_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> None:
-        """ValueError unless one of these parties can decrypt, where sums are encrypted."""
-        if not self.encrypts:
+        """Raise ValueError unless one of these parties can decrypt, where sums are encrypted."""
+        if not self.uses_key_holder:
             return
         if self.keyholder is None and parties:
             raise ValueError(
                 f"protection {self.protection} needs keyholder, the party that decrypts sums it cannot read"
             )
         if parties and self.keyholder not in parties:
-            name = str(self.keyholder)[:LONGEST]
-            raise ValueError(f"keyholder {name!r} is none of the parties{nearest(name, parties)}")
+            name = str(self.keyholder)[:MAX_CHARS]
+            raise ValueError(f"keyholder {name!r} is not one of the parties{nearest(name, parties)}")
         if shrinks and not self.row.may_shrink:
             raise ValueError(
                 f'on_loss = "shrink" with protection {self.protection}: nothing holds two rosters of one '
@@ -128,7 +130,7 @@ class Hiding(Group):
 
     @model_validator(mode="after")
     def _needs_the_keyholder(self) -> Self:
-        if not self.encrypts:
+        if not self.uses_key_holder:
             for name, value in (("keyholder", None), ("keyholder_rows", True)):
                 if getattr(self, name) != value:
                     raise ValueError(f"{name} is for protection paillier or bfv, not {self.protection}")

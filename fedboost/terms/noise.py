@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.gbdt.objectives.sensitivity import UNITS
 from fedboost.privacy.noise import accounting
 from fedboost.terms.columns import Schema
-from fedboost.terms.reading import LONGEST, Frozen
+from fedboost.terms.reading import MAX_CHARS, Frozen
 
 if TYPE_CHECKING:
     from fedboost.terms.terms import Terms
 
-SMALLEST_EPSILON, LARGEST_EPSILON = 0.01, 16.0
-LARGEST_DELTA = 1e-3
-"""A delta of one in the number of rows would allow to publish a row; nobody has fewer than a thousand."""
+MIN_EPSILON, MAX_EPSILON = 0.01, 16.0
+MAX_DELTA = 1e-3
+"""A delta of one in the number of rows would permit to publish a row; tables have a thousand rows or more."""
 COUNTING = 0.04
-"""Of the whole cost, what the counts behind the cut points take."""
+"""Share of the whole cost for the counts behind the cut points."""
 ROWS = 1 << 40
-"""What stands for the number of rows, which nobody may know: more than anyone has."""
+"""Stands for the secret number of rows: larger than any table."""
 HIST_BELOW = 4.0
 """Epsilon below which noisy histograms are worse than trees of random structure."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
 """Rounds of a session with noise, unless the terms say otherwise."""
 DEPTH = 3
-"""Of trees with noise, unless the terms say otherwise."""
+"""Depth of trees with noise, unless the terms say otherwise."""
 _WITH_NOISE = {
     *("columns", "parties", "objective", "num_class", "rounds", "max_depth", "learning_rate", "reg_lambda"),
     *("max_bin", "seed", "base_score", "protection", "colluding", "allow_two_parties", "on_loss"),
     *("keyholder", "keyholder_rows", "key_bits"),
     *("turn_timeout", "rejoin_timeout", "quorum", "noise", "program", "cut_points"),
 }
-"""Settings that mean something with noise."""
+"""Settings that apply with noise."""
 _WHY_NOT = {
     "eval_metric": "metrics of private rows would be one more release each round",
     "early_stopping_rounds": "metrics of private rows would be one more release each round",
@@ -58,17 +58,18 @@ Method = Literal["additive", "random", "staged", "hist"]
 
 
 class Noise(Frozen):
-    """(epsilon, delta)-differential privacy of single rows, add or remove one: how much, and who draws it."""
+    """(epsilon, delta)-differential privacy of single rows (add or remove one), and the placement of
+    noise."""
 
     epsilon: float = Field(
-        ge=SMALLEST_EPSILON,
-        le=LARGEST_EPSILON,
+        ge=MIN_EPSILON,
+        le=MAX_EPSILON,
         description="Bound on what the model and all sums tell of any one row: 1 is strong, 8 is weak. "
         "Lower is more private and less accurate.",
     )
     delta: float = Field(
         gt=0,
-        le=LARGEST_DELTA,
+        le=MAX_DELTA,
         description="Probability that the bound does not hold, such as 1e-6; far below one in the number of "
         "rows.",
     )
@@ -85,16 +86,16 @@ class Noise(Frozen):
     )
 
     def tree_defaults(self, columns: Schema) -> dict[str, int]:
-        """The settings of trees that have other defaults with noise."""
+        """Settings of trees that have other defaults with noise."""
         trees = HIST_TREES if self.method == "hist" else TREES_A_FEATURE * len(columns.features)
         return {"rounds": trees, "max_depth": DEPTH}
 
 
 @dataclass(frozen=True)
 class Release:
-    """Releases of one kind: how many a session has, the sensitivity of one in integers of its sum, and the
-    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which nobody
-    can subtract, are enough."""
+    """Releases of one kind: their number in a session, the sensitivity of one in integers of its sum, and the
+    standard deviation of a share of its noise. `drawn` shares are in a sum; `honest` of them, which no
+    coalition can subtract, are enough."""
 
     what: str
     times: int
@@ -110,7 +111,7 @@ class Release:
 
     @property
     def cost(self) -> float:
-        """Of one: mu squared, for the honest shares alone."""
+        """Cost of one release: mu squared, for the honest shares alone."""
         return self.sensitivity**2 / (self.share**2 * self.honest)
 
 
@@ -119,37 +120,37 @@ CUT_POINTS, START, TREES = "counts behind the cut points", "sums of all rows", "
 
 @dataclass(frozen=True)
 class Plan:
-    """What a session releases if nothing goes wrong, by kind."""
+    """Releases of a session without faults, by kind."""
 
     releases: dict[str, Release]
 
     @property
     def cost(self) -> float:
-        """Of all of them: mu squared."""
+        """Cost of all releases: mu squared."""
         return math.fsum(release.cost * release.times for release in self.releases.values())
 
 
 def plan_of(
     noise: Noise, counted: int, about_trees: tuple[int, float], sensitivity: float, honest: int, parties: int
 ) -> Plan:
-    """The releases of a session that counts values of so many features (0: none) and has so many parties, of
-    which so many are honest at least; sensitivity: of a sum of gradients, 1 for a gradient of 1; about_trees:
-    how many questions, and how many times that a row's part of an answer is."""
+    """Plan the releases of a session. counted: features whose values are counted; about_trees: the number of
+    queries about trees, and the norm of a row's part of an answer in units of sensitivity; sensitivity: of a
+    sum of gradients, 1 for a gradient of 1; honest: of the parties, at least."""
     times, norm = about_trees
     shares = {"distributed": (honest, parties), "local": (1, parties), "central": (1, 1)}[noise.placement]
     cost = accounting.mu_of(noise.epsilon, noise.delta) ** 2
-    for_counts = COUNTING * cost if counted else 0.0
-    found = {}
+    count_cost = COUNTING * cost if counted else 0.0
+    releases = {}
     if counted:
-        found[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), for_counts, shares)
-    of_gradients = (cost - for_counts) / (times + 1)
-    found[START] = _release(START, 1, sensitivity * UNITS, of_gradients, shares)
-    found[TREES] = _release(TREES, times, norm * sensitivity * UNITS, of_gradients, shares)
-    return Plan(found)
+        releases[CUT_POINTS] = _release(CUT_POINTS, 1, math.sqrt(counted), count_cost, shares)
+    gradient_cost = (cost - count_cost) / (times + 1)
+    releases[START] = _release(START, 1, sensitivity * UNITS, gradient_cost, shares)
+    releases[TREES] = _release(TREES, times, norm * sensitivity * UNITS, gradient_cost, shares)
+    return Plan(releases)
 
 
 def _release(what: str, times: int, sensitivity: float, cost: float, shares: tuple[int, int]) -> Release:
-    """Rounded up: a little more noise than the cost allows."""
+    """A kind of releases, its noise rounded up: a little more than the cost allows."""
     share = math.ceil(sensitivity / math.sqrt(cost * shares[0]))
     return Release(what, times, sensitivity, share, *shares)
 
@@ -158,21 +159,22 @@ def plan_for(terms: "Terms", noise: Noise) -> Plan:
     """The releases of a session under these terms, which have this noise."""
     counted = len(terms.columns.numeric) if terms.histograms.cut_points == "grid" else 0
     honest, parties = max(terms.honest, 1), max(len(terms.holders), 1)
-    times, norm = terms.trees.rounds * terms.levels, 1.0
-    if noise.method == "hist":  # of a row a level's histograms have a pair for each feature, and one
+    times, norm = terms.trees.rounds * terms.max_turns_per_tree, 1.0
+    if noise.method == "hist":  # a row is in one pair for each feature, and in the last pair
         norm = math.sqrt(len(terms.columns.features) + 1)
     return plan_of(noise, counted, (times, norm), terms.bound.sensitivity, honest, parties)
 
 
 def check_noise(terms: "Terms", noise: Noise) -> None:
-    """ValueError unless these terms have what this noise needs, and nothing that it leaves no room for."""
+    """Raise ValueError unless these terms have the settings that this noise needs, and none that it
+    excludes."""
     _check_settings(terms, noise)
     for name in ("weight", "base_margin", "validation"):
         if getattr(terms.columns, name) is not None:
             raise ValueError(f"columns.{name} with noise: what a row can do has no bound then; leave it out")
     _check_ranges(terms.objective.name, terms.columns)
     shared = noise.placement == "distributed"
-    if shared and not terms.hiding.hides:
+    if shared and not terms.hiding.hides_vectors:
         raise ValueError(
             "distributed noise under protection plain: the aggregator would see every party's sums with "
             'a share of the noise; set protection = "masked", or placement = "local"'
@@ -192,8 +194,8 @@ def _check_settings(terms: "Terms", noise: Noise) -> None:
     fields = type(terms).file_keys()
     for name, value in terms.flat.items():
         if name not in _WITH_NOISE and value != fields[name].get_default(call_default_factory=True):
-            of_method = "it is not built for" if noise.method == "hist" else "there is no use for it in"
-            why = _WHY_NOT.get(name, f"{of_method} trees of noise.method {noise.method}")
+            reason = "it is not built for" if noise.method == "hist" else "there is no use for it in"
+            why = _WHY_NOT.get(name, f"{reason} trees of noise.method {noise.method}")
             raise ValueError(f"{name} with noise: {why}; leave it out")
 
 
@@ -213,7 +215,7 @@ def _check_ranges(objective: str, columns: Schema) -> None:
                 f"rows: columns.label_range = [0, 100]"
             )
         low, high = columns.label_range
-        if high - low < 1.0 / LARGEST_LABEL:
+        if high - low < 1.0 / MAX_LABEL:
             raise ValueError("label_range is so narrow that no gradient can be measured by it; widen it")
         if kind.label_kind is LabelKind.COUNT and low < 0.0:
             raise ValueError(f"label_range begins at {low:g}, and no label of {objective} is below 0")
@@ -221,5 +223,5 @@ def _check_ranges(objective: str, columns: Schema) -> None:
     if missing:
         raise ValueError(
             f"noise needs the range of every numeric column, by what is known and not by the rows; "
-            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:LONGEST]!r} = [0, 100] }}"
+            f"{missing[0]!r} has none: columns.ranges = {{ {missing[0][:MAX_CHARS]!r} = [0, 100] }}"
         )

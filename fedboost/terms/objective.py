@@ -15,12 +15,12 @@ from pydantic import Field, field_validator
 from fedboost.errors import ConfigError
 from fedboost.gbdt.objectives import objective as objectives
 from fedboost.gbdt.objectives import plugins
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind
+from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind
 from fedboost.gbdt.objectives.ranking import MAX_PAIRS
 from fedboost.gbdt.objectives.registry import OBJECTIVES, make_objective, names_of, parameters_of
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, Name, unknown
+from fedboost.terms.reading import MAX_CHARS, Name, unknown
 
 MAX_PARAMETERS = 1 << 8
 MAX_STEP = 1e6
@@ -29,13 +29,14 @@ _NOT_BUILT = {
     "survival:cox": "the gradient of a row needs sums over all rows, of all parties, that are at risk at its "
     "time; survival:aft is for such times, too"
 }
-"""Objectives of XGBoost's that do not fit: the gradients of a row are made of rows of its own site alone."""
+"""Objectives of XGBoost that do not fit: here the gradients of a row depend on rows of its own party
+alone."""
 _FOR_ALL = ("max_delta_step",)
-"""Parameters of an objective that mean something for the others, too."""
+"""Parameters of an objective that apply to the others, too."""
 
 
 class Objective(Group):
-    """What the model predicts. Its parameters are None where the objective's own default holds."""
+    """The objective of the model. Its parameters are None where the objective's own default holds."""
 
     name: str = Field(
         default="binary:logistic",
@@ -156,7 +157,7 @@ class Objective(Group):
         return own if self.max_delta_step is None else self.max_delta_step
 
     def completed(self, columns: Schema | None) -> "Objective":
-        """The same objective with what follows from the installed packages, and from the columns if they are
+        """The same objective, completed from the installed packages, and from the columns if they are
         known."""
         try:
             objective = self._as_installed()
@@ -167,17 +168,17 @@ class Objective(Group):
         return objective
 
     def check(self, columns: Schema) -> None:
-        """ValueError unless parameters and columns are those of this objective."""
+        """Raise ValueError unless parameters and columns are those of this objective."""
         self._check_classes(columns)
         self._check_parameters()
         self._check_groups(columns)
         self._check_intervals(columns)
 
     def check_start(self, columns: Schema) -> None:
-        """ValueError unless boosting can start from these margins, and from base_score."""
+        """Raise ValueError unless boosting can start from these margins, and from base_score."""
         if self.base_score is not None:
             try:
-                if abs(self.base_score) > LARGEST_LABEL:
+                if abs(self.base_score) > MAX_LABEL:
                     raise ConfigError(f"base_score {self.base_score} is beyond 2**60")
                 self.loss.margin(float(np.float32(self.base_score)))
             except ConfigError as error:
@@ -188,7 +189,7 @@ class Objective(Group):
             )
 
     def check_positive(self, columns: Schema) -> None:
-        """ValueError for a positive label where labels are not of two values."""
+        """Raise ValueError for a positive label where labels do not have two values."""
         if columns.positive is not None and self.loss.xgboost_equivalent.classes_key != "positive":
             raise ValueError(f"columns.positive needs objective binary:logistic, not {self.name}")
 
@@ -200,7 +201,7 @@ class Objective(Group):
         here = plugins.package_of(self.name)
         if self.package not in (None, here):
             raise ConfigError(
-                f"objective {self.name} is that of {str(self.package)[:LONGEST]!r} in these terms, and of "
+                f"objective {self.name} is that of {str(self.package)[:MAX_CHARS]!r} in these terms, and of "
                 f"{here} here: install the same"
             )
         objective = self.replaced(package=here, params=plugins.parameters(self.name, self.params))
@@ -208,7 +209,7 @@ class Objective(Group):
         return objective
 
     def _check_classes(self, columns: Schema) -> None:
-        """The number of classes follows from their names."""
+        """Raise ValueError unless the number of classes is that of their names."""
         classes_key = OBJECTIVES[self.name].classes_key if self.name in OBJECTIVES else None
         multi, named = classes_key == "classes", len(columns.classes)
         if named and not multi:
@@ -224,7 +225,7 @@ class Objective(Group):
             )
 
     def _check_parameters(self) -> None:
-        """Those of another objective are a mistake."""
+        """Raise ValueError for parameters of another objective, and for missing ones."""
         own = parameters_of(self.name) if self.name in OBJECTIVES else {}
         for kind in OBJECTIVES:
             for name in parameters_of(kind):
@@ -251,7 +252,7 @@ class Objective(Group):
             )
 
     def _check_intervals(self, columns: Schema) -> None:
-        """Labels that are intervals take two columns."""
+        """Raise ValueError unless labels that are intervals have two columns."""
         two = columns.label_upper_bound is not None
         if two != (self.loss.xgboost_equivalent.label_kind is LabelKind.INTERVAL):
             raise ValueError(

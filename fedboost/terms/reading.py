@@ -1,4 +1,4 @@
-"""Settings as people write them: types of their values, and one line about the first fault.
+"""Settings as people write them: types of their values, and a line about the first fault.
 
 Promises: the first fault becomes a ConfigError of one line that names the key as the file has it.
 Refuses: unknown keys (naming the nearest known one), and texts or true and false where numbers belong.
@@ -23,11 +23,11 @@ from pydantic.fields import FieldInfo
 
 from fedboost.errors import ConfigError, quoted
 
-LONGEST = 100
-"""Characters of a key or a value that stand in an error."""
+MAX_CHARS = 100
+"""Characters of a key or a value in an error."""
 MAX_FEATURES = 1 << 16
 MAX_NEAR = 256
-"""Known names, at most, among which one like an unknown name is looked for: two are compared in 0.5 ms."""
+"""Known names that are compared with an unknown one: each comparison takes 0.5 ms."""
 _ENTRIES_AT_ONCE = 1 << 10
 M = TypeVar("M", bound="Frozen")
 T = TypeVar("T")
@@ -35,7 +35,8 @@ Location = tuple[int | str, ...]
 
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Several = Annotated[tuple[T, ...], FailFast()]
-"""The first fault is enough: each takes half a kilobyte, and terms from outside could have millions."""
+"""A list, validated up to the first fault: each takes half a kilobyte, and terms from outside could have
+millions."""
 
 
 def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
@@ -50,7 +51,7 @@ def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> An
 
 
 Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
-"""A mapping by name of which the first faults are enough, too."""
+"""A mapping by name, validated up to the first faults."""
 
 _OTHER_NAMES = {
     "num_leaves": "max_leaves",
@@ -78,7 +79,7 @@ _SHOULD_BE = {
     "model_type": "should be a table, { key = value }",
     "path_type": "should be a path, in quotes",
 }
-"""The words of TOML, by the type of a fault."""
+"""Expectations in words of TOML, by the type of a fault."""
 
 
 class Frozen(BaseModel):
@@ -93,12 +94,12 @@ class Frozen(BaseModel):
 
     @classmethod
     def location_in_file(cls, location: Location) -> Location:
-        """Where a fault is in the file, from where it is in the object."""
+        """Location of a fault in the file, from that in the object."""
         return location
 
 
 class Submitted(Frozen):
-    """Base of tables that anybody may submit, with any number of keys."""
+    """Base of tables from outside, with any number of keys."""
 
     @model_validator(mode="before")
     @classmethod
@@ -112,7 +113,7 @@ class Submitted(Frozen):
 
 
 def require_known(value: str, known: Iterable[str], what: str) -> str:
-    """Return the value; ValueError that names the known ones if it is none of them."""
+    """Return the value. Raise ValueError with the known values if it is not one of them."""
     names = list(known)
     if value not in names:
         raise ValueError(unknown(value, names, names, what))
@@ -120,13 +121,13 @@ def require_known(value: str, known: Iterable[str], what: str) -> str:
 
 
 def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) -> str:
-    """One line about a value that is not known."""
-    return f"unknown {what} {value[:LONGEST]!r}{nearest(value, near)}; known: {', '.join(known)}"
+    """A line about an unknown value."""
+    return f"unknown {what} {value[:MAX_CHARS]!r}{nearest(value, near)}; known: {', '.join(known)}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
-    names, word = [name[:LONGEST] for name in islice(known, MAX_NEAR)], word[:LONGEST]
+    names, word = [name[:MAX_CHARS] for name in islice(known, MAX_NEAR)], word[:MAX_CHARS]
     other = _OTHER_NAMES.get(word)
     close = [other] if other in names else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""
@@ -144,7 +145,7 @@ def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
 
 
 def first_fault(model: type[Frozen], error: ValidationError, source: str) -> ConfigError:
-    """One line about one fault of values for this model."""
+    """A line about a fault of values for this model."""
     faults = error.errors(include_url=False)
     # A key that is missing is often one that is misspelt: the unknown one tells more.
     fault = next((each for each in faults if each["type"] == "extra_forbidden"), faults[0])
@@ -152,7 +153,7 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
     owner = model
     for part in location[:-1]:
         owner = _table_of(owner.file_keys().get(part)) or owner
-    key = ".".join(location)[:LONGEST]
+    key = ".".join(location)[:MAX_CHARS]
     if fault["type"] == "extra_forbidden":
         tables = ((name, _table_of(field)) for name, field in model.file_keys().items())
         homes = (name for name, table in tables if table is not None and key in table.file_keys())
@@ -165,7 +166,7 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         message = f"{key + ': ' if key else ''}{fault['ctx']['error']}"
     else:
         got = fault["input"]
-        shown = f", got {got!r}"[:LONGEST] if isinstance(got, (str, int, float, bool)) else ""
+        shown = f", got {got!r}"[:MAX_CHARS] if isinstance(got, (str, int, float, bool)) else ""
         expected = _SHOULD_BE.get(fault["type"], fault["msg"])
         message = f"{key}: {expected[0].lower()}{expected[1:]}{shown}"
     return ConfigError(f"{source}: {quoted(message)}")
@@ -179,13 +180,13 @@ def _table_of(field: FieldInfo | None) -> type[Frozen] | None:
 
 
 def _no_number(model: type[Frozen], values: Mapping[str, Any]) -> str | None:
-    """One line about the first value of a key for numbers that is true, false or text, which pydantic would
+    """A line about the first value of a key for numbers that is true, false or text, which pydantic would
     take for a number; None if there is none."""
     for key, value in values.items():
         field = model.file_keys()[key]
         kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not type(None)]
         if isinstance(value, (bool, str)) and all(kind in (int, float) for kind in kinds):
-            return f"{key}: should be a number, got {value!r}"[:LONGEST]
+            return f"{key}: should be a number, got {value!r}"[:MAX_CHARS]
         table = _table_of(field) if isinstance(value, Mapping) else None
         if table is not None and (fault := _no_number(table, value)):
             return f"{key}.{fault}"

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.privacy.identity.certificates import MAX_NAME_BYTES, is_name
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, Name, Several
+from fedboost.terms.reading import MAX_CHARS, Name, Several
 
 MAX_PARTIES = 1 << 12
 
@@ -17,7 +17,7 @@ def _distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     for name in names:
         if not is_name(name):
             raise ValueError(
-                f"{name[:LONGEST]!r} cannot be a party's name: it takes 1 to {MAX_NAME_BYTES} bytes "
+                f"{name[:MAX_CHARS]!r} cannot be a party's name: it takes 1 to {MAX_NAME_BYTES} bytes "
                 f"of printable characters"
             )
     return names

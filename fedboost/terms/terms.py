@@ -32,8 +32,8 @@ from fedboost.terms.reading import MAX_FEATURES, read_model
 from fedboost.terms.session import MAX_PARTIES, Parties, Session
 from fedboost.terms.trees import Histograms, Trees
 
-MOST_REFRESHING = 3
-"""Questions about the residuals in the leaves of a tree."""
+MAX_RENEWAL_QUERIES = 3
+"""Most queries about the residuals in the leaves of a tree."""
 
 _ORDER = (
     *("columns", "parties", "objective", "objective_params", "objective_package", "rounds", "max_depth"),
@@ -96,13 +96,13 @@ class Terms(Flat):
 
     @property
     def honest(self) -> int:
-        """Parties with rows, at least, whose shares of the noise nobody else knows. One party can always
-        subtract its own; a key holder without rows draws none."""
+        """Fewest parties with rows whose shares of the noise are secret. A party can always subtract its own;
+        a key holder without rows draws none."""
         return len(self.holders) - max(1, self.hiding.group(self.parties).colluding)
 
     @property
-    def fewest(self) -> int:
-        """The fewest parties whose sums are ever opened."""
+    def min_roster(self) -> int:
+        """Fewest parties of a sum that is opened."""
         if self.session.on_loss != "shrink":
             return len(self.parties)
         smallest = self.hiding.row.min_roster(self.hiding.group(self.parties))
@@ -110,34 +110,39 @@ class Terms(Flat):
 
     @property
     def signers(self) -> int:
-        """The fewest parties whose signatures a model is worth something with: as many as a sum needs."""
+        """Fewest signatures of parties on a valid model: as many as a sum needs."""
         return self.hiding.signers(self.parties)
 
     @property
     def bound(self) -> sensitivity.Bound:
-        """What of a row enters sums that get noise."""
+        """Bound of a row's part in sums that get noise."""
         return sensitivity.bound_of(self.objective.loss, self.columns.label_range)
 
     @cached_property
     def plan(self) -> Plan:
-        """What a session with noise releases."""
+        """Releases of a session with noise."""
         assert self.noise is not None
         return plan_for(self, self.noise)
 
     @property
-    def levels(self) -> int:
-        """The most questions about one tree before its end: its levels, the votes before each but the root's,
-        and those about the residuals in its leaves."""
-        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.most_leaves
-        refreshing = 0 if self.objective.loss.quantile is None else MOST_REFRESHING
+    def max_turns_per_tree(self) -> int:
+        """Most queries about one tree before its end: its levels, the votes before each but the root's, and
+        those about the residuals in its leaves."""
+        deepest = self.trees.max_depth if self.trees.grow_policy == "depthwise" else self.max_leaves_per_round
+        renewal = 0 if self.objective.loss.quantile is None else MAX_RENEWAL_QUERIES
         if self.noise is not None:
             return self.trees.max_depth if self.noise.method == "hist" else 1
-        return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + refreshing
+        return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
 
     @property
-    def most_turns(self) -> int:
-        """Questions of a session, at most."""
-        return 2 + MAX_REFINEMENTS + MOST_REFRESHING + (self.trees.rounds + 1) * (self.levels + 1)
+    def max_turns(self) -> int:
+        """Most queries of a session."""
+        return (
+            2
+            + MAX_REFINEMENTS
+            + MAX_RENEWAL_QUERIES
+            + (self.trees.rounds + 1) * (self.max_turns_per_tree + 1)
+        )
 
     @cached_property
     def roots(self) -> tuple[int, ...]:
@@ -145,8 +150,8 @@ class Terms(Flat):
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
     @property
-    def most_leaves(self) -> int:
-        """Of a round's trees."""
+    def max_leaves_per_round(self) -> int:
+        """Most leaves of a round's trees together."""
         deepest: int = 1 << self.trees.max_depth
         return len(self.roots) * min(deepest, self.trees.max_leaves or deepest)
 
@@ -159,17 +164,17 @@ class Terms(Flat):
     def constant_rounds(self) -> int:
         """Rounds of the model before this session's first tree: those of the model that is continued, and the
         constant's, which is a leaf where there are base margins."""
-        of_constant = int(self.columns.base_margin is not None)
-        return of_constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
+        constant = int(self.columns.base_margin is not None)
+        return constant if self.earlier is None else len(self.earlier.trees) // len(self.roots)
 
     @property
     def first_tree(self) -> int:
-        """The number of this session's first tree among all of the model: by it rows and columns are drawn,
-        as if all were trained in one go."""
+        """The number of this session's first tree among all of the model: rows and columns are sampled
+        by it, as if all were trained at once."""
         return self.constant_rounds - int(self.columns.base_margin is not None)
 
     def rule(self, gradient: Scale, hessian: Scale) -> SplitRule:
-        """What decides on splits and leaf values, for sums of these scales."""
+        """The rule of splits and leaf values, for sums of these scales."""
         return SplitRule(
             self.trees.reg_lambda,
             self.trees.reg_alpha,
@@ -192,13 +197,13 @@ class Terms(Flat):
         return self.histograms.gradient_bits or self.objective.loss.gradient_bits
 
     @property
-    def asks_for_exponents(self) -> bool:
-        """Whether gradients have no public bound, so that the parties must count their exponents."""
+    def needs_exponent_counts(self) -> bool:
+        """True if gradients have no public bound, so that the parties must count their exponents."""
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
     @property
     def known_weight_scale(self) -> Scale | None:
-        """The scale of row weights where they all are 1."""
+        """The scale of row weights if all are 1."""
         return None if self.columns.weight else UNIT
 
     @property
@@ -209,7 +214,7 @@ class Terms(Flat):
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The sets of rows that metrics are of: first those of all parties."""
+        """Sets of rows for metrics: first those of all parties."""
         if self.noise is not None:
             return ()
         sets = (TRAIN, VALIDATION) if self.validates else (TRAIN,)
@@ -218,18 +223,18 @@ class Terms(Flat):
 
     @property
     def validates(self) -> bool:
-        """Whether there are validation rows."""
+        """True if there are validation rows."""
         return self.evaluation.validates(self.columns)
 
     @property
     def draws_rows(self) -> bool:
-        """Whether rows are drawn, so that each needs a key."""
+        """True if rows are sampled, so that each needs a key."""
         return self.draws.draws_for_trees or self.evaluation.validation_fraction > 0.0
 
     # ---- in writing ---------------------------------------------------------------------------------
 
     def canonical(self) -> str:
-        """These terms as JSON, keys in the order of ORDER: what is hashed and what travels.
+        """These terms as JSON, keys in the order of ORDER: the text that is hashed and sent.
 
         Categorical columns keep the order of their declaration, which is the order of the features.
         """
@@ -255,8 +260,8 @@ class Terms(Flat):
         return self.changed(parties=tuple(parties))
 
     def changed(self, **settings: object) -> Self:
-        """The same terms with other settings by their flat keys, checked anew; what nobody has set gets its
-        default there."""
+        """The same terms with other settings by their flat keys, checked again; unset ones get their new
+        defaults."""
         return type(self).read({**self.model_dump(mode="json", exclude_unset=True), **settings})
 
     @classmethod
@@ -266,7 +271,7 @@ class Terms(Flat):
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:
-        """Terms from what `canonical` wrote."""
+        """Terms from the text of `canonical`."""
         return cls.read(_parsed(text))
 
     # ---- how they are read --------------------------------------------------------------------------
@@ -302,19 +307,19 @@ def _check_noise(terms: Terms) -> None:
 def _check_model(terms: Terms) -> None:
     """The objective, its metrics, and the size of a round."""
     terms.objective.check(terms.columns)
-    terms.trees.check_size(len(terms.roots), terms.most_leaves)
+    terms.trees.check_size(len(terms.roots), terms.max_leaves_per_round)
     terms.evaluation.check_metrics(terms.objective, terms.metrics, len(terms.sets))
 
 
 def _check_draws(terms: Terms) -> None:
-    """Rows and features that are drawn, beside all else that chooses some of them."""
+    """Sampling of rows and features, together with other selections of them."""
     terms.evaluation.check_rows(terms.columns)
-    if terms.draws.draws_by_size and terms.objective.loss.quantile is not None:
+    if terms.draws.by_gradient_norm and terms.objective.loss.quantile is not None:
         raise ValueError(
             f"sampling_method gradient_based draws rows by the sizes of their gradients; those of "
             f"{terms.objective.name} are signs and say nothing: set uniform"
         )
-    if terms.draws.draws_by_size and terms.histograms.vote_top_k:
+    if terms.draws.by_gradient_norm and terms.histograms.vote_top_k:
         raise ValueError(
             "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may "
             "draw hardly any of those: give one of both"
@@ -342,7 +347,7 @@ def _check_losses(terms: Terms) -> None:
             f'{terms.objective.name} with on_loss = "shrink": its gradients are signs, which stay as they '
             f"are when margins move, so that two rosters would show the difference; set wait or stop"
         )
-    terms.session.check_roster(terms.parties, terms.fewest, terms.hiding.protection)
+    terms.session.check_roster(terms.parties, terms.min_roster, terms.hiding.protection)
 
 
 def _check_columns(terms: Terms) -> None:
@@ -380,7 +385,7 @@ def _parsed(text: str) -> dict[str, Any]:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object of no more keys than can be meant: each unknown one is a fault, and takes memory."""
+    """A JSON object with a limited number of keys: each unknown one is a fault, and takes memory."""
     if len(pairs) > MAX_FEATURES:
         raise ConfigError(f"terms: {len(pairs)} keys in one table; {MAX_FEATURES} are allowed")
     return dict(pairs)

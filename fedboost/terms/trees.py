@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedboost.terms.columns import MAX_CLASSES, Schema
 from fedboost.terms.flat import Group
-from fedboost.terms.reading import LONGEST, MAX_FEATURES, Name, Several, Table, nearest
+from fedboost.terms.reading import MAX_CHARS, MAX_FEATURES, Name, Several, Table, nearest
 
 MAX_ROUNDS = 100_000
 MAX_DEPTH = 16
@@ -116,25 +116,26 @@ class Trees(Group):
         return signs if any(signs) else ()
 
     def check_names(self, columns: Schema) -> None:
-        """ValueError unless constraints name features that can have them."""
+        """Raise ValueError unless constraints name features that can have them."""
         numeric, features = {*columns.numeric}, {*columns.features}
         for name in {name for group in self.interaction_constraints for name in group}:
             if name not in features:
                 raise ValueError(
-                    f"interaction_constraints names {name[:LONGEST]!r}, which is no feature"
+                    f"interaction_constraints names {name[:MAX_CHARS]!r}, which is no feature"
                     f"{nearest(name, columns.features)}"
                 )
         for name in self.monotone_constraints:
             if name not in numeric:
                 what = "has levels, which have no order" if name in features else "is no feature"
                 hint = nearest(name, columns.numeric)
-                raise ValueError(f"monotone_constraints names {name[:LONGEST]!r}, which {what}{hint}")
+                raise ValueError(f"monotone_constraints names {name[:MAX_CHARS]!r}, which {what}{hint}")
 
-    def check_size(self, roots: int, most_leaves: int) -> None:
-        """ValueError if a round of so many trees, of so many leaves together, is too large."""
+    def check_size(self, roots: int, max_leaves_per_round: int) -> None:
+        """Raise ValueError if a round with this number of trees, or of their leaves together, is too
+        large."""
         if roots > MAX_ROOTS:
             raise ValueError(f"{roots} trees a round are too many: at most {MAX_ROOTS}")
-        if roots > 1 and most_leaves > MAX_LEAVES:
+        if roots > 1 and max_leaves_per_round > MAX_LEAVES:
             raise ValueError(
                 f"{roots} trees a round of depth {self.max_depth} are too many: at most {MAX_LEAVES} leaves; "
                 f"lower max_depth, or set max_leaves"
@@ -148,7 +149,7 @@ class Trees(Group):
 
 
 class Histograms(Group):
-    """What the parties add up to find splits."""
+    """The histograms from which splits are found."""
 
     max_bin: int = Field(
         default=256,
@@ -177,7 +178,7 @@ class Histograms(Group):
     )
 
     def check_votes(self, columns: Schema) -> None:
-        """ValueError for votes on more features than there are."""
+        """Raise ValueError for votes on more features than there are."""
         if self.vote_top_k > len(columns.features):
             raise ValueError(
                 f"vote_top_k {self.vote_top_k} is more than the {len(columns.features)} features; set "

@@ -99,8 +99,8 @@ def decode_from_party(data: bytes) -> FromParty:
             return Assist(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
             attest = message.attest
-            told = attest.transcript, attest.structure
-            return Attest(attest.attempt, attest.turns, *told, attest.certificate, attest.signature)
+            hashes = attest.transcript, attest.structure
+            return Attest(attest.attempt, attest.turns, *hashes, attest.certificate, attest.signature)
         case "leave":
             return Leave(message.leave.reason, message.leave.session)
     raise PeerError("an empty message, or one of a newer version of fedboost")

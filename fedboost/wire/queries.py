@@ -3,8 +3,8 @@
 Refuses: values outside their ranges, and longer lists than there can be (PeerError).
 """
 
-from collections.abc import Iterable
-from typing import Any, assert_never
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
@@ -31,158 +31,197 @@ from fedboost.wire.v1 import fedboost_pb2 as pb
 
 MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
-"""Features that one question names, of all its nodes."""
+"""Features that one query names, over all its nodes."""
 MAX_SETS = 2 * (1 + MAX_PARTIES)
 
 
 def query_to_pb(query: Query) -> dict[str, Any]:
-    match query:
-        case RowsQuery():
-            return {"rows": pb.RowsQuery()}
-        case QuantileQuery(rows, grids):
-            return {"quantiles": pb.QuantileQuery(rows=rows, grids=map(_grid_to_pb, grids))}
-        case RangeQuery(rows, features):
-            return {"ranges": pb.RangeQuery(rows=rows, features=features)}
-        case SumsQuery(rows, tree, splits, nodes):
-            sums = pb.SumsQuery(rows=rows, tree=tree, splits=map(split_to_pb, splits), nodes=nodes)
-            return {"sums": sums}
-        case StartQuery(rows, cut_points, gradient, hessian):
-            categorical = {*cut_points.categorical}
-            cuts = [
-                pb.Cuts(cuts=c.tolist(), missing=m, categorical=feature in categorical)
-                for feature, (c, m) in enumerate(zip(cut_points.cuts, cut_points.missing, strict=True))
-            ]
-            start = pb.StartQuery(
-                rows=rows, features=cuts, gradient=scale_to_pb(gradient), hessian=scale_to_pb(hessian)
-            )
-            return {"start": start}
-        case VoteQuery(rows, tree, splits, nodes, features, parties, gradient, hessian):
-            votes = pb.VoteQuery(
-                rows=rows,
-                tree=tree,
-                splits=map(split_to_pb, splits),
-                nodes=nodes,
-                features=features,
-                parties=parties,
-                gradient=scale_to_pb(gradient),
-                hessian=scale_to_pb(hessian),
-            )
-            return {"votes": votes}
-        case HistogramQuery(rows, tree, splits, nodes, bins, gradient, hessian, widths, elected, threshold):
-            histograms = pb.HistogramQuery(
-                rows=rows,
-                tree=tree,
-                splits=map(split_to_pb, splits),
-                nodes=nodes,
-                bins=bins,
-                gradient=scale_to_pb(gradient),
-                hessian=scale_to_pb(hessian),
-                widths=bytes(width for of_node in widths for width in of_node),
-                elected=(pb.Elected(features=one.features, bins=one.bins) for one in elected),
-                threshold=threshold,
-            )
-            return {"histograms": histograms}
-        case ResidualQuery(rows, tree, splits, nodes, starts, width, weight):
-            residuals = pb.ResidualQuery(
-                rows=rows,
-                tree=tree,
-                splits=map(split_to_pb, splits),
-                nodes=nodes,
-                starts=starts,
-                width=width,
-                weight=scale_to_pb(weight),
-            )
-            return {"residuals": residuals}
-        case EndRoundQuery(rows, tree, splits, values, metrics, weight, exponents, sets, sizes):
-            end_round = pb.EndRoundQuery(
-                rows=rows,
-                tree=tree,
-                splits=map(split_to_pb, splits),
-                values=values_to_pb(values),
-                metrics=metrics,
-                weight=scale_to_pb(weight),
-                exponents=exponents,
-                sets=sets,
-                sizes=sizes,
-            )
-            return {"end_round": end_round}
-        case _:
-            assert_never(query)
+    """The field of a question for a query, by name."""
+    field, encode, _ = _CODECS[type(query)]
+    return {field: encode(query)}
 
 
 def query_from_pb(ask: Any) -> Query:
-    match ask.WhichOneof("query"):
-        case "rows":
-            return RowsQuery()
-        case "quantiles":
-            q = ask.quantiles
-            return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, bounded(q.grids, MAX_FEATURES, "grids"))))
-        case "start":
-            return start_from_pb(ask.start)
-        case "ranges":
-            q = ask.ranges
-            return RangeQuery(_rows(q), q.features)
-        case "sums":
-            q = ask.sums
-            nodes = bounded(q.nodes, MAX_NODES, "nodes")
-            return SumsQuery(_rows(q), q.tree, splits_from_pb(q.splits), nodes)
-        case "histograms":
-            q = ask.histograms
-            return HistogramQuery(
-                _rows(q),
-                q.tree,
-                splits_from_pb(q.splits),
-                bounded(q.nodes, MAX_NODES, "nodes"),
-                q.bins,
-                scale_from_pb(q.gradient),
-                scale_from_pb(q.hessian),
-                _widths_from_pb(q.widths),
-                _elected_from_pb(q.elected),
-                q.threshold,
-            )
-        case "votes":
-            q = ask.votes
-            return VoteQuery(
-                _rows(q),
-                q.tree,
-                splits_from_pb(q.splits),
-                bounded(q.nodes, MAX_NODES, "nodes"),
-                q.features,
-                q.parties,
-                scale_from_pb(q.gradient),
-                scale_from_pb(q.hessian),
-            )
-        case "residuals":
-            return residual_from_pb(ask.residuals)
-        case "end_round":
-            q = ask.end_round
-            require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
-            require(all(map(is_metric, q.metrics)), "a metric this version does not know")
-            return EndRoundQuery(
-                _rows(q),
-                q.tree,
-                splits_from_pb(q.splits),
-                values_from_pb(q.values),
-                bounded(q.metrics, MAX_METRICS, "metrics"),
-                scale_from_pb(q.weight),
-                q.exponents,
-                bounded(q.sets, MAX_SETS, "sets of rows"),
-                q.sizes,
-            )
-    raise PeerError("an empty query, or one of a newer version of fedboost")
+    """The query of a question. PeerError for one that is unknown or out of range."""
+    field = ask.WhichOneof("query")
+    if field not in _DECODERS:
+        raise PeerError("an empty query, or one of a newer version of fedboost")
+    query: Query = _DECODERS[field](getattr(ask, field))
+    return query
+
+
+# ---- one pair of functions a query ------------------------------------------------------------------
+
+
+def _rows_to_pb(query: RowsQuery) -> Any:
+    return pb.RowsQuery()
+
+
+def _rows_from_pb(q: Any) -> RowsQuery:
+    return RowsQuery()
+
+
+def _quantiles_to_pb(query: QuantileQuery) -> Any:
+    return pb.QuantileQuery(rows=query.rows, grids=map(_grid_to_pb, query.grids))
+
+
+def _quantiles_from_pb(q: Any) -> QuantileQuery:
+    return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, bounded(q.grids, MAX_FEATURES, "grids"))))
+
+
+def _ranges_to_pb(query: RangeQuery) -> Any:
+    return pb.RangeQuery(rows=query.rows, features=query.features)
+
+
+def _ranges_from_pb(q: Any) -> RangeQuery:
+    return RangeQuery(_rows(q), q.features)
+
+
+def _start_to_pb(query: StartQuery) -> Any:
+    cut_points = query.cut_points
+    categorical = {*cut_points.categorical}
+    features = [
+        pb.Cuts(cuts=cuts.tolist(), missing=missing, categorical=feature in categorical)
+        for feature, (cuts, missing) in enumerate(zip(cut_points.cuts, cut_points.missing, strict=True))
+    ]
+    return pb.StartQuery(rows=query.rows, features=features, **_scales_to_pb(query))
+
+
+def start_from_pb(q: Any) -> StartQuery:
+    """The query with the cut points."""
+    features = bounded(q.features, MAX_FEATURES, "features")
+    categorical = tuple(number for number, feature in enumerate(features) if feature.categorical)
+    cuts, missing = tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features)
+    cut_points = CutPoints(cuts, missing, categorical)
+    return StartQuery(_rows(q), cut_points, scale_from_pb(q.gradient), scale_from_pb(q.hessian))
+
+
+def _sums_to_pb(query: SumsQuery) -> Any:
+    return pb.SumsQuery(**_tree_to_pb(query), nodes=query.nodes)
+
+
+def _sums_from_pb(q: Any) -> SumsQuery:
+    return SumsQuery(*_tree_from_pb(q), bounded(q.nodes, MAX_NODES, "nodes"))
+
+
+def _histograms_to_pb(query: HistogramQuery) -> Any:
+    return pb.HistogramQuery(
+        **_tree_to_pb(query),
+        nodes=query.nodes,
+        bins=query.bins,
+        **_scales_to_pb(query),
+        widths=bytes(width for node_widths in query.widths for width in node_widths),
+        elected=(pb.Elected(features=node.features, bins=node.bins) for node in query.elected),
+        threshold=query.threshold,
+    )
+
+
+def _histograms_from_pb(q: Any) -> HistogramQuery:
+    return HistogramQuery(
+        *_tree_from_pb(q),
+        bounded(q.nodes, MAX_NODES, "nodes"),
+        q.bins,
+        scale_from_pb(q.gradient),
+        scale_from_pb(q.hessian),
+        _widths_from_pb(q.widths),
+        _elected_from_pb(q.elected),
+        q.threshold,
+    )
+
+
+def _votes_to_pb(query: VoteQuery) -> Any:
+    return pb.VoteQuery(
+        **_tree_to_pb(query),
+        nodes=query.nodes,
+        features=query.features,
+        parties=query.parties,
+        **_scales_to_pb(query),
+    )
+
+
+def _votes_from_pb(q: Any) -> VoteQuery:
+    nodes = bounded(q.nodes, MAX_NODES, "nodes")
+    scales = scale_from_pb(q.gradient), scale_from_pb(q.hessian)
+    return VoteQuery(*_tree_from_pb(q), nodes, q.features, q.parties, *scales)
+
+
+def _residuals_to_pb(query: ResidualQuery) -> Any:
+    return pb.ResidualQuery(
+        **_tree_to_pb(query),
+        nodes=query.nodes,
+        starts=query.starts,
+        width=query.width,
+        weight=scale_to_pb(query.weight),
+    )
 
 
 def residual_from_pb(q: Any) -> ResidualQuery:
+    """The query for residuals."""
     require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
     return ResidualQuery(
-        _rows(q),
-        q.tree,
-        splits_from_pb(q.splits),
+        *_tree_from_pb(q),
         bounded(q.nodes, MAX_NODES, "nodes"),
         bounded(q.starts, MAX_NODES, "cells"),
         q.width,
         scale_from_pb(q.weight),
     )
+
+
+def _end_round_to_pb(query: EndRoundQuery) -> Any:
+    return pb.EndRoundQuery(
+        **_tree_to_pb(query),
+        values=values_to_pb(query.values),
+        metrics=query.metrics,
+        weight=scale_to_pb(query.weight),
+        exponents=query.exponents,
+        sets=query.sets,
+        sizes=query.sizes,
+    )
+
+
+def _end_round_from_pb(q: Any) -> EndRoundQuery:
+    require(q.tree >= CONSTANT_TREE, f"tree {q.tree}")
+    require(all(map(is_metric, q.metrics)), "a metric this version does not know")
+    return EndRoundQuery(
+        *_tree_from_pb(q),
+        values_from_pb(q.values),
+        bounded(q.metrics, MAX_METRICS, "metrics"),
+        scale_from_pb(q.weight),
+        q.exponents,
+        bounded(q.sets, MAX_SETS, "sets of rows"),
+        q.sizes,
+    )
+
+
+_CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {
+    RowsQuery: ("rows", _rows_to_pb, _rows_from_pb),
+    QuantileQuery: ("quantiles", _quantiles_to_pb, _quantiles_from_pb),
+    RangeQuery: ("ranges", _ranges_to_pb, _ranges_from_pb),
+    StartQuery: ("start", _start_to_pb, start_from_pb),
+    SumsQuery: ("sums", _sums_to_pb, _sums_from_pb),
+    HistogramQuery: ("histograms", _histograms_to_pb, _histograms_from_pb),
+    VoteQuery: ("votes", _votes_to_pb, _votes_from_pb),
+    ResidualQuery: ("residuals", _residuals_to_pb, residual_from_pb),
+    EndRoundQuery: ("end_round", _end_round_to_pb, _end_round_from_pb),
+}
+"""For each query its field of a question, and the functions to protobuf and back."""
+_DECODERS = {field: decode for field, _, decode in _CODECS.values()}
+
+
+# ---- their members ----------------------------------------------------------------------------------
+
+
+def _tree_to_pb(query: Any) -> dict[str, Any]:
+    """The members that every query about a tree has."""
+    return {"rows": query.rows, "tree": query.tree, "splits": map(split_to_pb, query.splits)}
+
+
+def _tree_from_pb(q: Any) -> tuple[int, int, tuple[Split, ...]]:
+    return _rows(q), q.tree, splits_from_pb(q.splits)
+
+
+def _scales_to_pb(query: Any) -> dict[str, Any]:
+    return {"gradient": scale_to_pb(query.gradient), "hessian": scale_to_pb(query.hessian)}
 
 
 def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
@@ -192,9 +231,9 @@ def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
 
 def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
     nodes = bounded(elected, MAX_NODES, "nodes")
-    features = sum(len(one.features) for one in nodes)
+    features = sum(len(node.features) for node in nodes)
     require(features <= MAX_ELECTED, f"{features} elected features; {MAX_ELECTED} are allowed")
-    return tuple(Elected(tuple(one.features), one.bins) for one in nodes)
+    return tuple(Elected(tuple(node.features), node.bins) for node in nodes)
 
 
 def _rows(query: Any) -> int:
@@ -241,14 +280,6 @@ def values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:
 
 def values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
     return tuple((value.node, value.value) for value in bounded(values, MAX_NODES, "leaves"))
-
-
-def start_from_pb(q: Any) -> StartQuery:
-    features = bounded(q.features, MAX_FEATURES, "features")
-    categorical = tuple(number for number, feature in enumerate(features) if feature.categorical)
-    cuts, missing = tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features)
-    cut_points = CutPoints(cuts, missing, categorical)
-    return StartQuery(_rows(q), cut_points, scale_from_pb(q.gradient), scale_from_pb(q.hessian))
 
 
 def _cuts_from_pb(feature: Any) -> Any:

@@ -40,7 +40,7 @@ class Waiting:
 
 @dataclass(frozen=True)
 class RoundDone:
-    """One round: number from 0, metrics, seconds and traffic since the session began."""
+    """A finished round: number from 0, metrics, seconds and traffic since the session began."""
 
     round: int
     metrics: dict[str, float]
@@ -67,9 +67,9 @@ class Failed:
 TrainEvent = Waiting | RoundDone | ModelPart | Failed
 
 
-class Wish(Enum):
-    """What an analyst wants of the session under the terms: to follow it, or a new one; to return to it after
-    the connection was lost, even to its failure; to stop it; to have its model after the round under way."""
+class TrainCommand(Enum):
+    """A command of an analyst for the session under the terms: follow it, or start one; return to it after a
+    lost connection, even to its failure; stop it; finish it with the model after the current round."""
 
     FOLLOW = 0
     RETURN = 1
@@ -77,18 +77,20 @@ class Wish(Enum):
     FINISH = 3
 
 
-def encode_train_request(terms: str, wish: Wish = Wish.FOLLOW, request: Request | None = None) -> bytes:
-    """Bytes of an analyst's wish: the terms as JSON, what is wanted of their session, and the signed request
+def encode_train_request(
+    terms: str, wish: TrainCommand = TrainCommand.FOLLOW, request: Request | None = None
+) -> bytes:
+    """Bytes of an analyst's command: the terms as JSON, the command for their session, and the signed request
     for it."""
     return serialised(with_request(pb.TrainRequest(terms=terms, wish=wish.name), request))
 
 
-def decode_train_request(data: bytes) -> tuple[Terms, Wish, Request | None]:
-    """The terms an analyst submits, what is wanted of their session, and the signed request for it. Raises
+def decode_train_request(data: bytes) -> tuple[Terms, TrainCommand, Request | None]:
+    """The terms of an analyst, the command for their session, and the signed request for it. Raises
     PeerError, or ConfigError for terms that cannot be."""
     message = parsed(pb.TrainRequest, data, MAX_TO_AGGREGATOR)
-    require(message.wish in (wish.value for wish in Wish), f"wish {message.wish}")
-    return terms_of(message.terms), Wish(message.wish), request_from_pb(message)
+    require(message.wish in (wish.value for wish in TrainCommand), f"wish {message.wish}")
+    return terms_of(message.terms), TrainCommand(message.wish), request_from_pb(message)
 
 
 def encode_train_event(event: TrainEvent) -> bytes:

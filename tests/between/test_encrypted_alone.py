@@ -96,7 +96,7 @@ class Liar:
 
     def ciphers(self, tag):
         """Encryption of each part."""
-        return [self.public.cipher(part, len(tag.roster)) for part in tag.parts]
+        return [self.public.cipher(part, len(tag.roster)) for part in tag.chunks]
 
     def decrypt(self, sealed, part):
         """The plaintexts of ciphertexts with the secret key itself."""
@@ -106,7 +106,7 @@ class Liar:
     def words(self, tag, answers, blinds=None):
         """The cells in answers of the key holder, each modulo its size: uint64 [cells]."""
         out = np.zeros(tag.cells, np.uint64)
-        for number, (part, cipher) in enumerate(zip(tag.parts, self.ciphers(tag), strict=True)):
+        for number, (part, cipher) in enumerate(zip(tag.chunks, self.ciphers(tag), strict=True)):
             blind = nothing(self.public, answers[number]) if blinds is None else blinds[number]
             part.of(out)[:] = cipher.unblind(answers[number], blind)
         return modulo(out, tag)
@@ -114,7 +114,9 @@ class Liar:
     def alone(self, name, turn, tag, decrypt=None):
         """What one party's vector shows when it is opened alone."""
         sealed = self.reports[name, turn]
-        opened = [(decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.parts, strict=True)]
+        opened = [
+            (decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.chunks, strict=True)
+        ]
         return self.words(tag, opened)
 
 
@@ -127,7 +129,7 @@ def nothing(public, answer):
 
 def modulo(words, tag):
     """Each cell modulo its size."""
-    bits = np.concatenate([np.full(run.cells, run.bits, np.uint64) for run in tag.runs])
+    bits = np.concatenate([np.full(run.cells, run.bits, np.uint64) for run in tag.segments])
     return np.asarray(words).view(np.uint64) & (np.uint64(2**64 - 1) >> (np.uint64(64) - bits))
 
 
@@ -135,7 +137,7 @@ def assert_noise(shown, truth, tag):
     """What is shown has nothing of the truth: the differences are unrelated from cell to cell. A shift that
     both sides know would be the same in all cells of a run."""
     off, start, looked = modulo(shown - truth.view(np.uint64), tag), 0, not tag.cells
-    for run in tag.runs:
+    for run in tag.segments:
         of_run, start = off[start : start + run.cells], start + run.cells
         if run.cells > 1 and run.bits >= 30:
             assert len({0, *of_run.tolist()}) > run.cells - run.cells // 20
@@ -258,7 +260,7 @@ def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors
         shown, truth = [], []
         for turn in sorted({turn for _, turn in vectors}):
             tag, values = vectors[name, turn]
-            above = np.concatenate([np.full(run.cells, run.bits - 4, np.uint64) for run in tag.runs])
+            above = np.concatenate([np.full(run.cells, run.bits - 4, np.uint64) for run in tag.segments])
             shown.append(liar.alone(name, turn, tag) >> above)
             truth.append(modulo(values, tag) >> above)
         assert chi_square(np.concatenate(shown), 16) < UNEVEN < chi_square(np.concatenate(truth), 16)

@@ -205,7 +205,7 @@ def test_an_answer_that_broke_off_goes_on_with_the_same_sealing(monkeypatch):
     again and then the rest: never a second answer, nor a second sealing."""
     from fedboost.privacy import bit_packing
 
-    monkeypatch.setattr(bit_packing, "PART_CELLS", 64)  # so that an answer has several parts
+    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", 64)  # so that an answer has several parts
     for broken in range(4):
         liar = Liar()
         liar.gather()

@@ -26,7 +26,7 @@ from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file, put
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.site.policy import COMMAND
+from fedboost.runtime.site.policy_keys import COMMAND
 
 THREE = ("north", "south", "east")
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'

@@ -1,6 +1,8 @@
 """An objective from outside: a class and one call that registers it."""
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -103,3 +105,9 @@ def test_what_cannot_be_registered():
         register(dataclass(frozen=True)(type("Other", (LogCosh,), {})))
     with pytest.raises(TypeError, match="is not a dataclass derived from Objective"):
         register(object)
+
+
+def test_the_docs_name_four_files_at_most():
+    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    section = page.split("## Add an objective")[1].split("\n## ")[0]
+    assert 1 <= len(re.findall(r"^\d+\. `([^`]+)`", section, re.MULTILINE)) <= 4

@@ -14,7 +14,7 @@ import pytest
 from fedboost import Terms, simulate
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.people.summary import summary
-from fedboost.privacy.bit_packing import Run, signed
+from fedboost.privacy.bit_packing import Segment, signed
 from fedboost.privacy.plain import PlainSealer
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.protections import PROTECTIONS, Protection
@@ -39,7 +39,7 @@ class OffsetSealer:
         check_newer(tag, self._last)
         self._last = tag
         words = np.ascontiguousarray(values).view(np.uint64) + self._offset
-        return (part.packed(part.of(words)) for part in tag.parts)
+        return (part.packed(part.of(words)) for part in tag.chunks)
 
     def note(self):
         return b""
@@ -50,11 +50,11 @@ class OffsetSealer:
 
 class OffsetOpener:
     def __init__(self, tag):
-        self.parts, self._tag = len(tag.parts), tag
+        self.chunks, self._tag = len(tag.chunks), tag
         self._sum = np.zeros(tag.cells, np.uint64)
 
     def add(self, party, part, cells):
-        piece = self._tag.part(part)
+        piece = self._tag.chunk(part)
         piece.add(piece.of(self._sum), cells)
 
     def note(self, party, note):
@@ -73,7 +73,7 @@ class OffsetOpener:
     def open(self):
         for party in self._tag.roster:
             self._sum -= offset_of(party)
-        return signed(self._sum, self._tag.runs)
+        return signed(self._sum, self._tag.segments)
 
 
 # ---- privacy/protections.py -------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_the_model_has_the_bytes_of_the_plain_one(settings):
 
 
 def test_what_travels_is_not_what_travels_under_plain():
-    tag, values = Tag(1, 1, 0, ("p0", "p1", "p2"), b"", (Run(40, 30),)), np.arange(40)
+    tag, values = Tag(1, 1, 0, ("p0", "p1", "p2"), b"", (Segment(40, 30),)), np.arange(40)
     sealed = b"".join(OffsetSealer("p0").seal(values, tag))
     assert len(sealed) == tag.size
     assert sealed != b"".join(PlainSealer(False).seal(values, tag))

@@ -233,7 +233,7 @@ def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width
 @pytest.mark.parametrize("rows", [1, 2, 300])
 @pytest.mark.parametrize("rare", [[], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4]])
 def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, monkeypatch):
-    monkeypatch.setattr("fedboost.gbdt.binned.FEWEST_RARE", 1)
+    monkeypatch.setattr("fedboost.gbdt.binned.MIN_SPARSE_FEATURES", 1)
     rng = np.random.default_rng(rows)
     codes = np.array([7, 256, 2, 30, 90])
     by_feature = np.stack([rng.integers(0, count, rows) for count in codes]).astype(np.uint8)
@@ -244,19 +244,19 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
         assert binned.dense.tolist() == [f for f in range(5) if f not in rare] or rare == [0, 1, 2, 3, 4]
     assert binned.dense.size >= 1
     assert (binned.by_row[:, : binned.dense.size] == by_feature[binned.dense].T).all()
-    if binned.rare is None:
+    if binned.sparse is None:
         assert binned.dense.size == 5
         return
-    listed, ends = binned.rare, binned.rare.starts.tolist()
+    listed, ends = binned.sparse, binned.sparse.starts.tolist()
     assert sorted([*binned.dense.tolist(), *listed.features.tolist()]) == [0, 1, 2, 3, 4]
     for row in range(rows):
-        found = dict(zip(listed.features.tolist(), listed.common.tolist(), strict=True))
+        found = dict(zip(listed.features.tolist(), listed.most_frequent.tolist(), strict=True))
         for entry in listed.entries[ends[row] : ends[row + 1]].tolist():
-            place = int(np.searchsorted(listed.places, entry, side="right")) - 1
+            place = int(np.searchsorted(listed.offsets, entry, side="right")) - 1
             feature = int(listed.features[place])
-            assert found[feature] == listed.common[place]  # listed once
-            found[feature] = entry - int(listed.places[place])
-            assert found[feature] != listed.common[place]
+            assert found[feature] == listed.most_frequent[place]  # listed once
+            found[feature] = entry - int(listed.offsets[place])
+            assert found[feature] != listed.most_frequent[place]
         assert {f: int(by_feature[f, row]) for f in found} == found
 
 
@@ -264,7 +264,7 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
 
 
 def test_each_level_is_a_bin_and_missing_values_have_one_more():
-    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_levels((3, 1, 255))
+    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_categories((3, 1, 255))
     assert (cuts.missing, cuts.categorical) == ((False, True, True, True), (1, 2, 3))
     assert [of.size + 1 for of in cuts.cuts] == [2, 3, 1, 255]
     columns = [[0, 1, 0, 1], [0, 2, NAN, 1], [0, NAN, NAN, 0], [254, NAN, 0, 100]]

@@ -60,7 +60,7 @@ def test_sums_and_counts_of_parts_add_up_to_those_of_all_rows():
     for work in (
         lambda made: made.sum_pairs(rows(made)),
         lambda made: made.count_exponents(LOGISTIC),
-        lambda made: made.count_sizes(1.0, rows(made)),
+        lambda made: made.count_norms(1.0, rows(made)),
         lambda made: made.sum_metrics(("logloss", "auc"), UNIT, rows(made)),
     ):
         assert sum(map(work, parts)).tolist() == work(pooled).tolist()
@@ -74,7 +74,7 @@ def test_counts_are_those_of_plain_numpy():
     assert made.count_exponents(LOGISTIC).tolist() == np.concatenate(exponents).tolist()
     gradient, hessian = LOGISTIC.gradients(margin, label, weight)
     sizes = np.sqrt(gradient**2 + 1.5 * hessian**2)[among]
-    assert made.count_sizes(1.5, among).tolist() == sampling.count_sizes(sizes).tolist()
+    assert made.count_norms(1.5, among).tolist() == sampling.count_norms(sizes).tolist()
     due = metrics.sums(("error",), LOGISTIC, margin[among], label[among], weight[among], UNIT)
     assert made.sum_metrics(("error",), UNIT, among).tolist() == due.tolist()
 

@@ -7,7 +7,7 @@ from fedboost.errors import PeerError
 from fedboost.gbdt import histogram
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.growing import UNBINNED, Bins, GrowingRows
-from fedboost.gbdt.samplers import Bootstrap, EveryRow, RowDraws, SizeSample, Subsample
+from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Subsample
 from fedboost.gbdt.sampling import mixed
 from fedboost.gbdt.threads import ONE
 from fedboost.gbdt.tree import Split
@@ -15,9 +15,9 @@ from fedboost.gbdt.tree import Split
 ROWS, OUTPUTS, PARALLEL = 400, 2, 3
 TRAINING = np.arange(ROWS) % 5 != 0
 KEYS = mixed(np.arange(ROWS, dtype=np.uint64))
-DRAWS = RowDraws(KEYS, 7, 0, PARALLEL)
+DRAWS = RowSampling(KEYS, 7, 0, PARALLEL)
 SAMPLERS = [
-    EveryRow(),
+    AllRows(),
     Subsample(TRAINING, DRAWS, 1.0),
     Subsample(TRAINING, DRAWS, 0.4),
     Bootstrap(TRAINING, DRAWS, 1.0),
@@ -69,7 +69,7 @@ def test_samples_are_of_training_rows_alike_for_outputs_and_different_for_trees(
 
 def test_rows_of_large_gradients_are_kept_and_others_weighed_by_their_probabilities():
     gradient = np.where(np.arange(ROWS) < 100, 8.0, 1.0)
-    sample = SizeSample(TRAINING, DRAWS, 0, 0.5, 1.0, 4.0)
+    sample = NormSample(TRAINING, DRAWS, 0, 0.5, 1.0, 4.0)
     for rows in (slice(0, 150), np.arange(150, ROWS)):
         weighed, hessian = sample.reweigh(rows, gradient[rows], np.zeros(gradient[rows].size))
         assert weighed.tolist() == np.where(gradient[rows] > 4, 8.0, 4.0).tolist()
@@ -101,4 +101,4 @@ def test_histograms_are_those_of_the_sampled_rows():
 
 def test_nothing_splits_before_there_are_bins():
     with pytest.raises(PeerError, match="which is unknown"):
-        growing_of(EveryRow()).apply((Split(0, 0, 0, True, 10),), UNBINNED)
+        growing_of(AllRows()).apply((Split(0, 0, 0, True, 10),), UNBINNED)

@@ -116,7 +116,7 @@ def test_the_direction_of_missing_values_is_learned():
 
 def by_levels(*pairs, missing=(0, 0), **settings):
     """The best split by one categorical feature with these sums of its levels."""
-    layout, every = Layout.of(CutPoints((), ()).with_levels((len(pairs),))), [*pairs, missing]
+    layout, every = Layout.of(CutPoints((), ()).with_categories((len(pairs),))), [*pairs, missing]
     total = sum(gradient for gradient, _ in every), sum(hessian for _, hessian in every)
     histogram = np.array(every, np.int64).reshape(-1)
     best = rule(**settings).best_split(histogram, layout, total)
@@ -231,11 +231,11 @@ def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
     rng = np.random.default_rng(features)
     layout = layout_of(*rng.integers(9, 256, features))
     codes = rng.integers(0, layout.value_bins, (300, features)).astype(np.uint8)
-    monkeypatch.setattr(binned, "FEWEST_RARE", 1)
+    monkeypatch.setattr(binned, "MIN_SPARSE_FEATURES", 1)
     often = rng.random(features) < share_of_rare
     codes[rng.random(codes.shape) < 0.97 * often] = 0  # whatever bin is the common one
     bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)
-    assert (bins.rare is not None) == (share_of_rare > 0 and features > 1)
+    assert (bins.sparse is not None) == (share_of_rare > 0 and features > 1)
     pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
     nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
     due = np.zeros((3, layout.bins, 2), np.int64)
@@ -354,7 +354,7 @@ def test_a_layout_of_some_features_and_their_part_of_a_histogram():
     assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
     assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
     assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
-    cuts = CutPoints((np.zeros(1, np.float32),), (False,)).with_levels((3, 2))
+    cuts = CutPoints((np.zeros(1, np.float32),), (False,)).with_categories((3, 2))
     assert Layout.of(cuts).only((0, 2)).categorical.tolist() == [False, True]
 
 

@@ -17,7 +17,7 @@ ROOT = 0
 CUTS = CutPoints(
     (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
     (False, True, True),
-).with_levels((5, 255))
+).with_categories((5, 255))
 
 
 def table(rows, seed=0):

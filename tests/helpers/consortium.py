@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
@@ -79,7 +79,7 @@ def keyholder_of(parties):
     return min(parties)
 
 
-def encrypted_sealers(scheme, parties, most_openings=OPENINGS, session=SESSION, seed=0):
+def encrypted_sealers(scheme, parties, max_openings=OPENINGS, session=SESSION, seed=0):
     """Party to its sealer, the key holder's with the secret key."""
     secret, keys = small_secret(scheme), keys_of_pairs(parties, seed)
     return {
@@ -90,7 +90,7 @@ def encrypted_sealers(scheme, parties, most_openings=OPENINGS, session=SESSION, 
             keys[party],
             secret.public,
             secret if party == keyholder_of(parties) else None,
-            most_openings,
+            max_openings,
         )
         for party in parties
     }
@@ -134,7 +134,7 @@ def opener_of(protection, tag):
 
 
 def tag_of(roster, turn=1, attempt=0, epoch=0, cells=3, bits=64, transcript=TRANSCRIPT):
-    return Tag(turn, attempt, epoch, tuple(roster), transcript, (Run(cells, bits),))
+    return Tag(turn, attempt, epoch, tuple(roster), transcript, (Segment(cells, bits),))
 
 
 def vectors(parties, cells, bits, seed=0):

@@ -34,7 +34,7 @@ from fedboost.terms import continuation
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 ROWS, FEATURES = 60, 2
-MOST_STEPS = 20_000
+MAX_STEPS = 20_000
 """Deliveries after which a session that is not over hangs: a whole one without faults takes about 300."""
 STEPS_OF_FAULTS = 400
 REFRESHED = 1_000_000
@@ -206,7 +206,7 @@ class World:
         if not self.noisy:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
-        tag = Tag(0, 0, -1, self.terms.parties, b"", query.runs)
+        tag = Tag(0, 0, -1, self.terms.parties, b"", query.segments)
         session = memory.begin(Offer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, state, tag, values)[0]
         assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"
@@ -318,7 +318,7 @@ class World:
         """Everybody comes back, and everything arrives; time passes only when nothing else does."""
         for name in sorted(set(self.sites) - self.connected):
             self.back(name)
-        for _ in range(MOST_STEPS):
+        for _ in range(MAX_STEPS):
             if self.over():
                 return
             lines = self.lines()

@@ -15,7 +15,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.gbdt.sampling import mixed
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.privacy.bit_packing import Run, parts_of, signed
+from fedboost.privacy.bit_packing import Segment, chunks_of, signed
 from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.key_exchange import Credentials
@@ -25,19 +25,19 @@ from fedboost.protocol.site_memory import TransientMemory
 from fedboost.terms.terms import Terms
 
 
-def pack(values, *runs):
+def pack(values, *segments):
     """Integers, few enough for one part, as these runs of cells: (cells, bits)."""
-    (part,) = parts_of(tuple(Run(*run) for run in runs))
+    (part,) = chunks_of(tuple(Segment(*run) for run in segments))
     return part.packed(np.array(values, np.int64).view(np.uint64))
 
 
-def unpack(packed, *runs):
+def unpack(packed, *segments):
     """The integers in such cells, int64."""
-    runs = tuple(Run(*run) for run in runs)
-    (part,) = parts_of(runs)
+    segments = tuple(Segment(*run) for run in segments)
+    (part,) = chunks_of(segments)
     words = np.zeros(part.cells, np.uint64)
     part.add_sparsely(words, packed)
-    return signed(words, runs)
+    return signed(words, segments)
 
 
 def shard_of(X, y, weight=None, rows=slice(None), validation=None, base_margin=None, group=None):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from random import Random
 
-MOST_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 """No mutant is longer: what long messages cost is asked by tests of their own."""
 INTERESTING = (0, 1, 2, 7, 16, 32, 64, 127, 128, 255, 256, 1 << 16, 1 << 24, 2**31 - 1, 2**31, 2**32 - 1)
 LONG = (2**48 - 1, 2**48, 2**63 - 1, 2**63, 2**64 - 1)
@@ -37,7 +37,7 @@ def mutate(draw: Random, data: bytes, others: tuple[bytes, ...] = ()) -> bytes:
             data = _mutate_fields(draw, data, others)
         else:
             data = _mutate_bytes(draw, bytearray(data), others)
-    return data[:MOST_BYTES]
+    return data[:MAX_BYTES]
 
 
 # ---- bytes ------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from fedboost.wire.messages import decode_from_party, decode_to_party, encode_fr
 
 Damage = Callable[[str, int, bytes], bytes]
 """What arrives in place of a message: its way, "up" or "down", its number on that way, its bytes."""
-MOST_MESSAGES = 10_000
+MAX_MESSAGES = 10_000
 
 
 @dataclass
@@ -96,7 +96,7 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
         party, data = queue.popleft()
         number = len(training.delivered[way])
         training.delivered[way].append((party, data))
-        assert number < MOST_MESSAGES, "a training without end"
+        assert number < MAX_MESSAGES, "a training without end"
         return party, data, damage(way, number, data)
 
     silence = 0

@@ -636,9 +636,9 @@ def test_scales_hold_gradients_that_are_divided_by_the_chances_of_their_rows(reg
     terms = terms_of(np.zeros((1, 1)), 1, objective="reg:gamma", **settings)
     exponents = [exponent_counts(values) for values in (gradient, hessian, np.ones(1))]
     before = Scales.of(terms, np.concatenate(exponents))
-    sizes = sampling.sizes(gradient, hessian, reg_lambda)
-    after = before.drawing(terms, sampling.count_sizes(sizes))
-    chances = sampling.chances(sizes, after.threshold, 0.2)
+    sizes = sampling.gradient_norms(gradient, hessian, reg_lambda)
+    after = before.for_sampling(terms, sampling.count_norms(sizes))
+    chances = sampling.probabilities(sizes, after.threshold, 0.2)
     for values, scale, narrow in (
         (np.abs(gradient), after.gradient, before.gradient),
         (hessian, after.hessian, before.hessian),
@@ -693,7 +693,9 @@ def test_a_forest_of_bootstraps_is_as_good_as_one_of_all_rows_and_no_tree_is_lik
 def test_sums_of_rows_that_count_most_often_fit_their_cells(monkeypatch):
     """Were every row drawn as often as any can be, of gradients that all are the largest."""
     monkeypatch.setattr(
-        sampling, "copies", lambda keys, *_: np.full(keys.size, sampling.MOST_COPIES, np.uint8)
+        sampling,
+        "bootstrap_counts",
+        lambda keys, *_: np.full(keys.size, sampling.MAX_BOOTSTRAP_COUNT, np.uint8),
     )
     X, _, _ = data()
     y = np.arange(ROWS) % 2
@@ -703,7 +705,7 @@ def test_sums_of_rows_that_count_most_often_fit_their_cells(monkeypatch):
     covers = [tree.cover[0] for tree in run(X, y, one_party(ROWS), **settings).booster.trees]
     monkeypatch.undo()
     once = run(X, y, one_party(ROWS), **{**settings, "sampling_method": "uniform"}).booster.trees[0].cover[0]
-    assert covers[0] == pytest.approx(sampling.MOST_COPIES * once, rel=1e-6)
+    assert covers[0] == pytest.approx(sampling.MAX_BOOTSTRAP_COUNT * once, rel=1e-6)
 
 
 @pytest.mark.parametrize("leaves", [2, 5, 12])
@@ -1223,7 +1225,7 @@ def test_parties_are_asked_for_the_smaller_child():
 
 def spoiling(turn, query, cell, by=1):
     """Change one cell of what party p1 reports in one turn, in which this is asked."""
-    of_query = [(run.cells, run.bits) for run in query.runs]
+    of_query = [(run.cells, run.bits) for run in query.segments]
 
     def spoil(party, message):
         if party != "p1" or not isinstance(message, Report) or message.turn != turn:
@@ -1264,7 +1266,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
         "a child": kinds["HistogramQuery"][1],
     }
     for what, turn in spoilt.items():
-        last = sum(run.cells for run in asked[turn].runs) - 1
+        last = sum(run.cells for run in asked[turn].segments) - 1
         for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
             session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
             assert session.phase == "failed", (what, cell, by)

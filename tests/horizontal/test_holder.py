@@ -61,7 +61,7 @@ def train_beside(X, y, weight, parts, **settings):
         assert total.tolist() == due.tolist(), f"{query} after {seen}"
         assert all(query.fits(answer) for answer in (*answers, total))
         cells = np.sum([query.to_cells(answer) for answer in answers], axis=0)
-        assert query.from_cells(signed(cells.view(np.uint64), query.runs)).tolist() == total.tolist()
+        assert query.from_cells(signed(cells.view(np.uint64), query.segments)).tolist() == total.tolist()
         seen[type(query)] += 1
         try:
             query = program.send(total)
@@ -224,14 +224,14 @@ def test_thresholds_that_cannot_be(threshold):
 
 
 LEVELS_OF = terms_of(np.zeros((1, 3)), 1, levels=(3, 5))
-LEVEL_CUTS = CUTS.with_levels((3, 5))
+LEVEL_CUTS = CUTS.with_categories((3, 5))
 
 
 @pytest.mark.parametrize(
     "cut_points",
     [
-        CUTS.with_levels((5, 3)),
-        CUTS.with_levels((3, 6)),
+        CUTS.with_categories((5, 3)),
+        CUTS.with_categories((3, 6)),
         dataclasses.replace(LEVEL_CUTS, categorical=()),
         dataclasses.replace(LEVEL_CUTS, categorical=(0, 1, 2)),
         dataclasses.replace(LEVEL_CUTS, missing=(True, True, False)),

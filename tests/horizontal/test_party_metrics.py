@@ -71,7 +71,7 @@ def test_validation_rows_of_each_party_have_theirs():
 
 def run_to_end(session, X):
     """The prediction by all trees of a session, those that early stopping took away too."""
-    trees = [tree for grown, _ in session.run._grown for tree in grown.parts(1)]
+    trees = [tree for grown, _ in session.run.trees.grown for tree in grown.parts(1)]
     booster = session.booster
     return type(booster)(booster.loss, booster.base_score, booster.features, tuple(trees)).predict(X)
 

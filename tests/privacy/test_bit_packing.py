@@ -8,16 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedboost.errors import PeerError
-from fedboost.privacy.bit_packing import PART_CELLS, Run, parts_of, signed
-from tests.privacy.reference import kernels as reference
+from fedboost.privacy.bit_packing import CHUNK_CELLS, Segment, chunks_of, signed
 
 BITS = (1, 2, 7, 8, 13, 31, 32, 33, 40, 52, 63, 64)
 SIZES = (0, 1, 5, 63, 64, 65, 127, 128, 200)
 
 
-def whole(*runs):
+def whole(*segments):
     """The one part of a short vector."""
-    (part,) = parts_of(tuple(Run(*run) for run in runs))
+    (part,) = chunks_of(tuple(Segment(*run) for run in segments))
     return part
 
 
@@ -67,22 +66,22 @@ def test_a_few_cells_are_a_stream_of_bits_lowest_first():
 
 
 @given(
-    runs=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 64)), max_size=4),
+    segments=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 64)), max_size=4),
     signs=st.lists(st.booleans(), max_size=4),
     seed=st.integers(0, 1000),
 )
-def test_a_running_sum_of_runs_is_the_sum(runs, signs, seed):
-    part = whole(*runs)
+def test_a_running_sum_of_runs_is_the_sum(segments, signs, seed):
+    part = whole(*segments)
     total, due = np.zeros(part.cells, np.uint64), [0] * part.cells
     for number, sign in enumerate(signs):
-        values = [value for cells, bits in runs for value in some(bits, cells, seed + number)]
+        values = [value for cells, bits in segments for value in some(bits, cells, seed + number)]
         operation = part.add if sign else part.subtract
         operation(total, part.packed(words(values)))
         due = [before + (value if sign else -value) for before, value in zip(due, values, strict=True)]
-    bits_of = [bits for cells, bits in runs for _ in range(cells)]
+    bits_of = [bits for cells, bits in segments for _ in range(cells)]
     due = [wrapped(value, bits) for value, bits in zip(due, bits_of, strict=True)]
     again = part.packed(total)
-    opened = signed(total, tuple(Run(*run) for run in runs))
+    opened = signed(total, tuple(Segment(*run) for run in segments))
     assert opened.tolist() == due
     assert opened.dtype == np.int64
     assert part.packed(words(due)) == again
@@ -118,7 +117,7 @@ def test_the_bytes_may_be_of_any_kind_and_stand_anywhere(bits):
     for kind in (data, bytearray(data), memoryview(data), memoryview(bytearray(data)), within):
         total = np.zeros(5, np.uint64)
         whole((5, bits)).add(total, kind)
-        assert signed(total, (Run(5, bits),)).tolist() == values
+        assert signed(total, (Segment(5, bits),)).tolist() == values
 
 
 def test_packing_leaves_the_integers_as_they_were():
@@ -141,20 +140,20 @@ def test_bytes_of_another_length_are_a_peer_error(operation, bits):
 
 
 @given(
-    runs=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 64)), max_size=4),
+    segments=st.lists(st.tuples(st.integers(0, 300), st.integers(1, 64)), max_size=4),
     share=st.sampled_from([0.0, 0.02, 0.3, 0.85, 1.0]),
     seed=st.integers(0, 1000),
 )
-def test_sparse_or_not_it_is_the_same_sum_and_never_longer(runs, share, seed):
-    part = whole(*runs)
+def test_sparse_or_not_it_is_the_same_sum_and_never_longer(segments, share, seed):
+    part = whole(*segments)
     there = np.random.default_rng(seed).random(part.cells) < share
-    values = words([value for cells, bits in runs for value in some(bits, cells, seed)]) * there
+    values = words([value for cells, bits in segments for value in some(bits, cells, seed)]) * there
     sparse = part.packed_sparsely(values)
     assert len(sparse) <= part.size
     totals = np.full((2, part.cells), 5, np.uint64)
     part.add_sparsely(totals[0], sparse)
     part.add(totals[1], part.packed(values))
-    of = tuple(Run(*run) for run in runs)
+    of = tuple(Segment(*run) for run in segments)
     assert signed(totals[0], of).tolist() == signed(totals[1], of).tolist()
 
 
@@ -204,30 +203,30 @@ def test_any_bytes_are_added_or_a_peer_error(data):
 
 @given(
     st.lists(
-        st.tuples(st.sampled_from([0, 1, 2, 100, PART_CELLS - 1, PART_CELLS, 3 * PART_CELLS]), st.just(9)),
+        st.tuples(st.sampled_from([0, 1, 2, 100, CHUNK_CELLS - 1, CHUNK_CELLS, 3 * CHUNK_CELLS]), st.just(9)),
         max_size=5,
     )
 )
-def test_parts_follow_one_another_and_only_the_last_is_not_full(runs):
-    parts = parts_of(tuple(Run(*run) for run in runs))
-    cells = sum(cells for cells, _ in runs)
-    assert [part.start for part in parts] == [PART_CELLS * number for number in range(len(parts))]
-    assert all(part.cells == PART_CELLS for part in parts[:-1])
+def test_parts_follow_one_another_and_only_the_last_is_not_full(segments):
+    parts = chunks_of(tuple(Segment(*run) for run in segments))
+    cells = sum(cells for cells, _ in segments)
+    assert [part.start for part in parts] == [CHUNK_CELLS * number for number in range(len(parts))]
+    assert all(part.cells == CHUNK_CELLS for part in parts[:-1])
     assert sum(part.cells for part in parts) == cells
-    assert len(parts) == max(1, -(-cells // PART_CELLS))
+    assert len(parts) == max(1, -(-cells // CHUNK_CELLS))
 
 
 def test_no_part_is_larger_than_its_cells_of_eight_bytes():
-    ones = tuple(Run(1, bits) for bits in (1, 64) for _ in range(PART_CELLS // 2))
-    assert [part.size for part in parts_of(ones)] == [8 * PART_CELLS]
+    ones = tuple(Segment(1, bits) for bits in (1, 64) for _ in range(CHUNK_CELLS // 2))
+    assert [part.size for part in chunks_of(ones)] == [8 * CHUNK_CELLS]
 
 
 def test_a_run_goes_on_in_the_next_part():
-    runs = (Run(PART_CELLS - 10, 3), Run(30, 50))
-    first, last = parts_of(runs)
-    values = some(3, PART_CELLS - 10) + some(50, 30)
+    segments = (Segment(CHUNK_CELLS - 10, 3), Segment(30, 50))
+    first, last = chunks_of(segments)
+    values = some(3, CHUNK_CELLS - 10) + some(50, 30)
     total = np.zeros(len(values), np.uint64)
     for part in (first, last):
         part.add(part.of(total), part.packed(part.of(words(values))))
     assert last.cells == 20
-    assert signed(total, runs)[-30:].tolist() == [wrapped(value, 50) for value in values[-30:]]
+    assert signed(total, segments)[-30:].tolist() == [wrapped(value, 50) for value in values[-30:]]

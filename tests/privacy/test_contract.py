@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import PeerError, RosterTooSmall
 from fedboost.privacy import bit_packing
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.protections import PROTECTIONS
 
 PARTIES = names(3)
@@ -42,7 +42,7 @@ class Protection:
         return opener_of(self.name, tag)
 
 
-PART_CELLS = {"paillier": 256, "bfv": 8192 + 64}
+CHUNK_CELLS = {"paillier": 256, "bfv": 8192 + 64}
 """Integers in a part, fewer where each costs much more."""
 INSTALLED = [name for name, row in PROTECTIONS.items() if not row.uses_key_holder or installed(name)]
 
@@ -51,7 +51,7 @@ INSTALLED = [name for name, row in PROTECTIONS.items() if not row.uses_key_holde
 def protection(request, monkeypatch):
     if request.param not in INSTALLED:
         pytest.skip(f"what {request.param} needs is not installed")
-    monkeypatch.setattr(bit_packing, "PART_CELLS", PART_CELLS.get(request.param, bit_packing.PART_CELLS))
+    monkeypatch.setattr(bit_packing, "CHUNK_CELLS", CHUNK_CELLS.get(request.param, bit_packing.CHUNK_CELLS))
     return Protection(request.param)
 
 
@@ -66,7 +66,7 @@ def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
     tag = tag_of(parties, turn=turn, cells=size, bits=bits)
     of, due = vectors(parties, size, bits, seed)
     opener, order = protection.opener(tag), random.Random(seed)
-    assert opener.parts == len(tag.parts) == max(1, -(-size // bit_packing.PART_CELLS))
+    assert opener.chunks == len(tag.chunks) == max(1, -(-size // bit_packing.CHUNK_CELLS))
     upload(opener, sealers, of, tag, order)
     return help_open(opener, sealers, order), due
 
@@ -77,9 +77,9 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
     """Turn after turn of one session, of every size of part."""
     parties = names(parties)
     sealers = protection.sealers(parties)
-    sizes = [0, 1, bit_packing.PART_CELLS - 1, bit_packing.PART_CELLS, bit_packing.PART_CELLS + 1]
+    sizes = [0, 1, bit_packing.CHUNK_CELLS - 1, bit_packing.CHUNK_CELLS, bit_packing.CHUNK_CELLS + 1]
     if len(parties) == 50:
-        sizes = [0, 1, bit_packing.PART_CELLS + 1] if bits == 24 else [1000]
+        sizes = [0, 1, bit_packing.CHUNK_CELLS + 1] if bits == 24 else [1000]
     for turn, size in enumerate(sizes):
         total, due = opened(protection, parties, size, bits, turn, sealers, turn)
         assert total.dtype == np.int64
@@ -101,7 +101,7 @@ def test_any_number_of_parties_in_any_order(name, parties, size, bits, seed):
 
 @pytest.mark.parametrize("bits", [24, 47, 64])
 def test_parts_of_different_parties_may_arrive_in_any_order(protection, bits):
-    sums = [opened(protection, PARTIES, 3 * bit_packing.PART_CELLS - 1, bits, seed) for seed in range(2)]
+    sums = [opened(protection, PARTIES, 3 * bit_packing.CHUNK_CELLS - 1, bits, seed) for seed in range(2)]
     assert all(np.array_equal(total, due) for total, due in sums)
 
 
@@ -161,7 +161,7 @@ def test_a_party_that_was_lost_may_take_part_in_the_next_turn(protection):
 
 @pytest.mark.parametrize("bits", [1, 24, 47, 64])
 def test_a_part_of_another_length_is_a_peer_error(protection, bits):
-    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 2, bits=bits)
+    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 2, bits=bits)
     of, _ = vectors(PARTIES, tag.cells, bits)
     first, last = sealed(protection, of, tag)[PARTIES[0]]
     opener = protection.opener(tag)
@@ -172,7 +172,7 @@ def test_a_part_of_another_length_is_a_peer_error(protection, bits):
 
 @pytest.mark.parametrize("part", [-1, 2, 1 << 40])
 def test_a_part_of_another_number_is_a_peer_error(protection, part):
-    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 2, bits=32)
+    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 2, bits=32)
     parts = sealed(protection, vectors(PARTIES, tag.cells, 32)[0], tag)[PARTIES[0]]
     opener = protection.opener(tag)
     for some in (*parts, b""):
@@ -260,7 +260,7 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
     [
         SEALED,
         replace(SEALED, transcript=b"other"),
-        replace(SEALED, runs=(Run(4, 64),)),
+        replace(SEALED, segments=(Segment(4, 64),)),
         replace(SEALED, epoch=1),
         replace(SEALED, attempt=2),
         replace(SEALED, turn=4),
@@ -282,20 +282,27 @@ def test_a_newer_tag_is_sealed(protection, newer):
 
 
 def test_parts_of_a_tag():
-    sizes = (0, 1, bit_packing.PART_CELLS, bit_packing.PART_CELLS + 1)
-    assert [len(tag_of(PARTIES, cells=size).parts) for size in sizes] == [1, 1, 1, 2]
-    tag = tag_of(PARTIES, cells=bit_packing.PART_CELLS + 3, bits=10)
-    assert [part.cells for part in tag.parts] == [bit_packing.PART_CELLS, 3]
-    assert [part.size for part in tag.parts] == [bit_packing.PART_CELLS * 10 // 8, 8]
-    assert tag.size == bit_packing.PART_CELLS * 10 // 8 + 8
+    sizes = (0, 1, bit_packing.CHUNK_CELLS, bit_packing.CHUNK_CELLS + 1)
+    assert [len(tag_of(PARTIES, cells=size).chunks) for size in sizes] == [1, 1, 1, 2]
+    tag = tag_of(PARTIES, cells=bit_packing.CHUNK_CELLS + 3, bits=10)
+    assert [part.cells for part in tag.chunks] == [bit_packing.CHUNK_CELLS, 3]
+    assert [part.size for part in tag.chunks] == [bit_packing.CHUNK_CELLS * 10 // 8, 8]
+    assert tag.size == bit_packing.CHUNK_CELLS * 10 // 8 + 8
 
 
 def test_runs_of_cells_of_different_bits_open_to_their_sum(protection):
     """Wherever parts begin and end among them."""
-    full = bit_packing.PART_CELLS
-    runs = (Run(70, 13), Run(0, 5), Run(full, 1), Run(1, 64), Run(200, 63), Run(full - 5, 40))
-    tag = replace(tag_of(PARTIES), runs=runs)
-    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in runs]
+    full = bit_packing.CHUNK_CELLS
+    segments = (
+        Segment(70, 13),
+        Segment(0, 5),
+        Segment(full, 1),
+        Segment(1, 64),
+        Segment(200, 63),
+        Segment(full - 5, 40),
+    )
+    tag = replace(tag_of(PARTIES), segments=segments)
+    both = [vectors(PARTIES, run.cells, run.bits, run.bits) for run in segments]
     of = {party: np.concatenate([of[party] for of, _ in both]) for party in PARTIES}
     sealers, opener = protection.sealers(PARTIES), protection.opener(tag)
     upload(opener, sealers, of, tag, random.Random(0))

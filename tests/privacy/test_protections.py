@@ -125,8 +125,8 @@ def test_rows_are_known_by_their_own_names_and_do_not_change(row):
 
 def test_terms_have_the_facts_of_the_table(row):
     terms = terms_of(row)
-    assert terms.hiding.hides == row.hides
-    assert terms.hiding.encrypts == row.uses_key_holder
+    assert terms.hiding.hides_vectors == row.hides
+    assert terms.hiding.uses_key_holder == row.uses_key_holder
     for parties in (3, 4, 5, 9):
         terms = terms_of(row, parties)
         assert terms.signers == row.min_signers(Group.of(terms.parties))
@@ -139,7 +139,7 @@ def test_terms_shrink_where_the_protection_may(row):
         return
     for parties in (4, 9, 30):
         terms = terms_of(row, parties, on_loss="shrink")
-        assert terms.fewest == max(row.min_roster(Group.of(terms.parties)), parties // 2 + 1)
+        assert terms.min_roster == max(row.min_roster(Group.of(terms.parties)), parties // 2 + 1)
 
 
 def test_terms_keep_to_the_parties_of_the_table(row):

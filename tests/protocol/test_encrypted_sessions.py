@@ -189,7 +189,7 @@ def test_terms_say_who_holds_the_key(protection):
     X, _ = data()
     for settings, said in (
         ({}, "needs keyholder"),
-        ({"keyholder": "p9"}, "'p9' is none of the parties"),
+        ({"keyholder": "p9"}, "'p9' is not one of the parties"),
         ({"keyholder": "p0", "on_loss": "shrink"}, "shrink"),
         ({"keyholder": "p0", "key_bits": 1024}, "key_bits"),
     ):

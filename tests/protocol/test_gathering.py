@@ -740,7 +740,7 @@ def test_before_a_tree_split_no_party_was_away():
 def test_turns_beyond_those_of_the_terms_are_not_asked():
     liar = Liar(rounds=1, max_depth=1)
     liar.gather()
-    for _ in range(liar.terms.most_turns):
+    for _ in range(liar.terms.max_turns):
         liar.ask(RowsQuery())
     with pytest.raises(Left, match="where the terms have"):
         liar.ask(RowsQuery())

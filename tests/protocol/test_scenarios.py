@@ -36,7 +36,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints, Grid
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.privacy.bit_packing import parts_of
+from fedboost.privacy.bit_packing import chunks_of
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, session_digest
@@ -157,7 +157,7 @@ class Aggregator:
             case "Report":
                 part, query = int(values.get("part", 0)), self._asked[-1] if self._asked else RowsQuery()
                 tag = tag_of(Ask(0, 0, (), query), b"")
-                place = tag.parts[part] if part < len(tag.parts) else parts_of(())[0]
+                place = tag.chunks[part] if part < len(tag.chunks) else chunks_of(())[0]
                 cells = np.zeros(place.cells, np.int64)
                 cells[:1] = int(values.get("first", 0))
                 packed = place.packed(cells.view(np.uint64))

@@ -12,7 +12,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.runtime.config import read_terms, terms_to_toml
-from fedboost.runtime.continuation import LARGEST_FILE
+from fedboost.runtime.continuation import MAX_FILE_BYTES
 
 TABLES = shared_out(3)
 COLUMNS = ("age", "dose")
@@ -144,7 +144,7 @@ def test_a_path_in_terms_that_is_no_regular_file_is_not_read(tmp_path):
     waiting = threading.Timer(5, end_waiting)
     waiting.start()
     (tmp_path / "large.json").touch()
-    os.truncate(tmp_path / "large.json", LARGEST_FILE + 1)
+    os.truncate(tmp_path / "large.json", MAX_FILE_BYTES + 1)
     (tmp_path / "folder").mkdir()
     words = {
         "pipe": "pipe: cannot read the model: not a regular file\n",

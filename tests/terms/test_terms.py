@@ -172,12 +172,12 @@ def refusal_of(**settings):
 def test_a_roster_that_cannot_shrink_is_refused():
     assert "opens no sum of fewer than 3 parties" in refusal_of(on_loss="shrink")
     plain = {"on_loss": "shrink", "protection": "plain"}
-    assert terms(**plain).fewest == 2
+    assert terms(**plain).min_roster == 2
     assert "so the roster cannot shrink" in refusal_of(**plain, quorum=3)
     assert "quorum 4 is more than the 3 parties" in refusal_of(**plain, quorum=4)
     assert "quorum needs on_loss" in refusal_of(quorum=2)
     five = {"on_loss": "shrink", "parties": ["a", "b", "c", "d", "e"]}
-    assert terms(**five).fewest == 4
+    assert terms(**five).min_roster == 4
     assert "quorum 3 of 5 parties: protection masked opens no sum of fewer than 4" in refusal_of(
         **five, quorum=3
     )
@@ -596,7 +596,7 @@ def noisy(columns=None, **settings):
 def test_noise_has_its_own_defaults():
     one = noisy()
     assert (one.trees.rounds, one.trees.max_depth) == (4 * 3, 3)
-    assert (one.metrics, one.sets, one.asks_for_exponents) == ((), (), False)
+    assert (one.metrics, one.sets, one.needs_exponent_counts) == ((), (), False)
     assert noisy(rounds=7, max_depth=5).trees.rounds == 7
     assert noisy(rounds=12, max_depth=3).digest == one.digest
     assert Terms.from_canonical(one.canonical()).digest == one.digest

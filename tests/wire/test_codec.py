@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from fedboost.boosting.queries.leaves import ResidualQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import Scale
@@ -39,14 +41,15 @@ from fedboost.protocol.messages import (
     Request,
 )
 from fedboost.terms.terms import Terms
+from fedboost.wire import queries as query_codec
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
     Failed,
     ModelPart,
     RoundDone,
+    TrainCommand,
     Waiting,
-    Wish,
     decode_train_event,
     decode_train_request,
     encode_train_event,
@@ -179,6 +182,12 @@ state = st.builds(
     st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False)),
     st.none() | residuals,
 )
+
+
+def test_every_query_has_a_codec():
+    assert set(query_codec._CODECS) == set(get_args(Query))
+
+
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
     st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
@@ -222,7 +231,7 @@ def test_what_an_analyst_hears_comes_back(event):
     assert same(decode_train_event(encode_train_event(event)), event)
 
 
-@given(terms(), st.sampled_from(Wish), requests)
+@given(terms(), st.sampled_from(TrainCommand), requests)
 def test_what_an_analyst_submits_comes_back(submitted, wish, request):
     data = encode_train_request(submitted.canonical(), wish, request)
     assert decode_train_request(data) == (submitted, wish, request)

@@ -1,14 +1,14 @@
-"""THE LOOP: gradient boosting as a program. It reads like centralised boosting; each `yield` is a turn.
+"""Gradient boosting as a program: reads like centralised boosting, where each `yield` is a turn.
 
 Promises: a pure function of the terms and the sums, so the model is the same for every partition of the
 rows; parties are asked for the smaller child only, the sibling is the parent minus it.
-Refuses: sums that violate what must hold of them (PeerError), a label with nothing to learn (ConfigError).
+Refuses: sums that contradict each other (PeerError), a label with nothing to learn (ConfigError).
 """
 
 import math
 from collections.abc import Generator
 
-from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, Parted, add_children, elect
+from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, SplitLeaf, add_children, elect
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
@@ -31,7 +31,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
-from fedboost.gbdt.sampling import SIZE_CELLS
+from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
@@ -48,22 +48,22 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
         terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     )  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
-    exponents, sizes, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
-    if terms.asks_for_exponents and terms.earlier is None and residuals_vanish(counts[1:], exponents):
+    exponents, norms, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
+    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.trees.rounds):
-        scales = Scales.of(terms, exponents) if terms.asks_for_exponents else scales
-        drawing = scales.drawing(terms, sizes)
+        scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
+        tree_scales = scales.for_sampling(terms, norms)
         try:
-            tree, splits = yield from grow_tree(terms, rows, number, cut_points, drawing, grown)
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, tree_scales, grown)
         except Enough:
             break
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents, sizes, found = yield from end_round(terms, rows, number, splits, values, scales)
+        exponents, norms, round_metrics = yield from end_round(terms, rows, number, splits, values, scales)
         trees += tree.parts(len(terms.roots))
-        scores.append(watched(terms, found))
+        scores.append(watched(terms, round_metrics))
         if (
             terms.evaluation.early_stopping_rounds
             and number - best(scores) >= terms.evaluation.early_stopping_rounds
@@ -73,16 +73,16 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     return model_of(terms, score, trees[: kept * len(terms.roots)])
 
 
-def watched(terms: Terms, found: dict[str, float]) -> float:
-    """What early stopping looks at, less being better: the last metric, of the last set of rows of all."""
-    name, value = [*metrics.of_all(found).items()][-1]
+def watched(terms: Terms, round_metrics: dict[str, float]) -> float:
+    """The value that early stopping watches, lower is better: the last metric of the last set of rows."""
+    name, value = [*metrics.of_all(round_metrics).items()][-1]
     if terms.evaluation.early_stopping_rounds and math.isnan(value):
         raise ConfigError(f"{name} has no value, so that nothing can be stopped by it: watch another metric")
     return -value if grows(terms.metrics[-1]) else value
 
 
 def best(scores: list[float]) -> int:
-    """The first round with the best of these."""
+    """The first round with the best score."""
     return min(range(len(scores)), key=scores.__getitem__)
 
 
@@ -94,24 +94,30 @@ def end_round(
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Move the margins; the exponent counts of the new gradients and the counts of their sizes (empty if the
-    terms ask for none), and the metrics."""
-    asked = terms.metrics, scales.weight, terms.asks_for_exponents, terms.sets, terms.draws.draws_by_size
-    total = yield EndRoundQuery(rows, number, splits, values, *asked)
-    found = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
+    """Move the margins. Returns the exponent counts of the new gradients and the counts of their norms (empty
+    if the terms need none), and the metrics."""
+    settings = (
+        terms.metrics,
+        scales.weight,
+        terms.needs_exponent_counts,
+        terms.sets,
+        terms.draws.by_gradient_norm,
+    )
+    total = yield EndRoundQuery(rows, number, splits, values, *settings)
+    round_metrics = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
-    sizes = SIZE_CELLS * terms.draws.draws_by_size
-    return counts[: counts.size - sizes], counts[counts.size - sizes :], found
+    norms = NORM_CELLS * terms.draws.by_gradient_norm
+    return counts[: counts.size - norms], counts[counts.size - norms :], round_metrics
 
 
 def grow_tree(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: GrownTrees
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    """Grow one tree level by level; returns it with the splits no party has heard of yet.
+    """Grow one tree level by level; returns it with the splits not yet sent to any party.
 
     A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
-    trees so far, each with those splits; one that is there already, from before a restart, is not asked for.
-    """
+    trees so far, each with those splits; one that is there already, from before a restart, is not grown
+    again."""
     if number == len(grown):
         grown.append((yield from _grow(terms, rows, number, cut_points, scales)))
     return grown[number]
@@ -123,41 +129,43 @@ def _grow(
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
-    scale, drawn = (rule.gradient, rule.hessian), rows * terms.draws.most_copies
-    query = HistogramQuery(drawn, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold)
+    scale, sampled_rows = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
+    query = HistogramQuery(
+        sampled_rows, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold
+    )
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()
     for root in sums:
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
     frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
     columns, growth = Columns(terms, number), Growth(terms)
-    news: tuple[Split, ...] = ()
+    new_splits: tuple[Split, ...] = ()
     while True:
         for leaf in frontier:
             best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
             if best is not None:
                 growth.add(leaf, best)
-        wanted: list[Parted] = []
-        while growth.goes_on and not wanted:
+        split_leaves: list[SplitLeaf] = []
+        while growth.goes_on and not split_leaves:
             for leaf, best in growth.next():
                 split = add_children(tree, leaf, best, cut_points, rule)
-                news += (split,)
-                parted = Parted(leaf, best, split.left, rule)
-                if leaf.depth + 1 < terms.trees.max_depth and parted.open:
-                    wanted.append(parted)
-        if not wanted:
-            news = yield from refresh(terms, drawn, number, news, tree, scales.weight)
-            return tree, news
+                new_splits += (split,)
+                split_leaf = SplitLeaf(leaf, best, split.left, rule)
+                if leaf.depth + 1 < terms.trees.max_depth and split_leaf.open:
+                    split_leaves.append(split_leaf)
+        if not split_leaves:
+            new_splits = yield from refresh(terms, sampled_rows, number, new_splits, tree, scales.weight)
+            return tree, new_splits
         try:
-            elected = [layout] * len(wanted)
+            elected = [layout] * len(split_leaves)
             if terms.histograms.vote_top_k:
-                voters = tuple(node for parted in wanted for node in parted.open)
+                voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
                 features = len(layout.features), len(terms.parties)
-                votes = yield VoteQuery(rows, number, news, voters, *features, *scale)
-                news, elected = (), elect(wanted, votes, layout, terms.histograms.vote_top_k)
-            level = Level(wanted, elected)
-            query = level.query(terms, drawn, number, news, layout, scales.threshold)
+                votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
+                new_splits, elected = (), elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
+            level = Level(split_leaves, elected)
+            query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
             frontier = level.leaves(query.by_node((yield query)))
-            news = ()
+            new_splits = ()
         except CutShort:
-            return tree, news
+            return tree, new_splits

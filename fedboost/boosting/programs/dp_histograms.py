@@ -1,11 +1,11 @@
-"""Trees grown on noisy histograms, level by level: what boosting does without noise, and dear with it.
+"""Trees grown on noisy histograms, level by level: as boosting without noise, but expensive in privacy.
 
 Every level opens the histograms of all features, so a row's part of it is as large as the root of their
-number, and so is the noise. Below epsilon 4 trees of random structure (`private`) do better unless rows are
-many; no histogram is its parent's less its sibling's here, since that would have the noise of both.
+number, and so is the noise. Below epsilon 4 trees of random structure (`dp_random_trees`) do better unless
+rows are many; no histogram is its parent minus its sibling here, since that would have the noise of both.
 
-Promises: a pure function of the terms and the noisy sums; nothing is asked that has no noise.
-Refuses: nothing; noise can make no sum impossible.
+Promises: a pure function of the terms and the noisy sums; every query gets noise.
+Refuses nothing: with noise, any sum is possible.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from fedboost.terms.noise import ROWS, TREES
 from fedboost.terms.terms import Terms
 
 BEYOND_NOISE = 4.0
-"""A child must have a sum of hessians of so many standard deviations of its noise."""
+"""Smallest sum of hessians of a child, in standard deviations of its noise."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ def grow(
     )
     for _ in terms.roots:
         tree.add_leaf(0.0, 0.0)
-    frontier, news, sums = list(terms.roots), list[Split](), dict[int, Sums]()
+    frontier, new_splits, sums = list(terms.roots), list[Split](), dict[int, Sums]()
     for _ in range(terms.trees.max_depth):
-        query = HistogramQuery(ROWS, number, tuple(news), tuple(frontier), layout.bins, SCALE, SCALE)
-        told = query.by_node((yield query))
-        parents, frontier, news = frontier, [], []
-        for node, cells in zip(parents, told, strict=True):
+        query = HistogramQuery(ROWS, number, tuple(new_splits), tuple(frontier), layout.bins, SCALE, SCALE)
+        answers = query.by_node((yield query))
+        parents, frontier, new_splits = frontier, [], []
+        for node, cells in zip(parents, answers, strict=True):
             pairs = cells[:-STATS].reshape(layout.bins, STATS)
             total = mean_total(pairs, layout)
             sums.setdefault(node, Sums(*total, sigma * np.sqrt(layout.bins) / len(layout.features)))
@@ -65,19 +65,19 @@ def grow(
             left = len(tree.left)
             tree.add_leaf(0.0, 0.0), tree.add_leaf(0.0, 0.0)
             split = tree.split(node, best, cut_points, left)
-            news.append(split)
-            children = parted(pairs, total, split, layout, sums.pop(node).sigma, sigma)
+            new_splits.append(split)
+            children = child_sums(pairs, total, split, layout, sums.pop(node).sigma, sigma)
             sums |= dict(zip((left, left + 1), children, strict=True))
             frontier += [left, left + 1]
         if not frontier:
             break
-    return tree, tuple(news), sums
+    return tree, tuple(new_splits), sums
 
 
 def mean_total(pairs: Int64, layout: Layout) -> tuple[int, int]:
-    """Sums over a node's rows: each feature's bins say them with other noise."""
-    of_features = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
-    gradient, hessian = np.rint(of_features.mean(axis=0)).astype(np.int64).tolist()
+    """Sums over a node's rows: the mean over the features, whose bins differ in noise."""
+    feature_totals = np.add.reduceat(pairs, layout.offsets.astype(np.int64), axis=0)
+    gradient, hessian = np.rint(feature_totals.mean(axis=0)).astype(np.int64).tolist()
     return gradient, hessian
 
 
@@ -92,22 +92,22 @@ def best_split(
     return rule.best_split(np.ascontiguousarray(units[:-1]).reshape(-1), layout, tuple(units[-1].tolist()))
 
 
-def parted(
-    pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, of_node: float, of_bin: float
+def child_sums(
+    pairs: Int64, total: tuple[int, int], split: Split, layout: Layout, node_sigma: float, bin_sigma: float
 ) -> tuple[Sums, Sums]:
-    """Sums of the two children: of the side that has fewer bins its bins, of the other one the rest."""
-    place = layout.features.index(split.feature)
-    first, values = int(layout.offsets[place]), int(layout.value_bins[place])
-    bins = np.arange(values + int(layout.missing[place]))
+    """Sums of the two children: of the side with fewer bins those bins, of the other side the rest."""
+    index = layout.features.index(split.feature)
+    first, values = int(layout.offsets[index]), int(layout.value_bins[index])
+    bins = np.arange(values + int(layout.missing[index]))
     if split.categories:
-        right = np.array([split.categories >> level & 1 == 1 for level in bins.tolist()])
+        right = np.array([split.categories >> category & 1 == 1 for category in bins.tolist()])
     else:
         right = bins > split.bin
     goes_left = np.where(bins < values, ~right, split.missing_left)
     own = pairs[first : first + bins.size]
     smaller = goes_left if 2 * goes_left.sum() <= bins.size else ~goes_left
     gradient, hessian = own[smaller].sum(axis=0).tolist()
-    sigma = of_bin * float(np.sqrt(smaller.sum()))
+    sigma = bin_sigma * float(np.sqrt(smaller.sum()))
     few = Sums(gradient, hessian, sigma)
-    rest = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, of_node)))
+    rest = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, node_sigma)))
     return (few, rest) if smaller is goes_left else (rest, few)

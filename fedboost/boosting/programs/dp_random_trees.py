@@ -39,14 +39,14 @@ from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.noise import CUT_POINTS, ROWS, START, TREES
 from fedboost.terms.terms import Terms
 
-MOST_BINS = 32
-"""Bins of a numeric feature: finer than trees of this depth need, coarse enough to hold equally many rows."""
+MAX_NOISY_BINS = 32
+"""Most bins of a numeric feature: finer than trees of this depth need, coarse enough for equal row counts."""
 NOISE_ALONE = 2.0
-"""Counts below so many standard deviations of their noise are taken for 0."""
+"""Standard deviations of noise below which a count is set to 0."""
 LEAF_SPREAD = 0.5
-"""Standard deviation that leaf values are thought to have (tau): what noise shrinks them toward 0 by."""
-LONGEST_STEP = 2.0
-"""Of a leaf, before the learning rate."""
+"""Prior standard deviation of leaf values (tau), by which noisy ones are shrunk toward 0."""
+MAX_LEAF_STEP = 2.0
+"""Longest step of a leaf, before the learning rate."""
 STAGED_FEATURES = 3
 
 
@@ -70,17 +70,17 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
 def grow(
     terms: Terms, number: int, cut_points: CutPoints
 ) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
-    """One round's trees; with them the splits no party has heard of yet."""
+    """The trees of a round, with the splits not yet sent to any party."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
-        tree, news, sums = yield from dp_histograms.grow(terms, number, cut_points)
+        tree, new_splits, sums = yield from dp_histograms.grow(terms, number, cut_points)
     else:
         splits, leaves = draw_splits(terms, number, cut_points)
-        tree, news, sigma = drawn_tree(terms, splits, cut_points), (), terms.plan.releases[TREES].sigma
-        told = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
-        sums = {leaf: Sums(of_leaf[0], of_leaf[1], sigma) for leaf, of_leaf in zip(leaves, told, strict=True)}
+        tree, new_splits, sigma = drawn_tree(terms, splits, cut_points), (), terms.plan.releases[TREES].sigma
+        pairs = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
+        sums = {leaf: Sums(g, h, sigma) for leaf, (g, h) in zip(leaves, pairs, strict=True)}
     give_values(tree, terms, sums)
-    return tree, news
+    return tree, new_splits
 
 
 def end_of(
@@ -91,33 +91,33 @@ def end_of(
 
 
 def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
-    """Between the declared ends of each numeric feature: evenly, or where noisy counts have equal shares.
-    Every feature has a bin for missing values, whether there are any or not."""
+    """Cut points between the declared ends of each numeric feature: evenly, or at equal shares of noisy
+    counts. Every feature has a bin for missing values."""
     ranges = [terms.columns.ranges[name] for name in terms.columns.numeric]
-    most = min(terms.histograms.max_bin, MOST_BINS)
+    bins = min(terms.histograms.max_bin, MAX_NOISY_BINS)
     if terms.histograms.cut_points == "grid" and ranges:
-        found = yield RangeQuery(ROWS, len(ranges))
+        noisy = yield RangeQuery(ROWS, len(ranges))
         least = NOISE_ALONE * terms.plan.releases[CUT_POINTS].sigma
-        counts = np.where(found > least, found, 0).reshape(len(ranges), RANGE_PARTS)
-        cuts = tuple(equal_cuts(*of_one, most) for of_one in zip(counts, ranges, strict=True))
+        counts = np.where(noisy > least, noisy, 0).reshape(len(ranges), RANGE_PARTS)
+        cuts = tuple(equal_cuts(*feature, bins) for feature in zip(counts, ranges, strict=True))
     else:
-        cuts = tuple(even_cuts(declared, most) for declared in ranges)
-    return CutPoints(cuts, (True,) * len(cuts)).with_levels(terms.columns.levels)
+        cuts = tuple(even_cuts(declared, bins) for declared in ranges)
+    return CutPoints(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
 
 
-def even_cuts(declared: tuple[float, float], most: int) -> Float32:
-    """So many bins of equal width."""
-    return np.unique(np.linspace(*declared, most + 1)[1:-1].astype(np.float32))
+def even_cuts(declared: tuple[float, float], bins: int) -> Float32:
+    """Cuts between bins of equal width."""
+    return np.unique(np.linspace(*declared, bins + 1)[1:-1].astype(np.float32))
 
 
-def equal_cuts(counts: Int64, declared: tuple[float, float], most: int) -> Float32:
+def equal_cuts(counts: Int64, declared: tuple[float, float], bins: int) -> Float32:
     """Edges of the parts that were counted, such that the bins between hold about equally many rows."""
     if not counts.any():
-        return even_cuts(declared, most)
+        return even_cuts(declared, bins)
     until = np.cumsum(counts)
-    ranks = np.arange(1, most) * (until[-1] / most)
-    places = np.searchsorted(until, ranks, side="left")
-    return np.unique(range_edges(declared)[places[places < RANGE_PARTS - 1]])
+    ranks = np.arange(1, bins) * (until[-1] / bins)
+    parts = np.searchsorted(until, ranks, side="left")
+    return np.unique(range_edges(declared)[parts[parts < RANGE_PARTS - 1]])
 
 
 def base_score(terms: Terms, total: Int64) -> float:
@@ -133,28 +133,28 @@ def base_score(terms: Terms, total: Int64) -> float:
 
 
 def newton_step(terms: Terms, sums: Sums) -> float:
-    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, the more toward 0 the less they say.
+    """-G H / (H**2 + lambda H + (sigma_G / tau)**2): of noisy sums, shrunk toward 0 by their noise.
     Where margins are in the unit of the label, the clip is the unit of tau and of the longest step."""
     bound, unit = terms.bound, terms.bound.clip if terms.objective.loss.link == IDENTITY else 1.0
     G, H = bound.gradient(sums.gradient), max(bound.hessian(sums.hessian), 0.0)
     spread = bound.gradient(sums.sigma) / (LEAF_SPREAD * unit)
     below = H * H + terms.trees.reg_lambda * H + spread * spread
     step = -G * H / below if below > 0.0 else 0.0
-    return max(-LONGEST_STEP * unit, min(LONGEST_STEP * unit, step))
+    return max(-MAX_LEAF_STEP * unit, min(MAX_LEAF_STEP * unit, step))
 
 
 @dataclass
 class _Open:
-    """A node that may split: the bins, or the levels, that each feature still has in it."""
+    """A node that may split: the bins, or the categories, that each feature still has in it."""
 
     node: int
     features: tuple[int, ...]
     bins: dict[int, range]
-    levels: dict[int, tuple[int, ...]]
+    categories: dict[int, tuple[int, ...]]
 
     def wide(self) -> list[int]:
-        """The features that can split it."""
-        return [f for f in self.features if len(self.bins.get(f) or self.levels.get(f) or ()) > 1]
+        """Features that can split it."""
+        return [f for f in self.features if len(self.bins.get(f) or self.categories.get(f) or ()) > 1]
 
 
 def draw_splits(
@@ -163,22 +163,24 @@ def draw_splits(
     """The splits of a round's trees, and their leaves."""
     draws = _draws(terms.draws.seed, number)
     first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
-    bins = {f: of for f, of in first.items() if f not in cut_points.categorical}
-    levels = {f: tuple(first[f]) for f in cut_points.categorical}
+    bins = {f: own for f, own in first.items() if f not in cut_points.categorical}
+    categories = {f: tuple(first[f]) for f in cut_points.categorical}
     usable = [f for f in first if len(first[f]) > 1]
     splits: list[Split] = []
-    frontier = [_Open(root, features_of(terms, number, usable, draws), bins, levels) for root in terms.roots]
+    frontier = [
+        _Open(root, features_of(terms, number, usable, draws), bins, categories) for root in terms.roots
+    ]
     leaves: list[int] = []
     for depth in range(terms.trees.max_depth + 1):
         below: list[_Open] = []
-        for one in frontier:
-            wide = one.wide()
+        for node in frontier:
+            wide = node.wide()
             if depth == terms.trees.max_depth or not wide:
-                leaves.append(one.node)
+                leaves.append(node.node)
                 continue
             feature = wide[next(draws) % len(wide)]
             left = len(terms.roots) + 2 * len(splits)
-            split, *sides = _split(one, feature, left, draws)
+            split, *sides = _split(node, feature, left, draws)
             splits.append(split)
             below += sides
         frontier = below
@@ -201,26 +203,25 @@ def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterato
     return tuple(sorted(chosen))
 
 
-def _split(one: _Open, feature: int, left: int, draws: Iterator[int]) -> tuple[Split, _Open, _Open]:
+def _split(node: _Open, feature: int, left: int, draws: Iterator[int]) -> tuple[Split, _Open, _Open]:
     missing_left = bool(next(draws) % 2)
-    if feature in one.bins:
-        have = one.bins[feature]
-        bin_ = have.start + next(draws) % (len(have) - 1)
-        sides = range(have.start, bin_ + 1), range(bin_ + 1, have.stop)
-        split = Split(one.node, feature, bin_, missing_left, left)
-        parts = [({**one.bins, feature: side}, one.levels) for side in sides]
+    if feature in node.bins:
+        own = node.bins[feature]
+        bin_ = own.start + next(draws) % (len(own) - 1)
+        sides = range(own.start, bin_ + 1), range(bin_ + 1, own.stop)
+        split = Split(node.node, feature, bin_, missing_left, left)
+        children = [({**node.bins, feature: side}, node.categories) for side in sides]
     else:
-        levels = one.levels[feature]
-        goes_right = [next(draws) % 2 == 1 for _ in levels]
+        categories = node.categories[feature]
+        goes_right = [next(draws) % 2 == 1 for _ in categories]
         if len(set(goes_right)) == 1:
-            other = next(draws) % len(levels)
+            other = next(draws) % len(categories)
             goes_right[other] = not goes_right[other]
-        right = tuple(level for level, goes in zip(levels, goes_right, strict=True) if goes)
-        rest = tuple(level for level in levels if level not in right)
-        categories = sum(1 << level for level in right)
-        split = Split(one.node, feature, 0, missing_left, left, categories)
-        parts = [(one.bins, {**one.levels, feature: side}) for side in (rest, right)]
-    low, high = (_Open(left + place, one.features, *of) for place, of in enumerate(parts))
+        right = tuple(c for c, goes in zip(categories, goes_right, strict=True) if goes)
+        rest = tuple(c for c in categories if c not in right)
+        split = Split(node.node, feature, 0, missing_left, left, sum(1 << c for c in right))
+        children = [(node.bins, {**node.categories, feature: side}) for side in (rest, right)]
+    low, high = (_Open(left + side, node.features, *child) for side, child in enumerate(children))
     return split, low, high
 
 
@@ -243,11 +244,11 @@ def drawn_tree(terms: Terms, splits: tuple[Split, ...], cut_points: CutPoints) -
 
 
 def give_values(tree: Tree, terms: Terms, sums: Mapping[int, Sums]) -> None:
-    """The values and covers that the noisy sums in its leaves give a tree."""
-    for leaf, of_leaf in sums.items():
-        step = newton_step(terms, of_leaf)
+    """Set the values and covers of a tree from the noisy sums in its leaves."""
+    for leaf, leaf_sums in sums.items():
+        step = newton_step(terms, leaf_sums)
         tree.value[leaf] = float(np.float32(terms.trees.learning_rate * step))
-        tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(of_leaf.hessian), 0.0)))
+        tree.cover[leaf] = float(np.float32(max(terms.bound.hessian(leaf_sums.hessian), 0.0)))
     for node in reversed(range(len(tree.left))):
         left = tree.left[node]
         if left != NO_CHILD:

@@ -1,8 +1,8 @@
-"""The leaves of a growing tree that may split again, and what is asked for when some did.
+"""The leaves of a growing tree that may split again, and the queries after splits.
 
 Promises: of two siblings the one with the smaller sum of hessians is asked for, the other is the parent minus
-it, for every feature that is known of the parent; cells are as wide as the parent's sums say they must be.
-Refuses: sums of a child that are not those its parent's split gave (PeerError).
+it, for every feature that is known of the parent; cells are as wide as the parent's sums require.
+Refuses: sums of a child that differ from those of its parent's split (PeerError).
 """
 
 from collections import Counter
@@ -41,8 +41,8 @@ class Leaf:
 
 
 class Columns:
-    """By which features the nodes of a round's trees may split: shares of shares, as XGBoost draws them, and
-    only such as may meet on a path."""
+    """Features by which the nodes of a round's trees may split: shares of shares, sampled as in XGBoost, and
+    within the interaction constraints."""
 
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, terms.first_tree + tree
@@ -50,30 +50,34 @@ class Columns:
         self._all = min(shares) == 1.0 and not terms.trees.interaction_constraints
         self._groups: list[set[int]] = []
         if terms.trees.interaction_constraints:
-            place = {name: number for number, name in enumerate(terms.columns.features)}
-            self._groups = [{place[name] for name in group} for group in terms.trees.interaction_constraints]
+            numbers = {name: number for number, name in enumerate(terms.columns.features)}
+            self._groups = [
+                {numbers[name] for name in group} for group in terms.trees.interaction_constraints
+            ]
 
     def of(self, leaf: Leaf) -> Layout:
-        """The layout of those among the features that are known of a leaf."""
+        """The layout of the allowed features among those known of a leaf."""
         layout = leaf.sums.layout
         if self._all:
             return layout
-        some = {*self._drawn(leaf)} & {*layout.features}
+        allowed = {*self._sampled(leaf)} & {*layout.features}
         if self._groups and leaf.path:
-            together = [group for group in self._groups if {*leaf.path} <= group]
-            some &= {*leaf.path}.union(*together)
-        return layout.among(tuple(sorted(some)))
+            groups = [group for group in self._groups if {*leaf.path} <= group]
+            allowed &= {*leaf.path}.union(*groups)
+        return layout.among(tuple(sorted(allowed)))
 
-    def _drawn(self, leaf: Leaf) -> tuple[int, ...]:
+    def _sampled(self, leaf: Leaf) -> tuple[int, ...]:
         terms, at = self._terms, (self._terms.draws.seed, self._tree)
-        some: tuple[int, ...] = tuple(range(len(terms.columns.features)))
-        some = sampling.some_of(some, terms.draws.colsample_bytree, *at, "tree", leaf.root)
-        some = sampling.some_of(some, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth)
-        return sampling.some_of(some, terms.draws.colsample_bynode, *at, "node", leaf.node)
+        features: tuple[int, ...] = tuple(range(len(terms.columns.features)))
+        features = sampling.sampled_features(features, terms.draws.colsample_bytree, *at, "tree", leaf.root)
+        features = sampling.sampled_features(
+            features, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth
+        )
+        return sampling.sampled_features(features, terms.draws.colsample_bynode, *at, "node", leaf.node)
 
 
 class Growth:
-    """The leaves that gain by a split, and which of them are split next.
+    """The leaves that gain by a split, and the order in which they are split.
 
     depthwise: all of them, in the order of their numbers. lossguide: of each tree the better half, so that a
     tree takes few turns though it grows where it gains most.
@@ -81,38 +85,40 @@ class Growth:
 
     def __init__(self, terms: Terms) -> None:
         self._terms = terms
-        self._most = terms.most_leaves // len(terms.roots)
+        self._max_leaves = terms.max_leaves_per_round // len(terms.roots)
         self._waiting: list[tuple[Leaf, BestSplit]] = []
         self._leaves = Counter(terms.roots)
 
     def add(self, leaf: Leaf, best: BestSplit) -> None:
-        """A leaf that could be split."""
+        """Add a leaf that could be split."""
         self._waiting.append((leaf, best))
 
     @property
     def goes_on(self) -> bool:
-        """Whether any leaf is still to be split."""
-        return any(self._leaves[leaf.root] < self._most for leaf, _ in self._waiting)
+        """True if any leaf is still to be split."""
+        return any(self._leaves[leaf.root] < self._max_leaves for leaf, _ in self._waiting)
 
     def next(self) -> list[tuple[Leaf, BestSplit]]:
-        """Those that are split now, in the order of their numbers."""
+        """Leaves to split now, in the order of their numbers."""
         lossguide = self._terms.trees.grow_policy == "lossguide"
-        ranked = sorted(self._waiting, key=lambda one: (-one[1].gain if lossguide else 0.0, one[0].node))
-        may = Counter(leaf.root for leaf, _ in ranked)
-        for root, waiting in may.items():
+        ranked = sorted(
+            self._waiting, key=lambda candidate: (-candidate[1].gain if lossguide else 0.0, candidate[0].node)
+        )
+        budget = Counter(leaf.root for leaf, _ in ranked)
+        for root, waiting in budget.items():
             better = -(-waiting // 2) if lossguide else waiting
-            may[root] = min(better, self._most - self._leaves[root])
+            budget[root] = min(better, self._max_leaves - self._leaves[root])
         chosen: list[tuple[Leaf, BestSplit]] = []
         self._waiting = []
         for leaf, best in ranked:
-            (chosen if may[leaf.root] > 0 else self._waiting).append((leaf, best))
-            may[leaf.root] -= 1
+            (chosen if budget[leaf.root] > 0 else self._waiting).append((leaf, best))
+            budget[leaf.root] -= 1
         self._leaves += Counter(leaf.root for leaf, _ in chosen)
-        return sorted(chosen, key=lambda one: one[0].node)
+        return sorted(chosen, key=lambda candidate: candidate[0].node)
 
 
 @dataclass(frozen=True)
-class Parted:
+class SplitLeaf:
     """A leaf that was split into `left` and left + 1."""
 
     leaf: Leaf
@@ -140,8 +146,8 @@ class Parted:
         return self.left if self.best.left[1] <= self.best.right[1] else self.left + 1
 
     def asks(self, elected: Layout) -> list[tuple[int, Layout]]:
-        """The children that are asked for, and of which features, so that those elected are known of all that
-        may split."""
+        """Children to ask for, each with its features, so that the elected features are known of all children
+        that may split."""
         known = self.leaf.sums.layout
         unknown = () if elected is known else tuple(sorted({*elected.features} - {*known.features}))
         if not unknown:
@@ -150,16 +156,16 @@ class Parted:
             return [(self.open[0], elected)]
         return [(self.smaller, elected), (self.other(self.smaller), elected.only(unknown))]
 
-    def leaves(self, told: Sequence[NodeSums], elected: Layout) -> list[Leaf]:
-        """The children that may split, from what was asked."""
+    def leaves(self, answers: Sequence[NodeSums], elected: Layout) -> list[Leaf]:
+        """Children that may split, from the sums of `asks`."""
         asks = [node for node, _ in self.asks(elected)]
-        for node, sums in zip(asks, told, strict=True):
+        for node, sums in zip(asks, answers, strict=True):
             if sums.total != self.total(node):
                 raise PeerError(f"the sums of node {node} are not those its parent's split gave")
-        known = {asks[0]: told[0]}
+        known = {asks[0]: answers[0]}
         if self.other(asks[0]) in self.open:
-            sibling = self.leaf.sums.sibling(told[0])
-            known[self.other(asks[0])] = sibling.joined(told[1], elected) if len(told) > 1 else sibling
+            sibling = self.leaf.sums.sibling(answers[0])
+            known[self.other(asks[0])] = sibling.joined(answers[1], elected) if len(answers) > 1 else sibling
         path = (*self.leaf.path, self.best.feature)
         bounds = self.rule.bounds(self.best, self.leaf.bounds)
         return [Leaf(node, self.leaf.root, path, known[node], bounds[node - self.left]) for node in self.open]
@@ -169,14 +175,14 @@ class Parted:
 class Level:
     """The leaves of a level that were split, and the features elected for the children of each."""
 
-    wanted: Sequence[Parted]
+    split_leaves: Sequence[SplitLeaf]
     elected: Sequence[Layout]
 
     @property
-    def asks(self) -> list[tuple[Parted, int, Layout]]:
-        """Each node that is asked for, of which features."""
-        families = zip(self.wanted, self.elected, strict=True)
-        return [(parted, *ask) for parted, elected in families for ask in parted.asks(elected)]
+    def asks(self) -> list[tuple[SplitLeaf, int, Layout]]:
+        """Each node to ask for, with its features."""
+        families = zip(self.split_leaves, self.elected, strict=True)
+        return [(split_leaf, *ask) for split_leaf, elected in families for ask in split_leaf.asks(elected)]
 
     def query(
         self,
@@ -187,45 +193,45 @@ class Level:
         layout: Layout,
         threshold: float,
     ) -> HistogramQuery:
-        """The question for all of them."""
+        """The query for all of them."""
         widths = tuple(
-            parted.leaf.sums.widths(parted.total(node), parted.total(parted.other(node)))
-            for parted, node, _ in self.asks
+            split_leaf.leaf.sums.widths(split_leaf.total(node), split_leaf.total(split_leaf.other(node)))
+            for split_leaf, node, _ in self.asks
         )
         nodes = tuple(node for _, node, _ in self.asks)
         elected = (
-            tuple(Elected(of.features, of.bins) for _, _, of in self.asks)
+            tuple(Elected(features.features, features.bins) for _, _, features in self.asks)
             if terms.histograms.vote_top_k
             else ()
         )
-        rule = self.wanted[0].rule
+        rule = self.split_leaves[0].rule
         scales = rule.gradient, rule.hessian
         return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, widths, elected, threshold)
 
     def leaves(self, cells: Sequence[Int64]) -> list[Leaf]:
-        """The leaves of the next level that may split, from the sums of each node that was asked for."""
-        told = iter([NodeSums.read(of, ask[2]) for of, ask in zip(cells, self.asks, strict=True)])
-        families = zip(self.wanted, self.elected, strict=True)
+        """Leaves of the next level that may split, from the cells of each node in the query."""
+        answers = iter([NodeSums.read(own, ask[2]) for own, ask in zip(cells, self.asks, strict=True)])
+        families = zip(self.split_leaves, self.elected, strict=True)
         return [
             leaf
-            for parted, elected in families
-            for leaf in parted.leaves([next(told) for _ in parted.asks(elected)], elected)
+            for split_leaf, elected in families
+            for leaf in split_leaf.leaves([next(answers) for _ in split_leaf.asks(elected)], elected)
         ]
 
 
-def elect(wanted: Sequence[Parted], votes: Int64, layout: Layout, most: int) -> list[Layout]:
+def elect(split_leaves: Sequence[SplitLeaf], votes: Int64, layout: Layout, most: int) -> list[Layout]:
     """The features with most votes for the children of each leaf that was split; ties go to the lowest."""
     by_node = iter(votes.reshape(-1, len(layout.features)))
     elected = []
-    for parted in wanted:
-        of_both = sum((next(by_node) for _ in parted.open), np.zeros(len(layout.features), np.int64))
-        first = np.argsort(-of_both, kind="stable")[:most]
+    for split_leaf in split_leaves:
+        total = sum((next(by_node) for _ in split_leaf.open), np.zeros(len(layout.features), np.int64))
+        first = np.argsort(-total, kind="stable")[:most]
         elected.append(layout.only(tuple(sorted(first.tolist()))))
     return elected
 
 
 def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
-    """Split a leaf of the tree; the decision the parties will hear."""
+    """Split a leaf of the tree. Returns the decision for the parties."""
     value = partial(rule.leaf_value, bounds=leaf.bounds)
     left = tree.add_leaf(value(best.left), rule.hessian.decode(best.left[1]))
     tree.add_leaf(value(best.right), rule.hessian.decode(best.right[1]))

@@ -1,4 +1,4 @@
-"""What programs ask before the first tree: scales, cut points, the constant to start from; and the model that
+"""The queries before the first tree: scales, cut points, the constant to start from; and the model that
 begins with it.
 
 Promises: pure functions of the terms and the sums; cut points and constant are the same for every partition
@@ -22,14 +22,14 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
-from fedboost.gbdt.sampling import LEAST_OF_SHARE, threshold_of
+from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
 
 NOTHING_TO_LEARN = (
     "the label is the same in every row of every party, but for rounding: there is nothing to learn"
 )
-LARGEST = float(np.finfo(np.float64).max)
+MAX_FLOAT64 = float(np.finfo(np.float64).max)
 VANISHED_BITS = 21
 """Residuals this many bits below the labels are rounding: a float32 has 24."""
 
@@ -42,30 +42,30 @@ class Scales:
     hessian: Scale
     weight: Scale
     threshold: float = 0.0
-    """By which rows of what sizes of gradients are drawn for the next tree; 0 where they are not."""
+    """Threshold by which rows are sampled for the next tree by their gradient norms; 0 for other sampling."""
 
     @classmethod
     def of(cls, terms: Terms, exponents: Int64) -> "Scales":
-        """From the loss's own bounds where it has them, else from the summed exponent counts."""
+        """Make scales from the bounds of the loss, else from the summed exponent counts."""
         gradient, hessian, weight = exponents.reshape(3, EXPONENT_CELLS)
         bounds = terms.objective.loss.bounds or (bound_exponent(gradient), bound_exponent(hessian))
         weight_scale = terms.known_weight_scale or Scale(bound_exponent(weight), terms.bits)
         scales = [Scale(bound + weight_scale.exponent, terms.bits) for bound in bounds]
         return cls(scales[0], scales[1], weight_scale)
 
-    def drawing(self, terms: Terms, sizes: Int64) -> "Scales":
-        """Those of a tree whose rows are drawn by sizes of gradients that were counted.
+    def for_sampling(self, terms: Terms, norms: Int64) -> "Scales":
+        """Scales of a tree whose rows are sampled by gradient norms; norms: their counts.
 
-        A row of size s is divided by its chance, which is s / threshold, or 1, or more than s / threshold
-        (the least there is). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, neither comes to more
-        than it was, or than the threshold, that is over sqrt(reg_lambda); nor than it was over the least.
-        """
-        if not terms.draws.draws_by_size:
+        A row of norm s is divided by its probability, which is s / threshold, or 1, or more than s /
+        threshold (the minimum). As |gradient| <= s and sqrt(reg_lambda) hessian <= s, a gradient becomes at
+        most the larger of itself and the threshold, a hessian of itself and threshold / sqrt(reg_lambda); and
+        neither more than itself over the minimum."""
+        if not terms.draws.by_gradient_norm:
             return self
-        if (sizes < 0).any():
+        if (norms < 0).any():
             raise PeerError("sizes of gradients are counted fewer than no times")
-        threshold = threshold_of(sizes, terms.draws.subsample)
-        heaviest = math.frexp(1.0 / (LEAST_OF_SHARE * terms.draws.subsample))[1]
+        threshold = mvs_threshold(norms, terms.draws.subsample)
+        heaviest = math.frexp(1.0 / (MIN_PROBABILITY_FACTOR * terms.draws.subsample))[1]
         root = math.sqrt(terms.trees.reg_lambda)
         bounds = threshold, threshold / root if root else math.inf
         gradient, hessian = (
@@ -77,7 +77,7 @@ class Scales:
 
 def _exponent(bound: float) -> int:
     """The smallest e with bound <= 2**e, or one more."""
-    return math.frexp(min(bound, LARGEST))[1]
+    return math.frexp(min(bound, MAX_FLOAT64))[1]
 
 
 def count_rows(counts: Int64) -> int:
@@ -89,8 +89,8 @@ def count_rows(counts: Int64) -> int:
 
 
 def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
-    """Cut points of every feature: of the numeric ones by grid refinement. Those of the
-    others are the levels of the terms, whether rows have them or not."""
+    """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
+    terms, in rows or not."""
     features = len(terms.columns.numeric)
     quantiles = [Quantiles(terms.histograms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
@@ -101,15 +101,15 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
         ends = np.cumsum([grid.cells for grid in grids])
         for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
             quantile.refine(part)
-    of_numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
-    return CutPoints(*of_numeric).with_levels(terms.columns.levels)
+    numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
+    return CutPoints(*numeric).with_categories(terms.columns.category_counts)
 
 
 def find_base_score(
     terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, float]:
     """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
-    with base margins that of a row whose own is 0. Hands out the cut points."""
+    with base margins that of a row whose own is 0. Sends the cut points."""
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
     total = yield StartQuery(rows, cut_points, gradient, hessian)
@@ -131,12 +131,12 @@ def find_base_score(
     elif terms.objective.base_score is not None:
         score = terms.objective.base_score
     elif quantile is not None:
-        found = Narrowing(quantile, (0,))
+        narrowing = Narrowing(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):
-            found.take((yield found.query(rows, CONSTANT_TREE, (), scales.weight)))
-        if found.all_alike:
+            narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, (), scales.weight)))
+        if narrowing.all_alike:
             raise ConfigError(NOTHING_TO_LEARN)
-        (score,) = found.values
+        (score,) = narrowing.values
     elif terms.columns.base_margin is not None:
         score = float(
             terms.objective.loss.predict(np.array([terms.objective.loss.base_margin_shift(*sums)]))[0]
@@ -147,10 +147,10 @@ def find_base_score(
 
 
 def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
-    """The model of these trees, which started from this constant prediction; of those of the model that is
-    continued, then these.
+    """The model of these trees, which started from this constant prediction, behind the trees of the model
+    that is continued.
 
-    XGBoost adds base margins in the place of the base score. So where there are any, the constant is a tree
+    XGBoost adds base margins instead of the base score. So where there are any, the constant is a tree
     of one leaf, the first of a round of its own, and the base score the prediction of margin 0.
     """
     columns = terms.columns
@@ -167,6 +167,6 @@ def model_of(terms: Terms, score: float, trees: Iterable[Tree]) -> Booster:
 
 
 def residuals_vanish(before: Int64, after: Int64) -> bool:
-    """Whether the constant left of the gradients no more than float32 labels are rounded by."""
+    """True if the constant left gradients no larger than the rounding of float32 labels."""
     first, now = before[:EXPONENT_CELLS], after[:EXPONENT_CELLS]
     return not now.any() or bound_exponent(now) < bound_exponent(first) - VANISHED_BITS

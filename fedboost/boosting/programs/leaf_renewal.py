@@ -1,4 +1,4 @@
-"""Leaf values that are quantiles of the residuals in the leaf, found by counts over ever finer cells.
+"""Leaf renewal: leaf values that are quantiles of the residuals, by counts over ever finer cells.
 
 Promises: a value depends on sums of weights over cells of float32 keys alone, so it is the same for every
 partition of the rows; it is the quantile to one part in 2**15.
@@ -20,7 +20,7 @@ from fedboost.terms.terms import Terms
 
 
 class Narrowing:
-    """Where a quantile of the residuals of each of some nodes lies: in a cell of keys, narrower each turn."""
+    """Search for a quantile of the residuals of each node: in a cell of keys, narrower each turn."""
 
     def __init__(self, quantile: float, nodes: tuple[int, ...]) -> None:
         self._quantile = quantile
@@ -32,12 +32,12 @@ class Narrowing:
         self._total: Int64 = np.zeros(0, np.int64)
 
     def query(self, rows: int, tree: int, splits: tuple[Split, ...], weight: Scale) -> ResidualQuery:
-        """What is asked next."""
+        """The next query."""
         starts = tuple(self._starts.tolist())
         return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
 
     def take(self, sums: Int64) -> None:
-        """Take in the answer. PeerError if the subcells of a cell do not weigh what the cell did."""
+        """Take in the answer. PeerError if the weights of the subcells do not sum to that of the cell."""
         cells = sums.reshape(len(self._nodes), -1)
         inside = cells.sum(axis=1)
         if not self._total.size:
@@ -55,7 +55,7 @@ class Narrowing:
 
     @property
     def values(self) -> list[float]:
-        """The number of each cell that is nearest to 0; 0 where nothing weighs anything."""
+        """The number of each cell that is nearest to 0; 0 where no row has a weight."""
         last = self._starts + (1 << self._width) - 1
         keys = np.where(self._starts >> (KEY_BITS - 1), self._starts, last)  # numbers below 0 come first
         numbers: list[float] = np.where(self._total > 0, keys_to_floats(keys), np.float32(0.0)).tolist()
@@ -63,25 +63,25 @@ class Narrowing:
 
     @property
     def all_alike(self) -> bool:
-        """Whether all residuals are in the same cell, for each of the nodes."""
+        """True if all residuals are in the same cell, for each of the nodes."""
         return bool((self._inside == self._total).all())
 
 
 def refresh(
     terms: Terms, rows: int, number: int, splits: tuple[Split, ...], tree: Tree, weight: Scale
 ) -> Generator[Query, Int64, tuple[Split, ...]]:
-    """Give the leaves of a tree that has grown their values, where the objective says so. Returns the splits
-    no party has heard of yet. A tree that is cut short keeps the values it has."""
+    """Renew the leaf values of a grown tree, where the objective needs it. Returns the splits not yet sent to
+    any party. A tree that is cut short keeps the values it has."""
     if terms.objective.loss.quantile is None:
         return splits
     leaves = tree.leaves
-    found = Narrowing(terms.objective.loss.quantile, tuple(leaves))
+    narrowing = Narrowing(terms.objective.loss.quantile, tuple(leaves))
     for _ in range(RESIDUAL_TURNS):
         try:
-            found.take((yield found.query(rows, number, splits, weight)))
+            narrowing.take((yield narrowing.query(rows, number, splits, weight)))
         except CutShort:
             return splits
         splits = ()
-    for leaf, value in zip(leaves, found.values, strict=True):
+    for leaf, value in zip(leaves, narrowing.values, strict=True):
         tree.value[leaf] = float(np.float32(value * terms.trees.leaf_rate))
     return splits

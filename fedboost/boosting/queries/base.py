@@ -1,7 +1,6 @@
-"""What all queries have in common.
+"""The base of all queries.
 
-Promises: a class that forgets a rule cannot be instantiated; with noise, only those queries are allowed that
-say so.
+Promises: a class without a rule cannot be instantiated; with noise, only queries that support it are allowed.
 """
 
 import hashlib
@@ -15,17 +14,17 @@ import numpy as np
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.tree import Split
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
 
 CONSTANT_TREE = -1
 MAX_ROWS = 1 << 48
-"""Rows behind a sum: fewer than this."""
+"""Limit of the rows of a sum, exclusive."""
 MAX_CELLS = 1 << 27
-"""Integers in one answer: a gigabyte at a party, far beyond what is worth sending."""
+"""Integers in one answer: a gigabyte at a party, far beyond practical sizes."""
 BYTES_PER_CELL = 16
-"""Bytes that the aggregator needs for each integer: of the running sum, and of what it opens to."""
+"""Bytes that the aggregator needs for each integer: of the running sum, and of the opened sum."""
 
 
 class BaseQuery(ABC):
@@ -38,11 +37,11 @@ class BaseQuery(ABC):
     description: ClassVar[str]
     """The contents of an answer, for people: at most 42 characters."""
     of_tree: ClassVar[bool] = False
-    """Whether it is about a tree before its end."""
+    """True if it is about a tree before its end."""
     ends_tree: ClassVar[bool] = False
-    """Whether it ends a tree, and the round with it."""
+    """True if it ends a tree, and the round with it."""
     needs_noise: ClassVar[bool] = False
-    """Whether only answers with noise are allowed."""
+    """True if only answers with noise are allowed."""
 
     @classmethod
     @abstractmethod
@@ -69,34 +68,34 @@ class BaseQuery(ABC):
 
     @abstractmethod
     def applied_to(self, state: Any) -> Any:
-        """The state (`boosting.state`) once it was answered."""
+        """The state (`boosting.state`) after its answer."""
 
     def is_allowed_with(self, noise: Noise) -> bool:
-        """Whether it may be asked where answers get this noise."""
+        """True if it is allowed where answers get this noise."""
         return False
 
     @property
     def name(self) -> str:
-        """Its name in logs."""
+        """Name in logs."""
         return type(self).__name__
 
     @property
     def stage(self) -> int:
-        """Its place in the session: two a tree, its growth and its end."""
+        """Stage in the session: two a tree, its growth and its end."""
         return 2 * self.tree + self.ends_tree
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         """The cells in which an answer travels."""
-        return (Run(self.cells, self.cell_bits),)
+        return (Segment(self.cells, self.cell_bits),)
 
     @cached_property
     def digest(self) -> bytes:
-        """A hash of everything it says: 32 bytes."""
+        """Hash of all its content: 32 bytes."""
         return digest_of(self)
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow it, whoever asks."""
+        """Raise Refused if the terms do not allow it."""
         if self.cells > MAX_CELLS:
             raise Refused(
                 f"an answer of {self.cells} integers, at most {MAX_CELLS} are given; lower max_depth"
@@ -108,12 +107,12 @@ class BaseQuery(ABC):
                 raise Refused(
                     "sums without noise, or about trees of another method, and the terms say otherwise"
                 )
-            if self.rows != ROWS:  # else a refusal would tell whether there are so many
+            if self.rows != ROWS:  # else a refusal would reveal whether there are that many
                 raise Refused("sums over a number of rows, which nobody may know where they get noise")
         self.check_terms(terms)
 
     def fits(self, answer: Int64) -> bool:
-        """Whether the cells hold this answer, when no other party adds to it."""
+        """True if the cells hold this answer, when no other party adds to it."""
         return True
 
     def to_cells(self, answer: Int64) -> Int64:
@@ -125,15 +124,15 @@ class BaseQuery(ABC):
         return total
 
     def bytes_needed(self, parties: int) -> int:
-        """Bytes that the aggregator needs, at most, from asking this until the next query is asked."""
+        """Most bytes that the aggregator needs from this query until the next."""
         return BYTES_PER_CELL * self.cells
 
     def release(self, terms: Terms) -> Release | None:
-        """The release that an answer is, where the terms have noise; None if nothing of rows is in it."""
+        """The release of an answer, where the terms have noise; None if it does not depend on rows."""
         return None
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
-        """Metrics of the round that it ends: all of them, and those that the analyst gets."""
+        """Metrics of the round that it ends: all of them, and those for the analyst."""
         return {}, {}
 
 
@@ -145,14 +144,14 @@ class BeforeTrees:
 
 
 def digest_of(value: object) -> bytes:
-    """A hash of everything a dataclass of queries, splits and numbers says: 32 bytes."""
+    """Hash of all content of a dataclass of queries, splits and numbers: 32 bytes."""
     text = json.dumps(value, default=_members, separators=(",", ":"))
     return hashlib.sha256(text.encode()).digest()
 
 
 def _members(value: object) -> object:
-    """The members of a value that JSON does not know, under the name of its type, so that no two types look
-    alike."""
+    """The members of a value that JSON does not know, under the name of its type, so that different types
+    have different hashes."""
     if isinstance(value, np.ndarray):
         return {value.dtype.str: value.tobytes().hex()}
     if isinstance(value, Split):  # most members are splits; the general way takes twice as long

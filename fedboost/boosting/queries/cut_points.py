@@ -1,4 +1,4 @@
-"""Questions that cut points are chosen by: counts of rows."""
+"""Queries for cut points: counts of rows."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,13 +11,13 @@ from fedboost.terms.noise import CUT_POINTS, Noise, Release
 from fedboost.terms.terms import Terms
 
 BYTES_PER_COUNT = 64
-"""Bytes for each count of a grid: the running sum (8) and what it opens to (8), then start, width and rows of
+"""Bytes for each count of a grid: the running sum (8) and the opened sum (8), then start, width and rows of
 the cells it becomes (24) beside those it refines (24)."""
 
 
 @dataclass(frozen=True)
 class QuantileQuery(BeforeTrees, BaseQuery):
-    """How many rows lie in each subcell of these grids (one a numeric feature)?"""
+    """Counts of rows in each subcell of these grids (one a numeric feature)."""
 
     description = "how many rows lie in each column interval"
 
@@ -40,10 +40,10 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     def check_terms(self, terms: Terms) -> None:
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
         numeric = len(terms.columns.numeric)
-        most = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
-        if not numeric or len(self.grids) != numeric or any(grid.cells > most for grid in self.grids):
+        max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
+        if not numeric or len(self.grids) != numeric or any(grid.cells > max_cells for grid in self.grids):
             raise Refused(
-                f"the terms allow grids of {numeric} numeric features with at most {most} cells each"
+                f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each"
             )
 
     def bytes_needed(self, parties: int) -> int:
@@ -52,7 +52,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
 
     def check_order(self, terms: Terms, state: Any) -> None:
         """Raise PeerError unless it may come next."""
-        # Counts over ever finer grids find any single value: no more of them than cut points need.
+        # Counts over ever finer grids reveal any single value: no more of them than cut points need.
         if state.start is not None or state.grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
         coarse = Grid.first(len(self.grids)).shape
@@ -66,10 +66,10 @@ class QuantileQuery(BeforeTrees, BaseQuery):
 
 @dataclass(frozen=True)
 class RangeQuery(BeforeTrees, BaseQuery):
-    """How many rows lie in each part of the range that the terms declare of each numeric feature
-    (`bins.range_edges`)? Values beyond a range count in its first or last part, missing ones not at all.
+    """Counts of rows in each part of the declared range of each numeric feature (`cut_points.range_edges`).
+    Values beyond a range count in its first or last part, missing ones do not count.
 
-    Asked where the answer gets noise, once.
+    Used once, where the answer gets noise.
     """
 
     description = "how many rows lie in each part of a range"
@@ -92,7 +92,7 @@ class RangeQuery(BeforeTrees, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One count."""
+        """At most one count."""
         return int(terms.histograms.cut_points == "grid" and terms.noise is not None)
 
     def check_terms(self, terms: Terms) -> None:

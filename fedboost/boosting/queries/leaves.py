@@ -1,4 +1,4 @@
-"""Questions that leaf values are renewed by: weights of residuals in parts of a cell of keys."""
+"""Queries of leaf renewal: weights of residuals in parts of a cell of keys."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,20 +9,20 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
 from fedboost.gbdt.tree import Split
-from fedboost.terms.terms import MOST_REFRESHING, Terms
+from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms
 
 RESIDUAL_BITS = 8
-RESIDUAL_TURNS = MOST_REFRESHING
-"""Times that residuals are asked for: 24 bits of the key, sign, exponent and 15 bits of the mantissa."""
+RESIDUAL_TURNS = MAX_RENEWAL_QUERIES
+"""Queries for residuals: 24 bits of the key, sign, exponent and 15 bits of the mantissa."""
 RESIDUAL_WIDTHS = tuple(KEY_BITS - RESIDUAL_BITS * turn for turn in range(RESIDUAL_TURNS))
 
 
 @dataclass(frozen=True)
 class ResidualQuery(BaseQuery):
-    """Apply these splits to the tree that has grown. What do the rows of these nodes weigh whose residuals,
-    labels less margins, lie in each part of a cell of keys?
+    """Weights of the rows of these nodes by residual, after these splits of the grown tree: one for each part
+    of a cell of keys. A residual is label - margin.
 
-    Asked where leaf values are quantiles of residuals; tree -1: the labels, less base margins, of all rows.
+    Used where leaf values are quantiles of residuals; tree -1: label - base margin of all rows.
     The cell of a node is the 2**width keys of float32 from its start. Answer: [node, part], of 2**8 equal
     parts of the cell, in units of this scale.
     """
@@ -39,7 +39,7 @@ class ResidualQuery(BaseQuery):
     weight: Scale
 
     def narrows(self, before: "ResidualQuery") -> bool:
-        """Whether each node's cell is one of the parts of the cell that was asked for before."""
+        """True if the cell of each node is a part of its cell in the query before."""
         pairs = zip(self.starts, before.starts, strict=False)
         within = all(start >> before.width == earlier >> before.width for start, earlier in pairs)
         return self.nodes == before.nodes and self.width == before.width - RESIDUAL_BITS and within
@@ -54,7 +54,7 @@ class ResidualQuery(BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """Those of each tree, and of the constant."""
+        """RESIDUAL_TURNS for each tree, and for the constant."""
         return 0 if terms.objective.loss.quantile is None else (terms.trees.rounds + 1) * RESIDUAL_TURNS
 
     def check_terms(self, terms: Terms) -> None:
@@ -78,7 +78,7 @@ class ResidualQuery(BaseQuery):
         tree, levels = state.tree, state.levels
         check_started(state)
         constant = tree == CONSTANT_TREE
-        max_levels = RESIDUAL_TURNS if constant else terms.levels
+        max_levels = RESIDUAL_TURNS if constant else terms.max_turns_per_tree
         if self.tree != tree or levels >= max_levels or (levels == 0 and not constant):
             raise PeerError(f"residuals of tree {self.tree} after {levels} questions about tree {tree}")
         if state.residual is not None and not self.narrows(state.residual):

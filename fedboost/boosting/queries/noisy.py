@@ -1,4 +1,4 @@
-"""Questions about a tree whose structure was drawn: sums of its leaves, with noise."""
+"""Queries about a tree of random structure: sums of its leaves, with noise."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +16,11 @@ from fedboost.terms.terms import Terms
 
 @dataclass(frozen=True)
 class SumsQuery(BaseQuery):
-    """These splits are the tree, its structure drawn without a look at rows. What are the sums of gradients
-    and hessians in its leaves?
+    """Sums of gradients and hessians in the leaves of a tree of these splits, whose structure does not depend
+    on rows.
 
-    Asked where the answer gets noise, once a tree. Answer: [leaf, (gradient, hessian)], in units of
-    `bounded.SCALE`.
+    Used once a tree, where the answer gets noise. Answer: [leaf, (gradient, hessian)], in units of
+    `sensitivity.SCALE`.
     """
 
     description = "sums over the rows in each leaf of a tree"
@@ -47,12 +47,12 @@ class SumsQuery(BaseQuery):
         return cell_bits(SCALE.limit, self.rows)
 
     def is_allowed_with(self, noise: Noise) -> bool:
-        """Where the structure of trees is drawn."""
+        """True if the structure of trees is random."""
         return noise.method != "hist"
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One a tree."""
+        """At most one a tree."""
         return terms.trees.rounds * (terms.noise is not None and terms.noise.method != "hist")
 
     def check_terms(self, terms: Terms) -> None:

@@ -1,4 +1,4 @@
-"""The question that ends a round: leaf values are applied, and metrics are measured."""
+"""The query that ends a round: leaf values are applied, and metrics are measured."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,22 +10,22 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import TRAIN
-from fedboost.gbdt.sampling import SIZE_CELLS
+from fedboost.gbdt.sampling import NORM_CELLS
 from fedboost.gbdt.tree import Split
 from fedboost.terms.noise import Noise
 from fedboost.terms.terms import Terms
 
 BY_PARTY = "EndRoundQuery by party"
-"""The name of the end of a round that asks for metrics of single parties, too."""
+"""Name of the query where it includes metrics of single parties."""
 
 
 @dataclass(frozen=True)
 class EndRoundQuery(BaseQuery):
-    """Apply these splits, then move every row's margin by its leaf's value. What are the metrics now?
+    """The metrics after these splits, once every margin has moved by its leaf's value.
 
-    Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, if the terms ask for
-    exponents, exponent counts of the new gradients, hessians and weights; then, if they ask for sizes, counts
-    of the sizes of the new gradients of rows that trees grow on (`sampling.count_sizes`). Metric sums are of
+    Tree -1 is the constant that boosting starts from. Answer: the metric sums, then, with `exponents`,
+    exponent counts of the new gradients, hessians and weights; then, with `sizes`, counts of the gradient
+    norms of rows that trees grow on (`sampling.count_norms`). Metric sums are of
     each of these sets of rows, one after the other; a set of a party's rows alone is 0 for all others.
     """
 
@@ -44,9 +44,9 @@ class EndRoundQuery(BaseQuery):
 
     @property
     def cells(self) -> int:
-        of_metrics = len(self.sets) * metrics.cells(self.metrics)
+        metric_cells = len(self.sets) * metrics.cells(self.metrics)
         exponents = EXPONENT_VECTORS * EXPONENT_CELLS * self.exponents
-        return of_metrics + exponents + SIZE_CELLS * self.sizes
+        return metric_cells + exponents + NORM_CELLS * self.sizes
 
     @property
     def cell_bits(self) -> int:
@@ -54,7 +54,7 @@ class EndRoundQuery(BaseQuery):
 
     @property
     def name(self) -> str:
-        """Its name in logs; another one where metrics of single parties are asked for."""
+        """Name in logs; another one where it includes metrics of single parties."""
         by_party = any(metrics.OF_PARTY in rows for rows in self.sets)
         return BY_PARTY if by_party else type(self).__name__
 
@@ -64,15 +64,15 @@ class EndRoundQuery(BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One a tree, and one of the constant."""
+        """At most one a tree, and one of the constant."""
         return terms.trees.rounds + 1
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse other metrics than the terms', and trees that a model of the terms cannot have."""
         check_tree(terms, self.tree, self.splits, self.values)
-        if self.sizes and not terms.draws.draws_by_size:
+        if self.sizes and not terms.draws.by_gradient_norm:
             raise Refused("the terms need no sizes of gradients: rows are not drawn by them")
-        if self.exponents and not terms.asks_for_exponents:
+        if self.exponents and not terms.needs_exponent_counts:
             raise Refused("the terms need no exponents of gradients: they have a public bound")
         if self.metrics != terms.metrics:
             raise Refused(f"the terms allow the metrics {', '.join(terms.metrics)}")
@@ -80,7 +80,7 @@ class EndRoundQuery(BaseQuery):
             raise Refused(f"the terms allow metrics of the rows {', '.join(terms.sets)}")
 
     def metrics_of(self, total: Int64) -> tuple[dict[str, float], dict[str, float]]:
-        """Metrics of the round: over the rows of the roster, and those of them that the analyst gets."""
+        """Metrics of the round: over the rows of the roster, and those for the analyst."""
         sums = self.metrics, self.sets, total, self.weight
         return metrics.by_set(*sums), metrics.published(*sums)
 

@@ -1,4 +1,4 @@
-"""Rules on trees, nodes and scales that several queries share. All raise Refused."""
+"""Checks of trees, nodes and scales for several queries. They raise Refused."""
 
 import math
 from typing import Any
@@ -11,8 +11,8 @@ from fedboost.fixedpoint import Scale
 from fedboost.gbdt.tree import Split
 from fedboost.terms.terms import Terms
 
-LARGEST_VALUE = float(np.finfo(np.float32).max)
-"""Of a leaf, a float32 in the model. Margins moved by such values have squares that float64 holds."""
+MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
+"""Largest value of a leaf, a float32 in the model. Squares of margins moved by such values fit float64."""
 
 
 def check_started(state: Any) -> None:
@@ -22,7 +22,7 @@ def check_started(state: Any) -> None:
 
 
 def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
-    """Raise Refused unless the nodes can be a level of that tree, which these splits go on."""
+    """Raise Refused unless the nodes can be a level of that tree after these splits."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
         raise Refused("histograms before the first tree")
@@ -31,16 +31,16 @@ def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple
 
 def check_several(terms: Terms, nodes: tuple[int, ...]) -> None:
     """Raise Refused unless the nodes can be a level of a tree."""
-    if not nodes or len(nodes) > terms.most_leaves or len(set(nodes)) != len(nodes):
+    if not nodes or len(nodes) > terms.max_leaves_per_round or len(set(nodes)) != len(nodes):
         raise Refused(
             f"{len(nodes)} nodes in one query, or one twice: not a level of depth {terms.trees.max_depth}"
         )
 
 
 def check_scales(terms: Terms, gradient: Scale, hessian: Scale, threshold: float) -> None:
-    """Raise Refused if the terms do not allow that gradients of a tree are so scaled, and rows so drawn."""
+    """Raise Refused if the terms do not allow these scales of gradients, or this sampling of rows."""
     check_bits(terms.bits, gradient, hessian)
-    if not (0.0 < threshold < math.inf if terms.draws.draws_by_size else threshold == 0.0):
+    if not (0.0 < threshold < math.inf if terms.draws.by_gradient_norm else threshold == 0.0):
         raise Refused(f"rows drawn by gradients of size {threshold:g}, the terms say otherwise")
 
 
@@ -54,28 +54,28 @@ def check_tree(
     terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
 ) -> None:
     """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
-    nodes = 2 * terms.most_leaves
+    nodes = 2 * terms.max_leaves_per_round
     if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
         raise Refused(f"splits that a tree of depth {terms.trees.max_depth} cannot have")
     if tree == CONSTANT_TREE and splits:
         raise Refused("splits of the constant that boosting starts from")
-    if len(values) > terms.most_leaves:
+    if len(values) > terms.max_leaves_per_round:
         raise Refused(f"{len(values)} leaves; a tree of depth {terms.trees.max_depth} has not so many")
     if len({node for node, _ in values}) != len(values):
         raise Refused("a leaf with two values")
-    if any(not abs(value) <= LARGEST_VALUE for _, value in values):
+    if any(not abs(value) <= MAX_LEAF_VALUE for _, value in values):
         raise Refused("a leaf value is not finite")
     if not CONSTANT_TREE <= tree < terms.trees.rounds:
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.trees.rounds} rounds")
 
 
 def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
-    """Raise Refused unless these are the splits of a whole tree, in order: each of a leaf that there is, no
-    deeper than the terms allow, its children numbered next, behind the roots, and by levels where and only
-    where the feature has them. Other numbers could make a tree of a few splits, which travels in a few bytes,
-    as large as the largest."""
+    """Raise Refused unless these are the splits of a whole tree, in order: each of an existing leaf, no
+    deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
+    if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
+    bytes, as large as the largest."""
     depths = dict.fromkeys(terms.roots, 0)
-    levels = (0,) * len(terms.columns.numeric) + terms.columns.levels
+    categories = (0,) * len(terms.columns.numeric) + terms.columns.category_counts
     for number, split in enumerate(splits):
         depth = depths.pop(split.node, terms.trees.max_depth) + 1
         if depth > terms.trees.max_depth or split.left != 2 * number + len(terms.roots):
@@ -83,6 +83,6 @@ def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
                 f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
                 f"{terms.trees.max_depth}"
             )
-        if not (0 <= split.feature < len(levels) and split.fits(levels[split.feature])):
+        if not (0 <= split.feature < len(categories) and split.fits(categories[split.feature])):
             raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
         depths[split.left] = depths[split.left + 1] = depth

@@ -1,4 +1,4 @@
-"""Questions where margins begin: the number of rows, and the sums of their gradients."""
+"""Queries at the initial margins: the number of rows, and the sums of their gradients."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +23,7 @@ EXPONENT_VECTORS = 3
 
 @dataclass(frozen=True)
 class RowsQuery(BeforeTrees, BaseQuery):
-    """How many rows are there, and how large are gradients, hessians and weights where margins begin?
+    """The number of rows, and the magnitudes of gradients, hessians and weights at the initial margins.
 
     Answer: the row count, then exponent counts of gradients, hessians and weights.
     """
@@ -38,7 +38,7 @@ class RowsQuery(BeforeTrees, BaseQuery):
 
     @property
     def cell_bits(self) -> int:
-        return MAX_CELL_BITS  # nobody knows the number of rows yet
+        return MAX_CELL_BITS  # the number of rows is not known yet
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
@@ -60,7 +60,7 @@ class RowsQuery(BeforeTrees, BaseQuery):
 
 @dataclass(frozen=True)
 class StartQuery(BeforeTrees, BaseQuery):
-    """These are the cut points. What are the sums of gradients and hessians where margins begin?"""
+    """The cut points, and the sums of gradients and hessians at the initial margins."""
 
     description = "sum over all rows (for the mean label)"
 
@@ -83,7 +83,7 @@ class StartQuery(BeforeTrees, BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One set of cut points."""
+        """At most one set of cut points."""
         return 1
 
     def check_terms(self, terms: Terms) -> None:
@@ -97,7 +97,7 @@ class StartQuery(BeforeTrees, BaseQuery):
         if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
             raise Refused("more bins than a byte can number")
         due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
-        if digest_of(cut_points) != digest_of(due.with_levels(terms.columns.levels)):
+        if digest_of(cut_points) != digest_of(due.with_categories(terms.columns.category_counts)):
             raise Refused("bins of categorical features that are not the levels of the terms")
 
     def release(self, terms: Terms) -> Release | None:

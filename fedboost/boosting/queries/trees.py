@@ -1,4 +1,4 @@
-"""Questions about the nodes of the tree that grows: histograms, and votes for features."""
+"""Queries about the nodes of the tree that grows: histograms, and votes for features."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,19 +14,19 @@ from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
 from fedboost.gbdt.tree import Split
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms
 
 BYTES_PER_HISTOGRAM_CELL = 32
 """Bytes for each integer of a level's histograms: the running sum (8 of the root, else 4) and the integers it
 opens to (8), while the level above, of which there may be half as many nodes twice over, is still there (16);
-later the sum, its siblings and their parents, which are less."""
+later the sum, its siblings and their parents, which take less."""
 
 
 @dataclass(frozen=True)
 class Elected:
-    """The features of a node whose bins are asked for, increasing, and how many bins they have together."""
+    """The features of a node in the answer, increasing, and their total number of bins."""
 
     features: tuple[int, ...]
     bins: int
@@ -34,23 +34,23 @@ class Elected:
 
 @dataclass(frozen=True)
 class HistogramQuery(BaseQuery):
-    """Apply these splits to the tree that grows. What are the gradient histograms of these nodes?
+    """Gradient histograms of these nodes, after these splits of the tree that grows.
 
-    Gradients are taken and quantised when a tree's root is asked for. `bins` is the number of bins of all
-    features. Answer: [node, bin, (gradient, hessian)], and of each node one pair more, behind its bins: the
+    Gradients are computed and quantised at the query for a tree's root. `bins` is the number of bins of all
+    features. Answer: [node, bin, (gradient, hessian)], and for each node one pair more, behind its bins: the
     sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
 
-    widths: of each node, what its sums take, where that follows from sums that were opened before: bits of a
-    gradient's sum, with the sign, and of a hessian's, without one. None where nothing is known but the rows.
-    A pair travels as one cell of both widths, if there are so many bits.
+    widths: bits of the sums of each node, where earlier sums bound them: of a gradient's sum, with the sign,
+    and of a hessian's, without one. Empty where only the rows bound them. A pair travels in one cell of both
+    widths, if that has enough bits.
 
-    elected: of each node the features that are asked for, increasing, and how many bins they have. All
-    features of all nodes where there are none.
+    elected: the features of each node in the answer, increasing, and their number of bins. Empty for all
+    features of all nodes.
 
-    threshold: where rows are drawn by the sizes of their gradients, what those are measured by
-    (`sampling.chances`); the gradients are of one threshold while a tree grows. Else 0.
+    threshold: that of gradient-based sampling (`sampling.probabilities`), the same while a tree grows; 0 for
+    other sampling.
 
-    `rows` counts a row as often as a bootstrap may draw it.
+    `rows` counts a row as often as a bootstrap may sample it.
     """
 
     description = "sums over groups of rows, by interval"
@@ -81,9 +81,9 @@ class HistogramQuery(BaseQuery):
         """An answer, or the sum of answers, node by node."""
         return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    def by_run(self, cells: Int64) -> list[Int64]:
+    def by_segment(self, cells: Int64) -> list[Int64]:
         """The cells of an answer, node by node."""
-        return _in_turn(cells, [run.cells for run in self.runs])
+        return _in_turn(cells, [segment.cells for segment in self.segments])
 
     @cached_property
     def node_widths(self) -> tuple[Widths, ...]:
@@ -94,24 +94,24 @@ class HistogramQuery(BaseQuery):
     @property
     def cell_bits(self) -> int:
         """Bits of the widest cell."""
-        return max(run.bits for run in self.runs)
+        return max(segment.bits for segment in self.segments)
 
     @cached_property
-    def runs(self) -> tuple[Run, ...]:
+    def segments(self) -> tuple[Segment, ...]:
         return tuple(
-            Run(pairs, gradient + hessian)
+            Segment(pairs, gradient + hessian)
             if gradient + hessian <= MAX_CELL_BITS
-            else Run(pairs * STATS, max(gradient, hessian + 1))
+            else Segment(pairs * STATS, max(gradient, hessian + 1))
             for pairs, (gradient, hessian) in zip(self.node_pairs, self.node_widths, strict=True)
         )
 
     def is_allowed_with(self, noise: Noise) -> bool:
-        """Where trees grow on histograms with noise."""
+        """True if trees grow on histograms with noise."""
         return noise.method == "hist"
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One a level of each tree."""
+        """At most one a level of each tree."""
         return terms.trees.rounds * max_levels(terms) * (terms.noise is None or terms.noise.method == "hist")
 
     def check_terms(self, terms: Terms) -> None:
@@ -141,24 +141,24 @@ class HistogramQuery(BaseQuery):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
 
     def fits(self, answer: Int64) -> bool:
-        """Whether the cells hold this answer, when no other party adds to it."""
+        """True if the cells hold this answer, when no other party adds to it."""
         nodes = zip(self.by_node(answer), self.node_widths, strict=True)
         return all(histogram.fit(sums, widths) for sums, widths in nodes)
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: a pair in one cell where it fits."""
-        out = np.empty(sum(run.cells for run in self.runs), np.int64)
-        nodes = zip(self.by_node(answer), self.by_run(out), self.node_widths, strict=True)
+        out = np.empty(sum(segment.cells for segment in self.segments), np.int64)
+        nodes = zip(self.by_node(answer), self.by_segment(out), self.node_widths, strict=True)
         for sums, cells, widths in nodes:
-            histogram.join(sums, widths[1], cells)
+            histogram.pack_sums(sums, widths[1], cells)
         return out
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
-        nodes = zip(self.by_run(total), self.by_node(out), self.node_widths, strict=True)
+        nodes = zip(self.by_segment(total), self.by_node(out), self.node_widths, strict=True)
         for cells, sums, widths in nodes:
-            histogram.part(cells, widths[1], sums)
+            histogram.unpack_sums(cells, widths[1], sums)
         return out
 
     def bytes_needed(self, parties: int) -> int:
@@ -180,10 +180,10 @@ class HistogramQuery(BaseQuery):
 
 @dataclass(frozen=True)
 class VoteQuery(BaseQuery):
-    """Apply these splits to the tree that grows. By which features would you split each of these nodes?
+    """Votes for the features to split these nodes by, after these splits of the tree that grows.
 
-    Asked before the histograms of each level but the root's, where the terms have features elected. `parties`
-    is how many answer. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
+    Used before the histograms of each level but the root's, where the terms elect features. `parties` is the
+    number of voters. Answer: [node, feature], 1 for the vote_top_k features of highest gain by this party's
     own rows (fewer if fewer gain), 0 for others.
     """
 
@@ -209,7 +209,7 @@ class VoteQuery(BaseQuery):
 
     @classmethod
     def max_count(cls, terms: Terms) -> int:
-        """One before each level but the root."""
+        """At most one before each level but the root."""
         return terms.trees.rounds * (max_levels(terms) - 1) * (terms.histograms.vote_top_k > 0)
 
     def check_terms(self, terms: Terms) -> None:
@@ -233,8 +233,8 @@ class VoteQuery(BaseQuery):
 
 
 def max_levels(terms: Terms) -> int:
-    """The most questions about the histograms of one tree."""
-    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.most_leaves
+    """Most queries for the histograms of one tree."""
+    return terms.trees.max_depth if terms.trees.grow_policy == "depthwise" else terms.max_leaves_per_round
 
 
 def check_growing(
@@ -244,8 +244,8 @@ def check_growing(
     scales: tuple[Scale, Scale, float],
     votes: bool,
 ) -> None:
-    """Raise PeerError unless a question about nodes may come next: of a tree its root first, with the same
-    gradients and rows throughout, votes and histograms in turn."""
+    """Raise PeerError unless a query about nodes may come next: the root of a tree first, the same gradients
+    and rows throughout, votes and histograms in turn."""
     tree, levels = state.tree, state.levels
     check_started(state)
     if query.tree != tree:
@@ -260,7 +260,7 @@ def check_growing(
         )
     if (levels == 0) != (query.nodes == terms.roots):
         raise PeerError(f"tree {tree}: the root must be asked for once, and first")
-    if levels == terms.levels:
+    if levels == terms.max_turns_per_tree:
         raise PeerError(f"tree {tree}: more levels than the terms allow")
     if terms.histograms.vote_top_k and votes != bool(levels % 2):
         raise PeerError(f"tree {tree}: votes and histograms take turns")

@@ -1,4 +1,4 @@
-"""The closed set of queries: whoever matches on a query has a case for each of these."""
+"""The closed set of queries: every match on a query has a case for each of these."""
 
 from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
 from fedboost.boosting.queries.leaves import ResidualQuery

@@ -1,1 +1,1 @@
-"""What a model's trees say: each feature's share in a prediction, and the trees as text and as a picture."""
+"""Explanations of a model: each feature's contribution to a prediction, and partial dependence."""

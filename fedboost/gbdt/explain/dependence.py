@@ -1,7 +1,7 @@
-"""Partial dependence: what a model predicts on average as one feature changes and the others stay.
+"""Partial dependence: the mean prediction as one feature changes and the others stay.
 
 Promises: the definition itself, which scikit-learn calls brute force: at each value of the grid, the mean
-prediction of all rows once that value stands in their column.
+prediction of all rows with that value in their column.
 Refuses: no rows (ConfigError).
 """
 
@@ -15,33 +15,33 @@ from fedboost.fixedpoint import Float32, Float64
 
 Rows: TypeAlias = tuple[Float32, Float32 | None]
 """Features, float32 [rows, features], and base margins, float32 [rows], where there are any."""
-MOST = 100
-"""Values of a grid that nobody gave."""
+MAX_GRID_VALUES = 100
+"""Values of a default grid."""
 _BETWEEN = (0.05, 0.95)
 
 
 def usual_grid(values: Float32) -> list[float]:
-    """The distinct values of a column (NaN = missing, which is none), if they are MOST or fewer; else so many
-    in even steps between its 5 % and 95 % quantiles."""
-    there = values[~np.isnan(values)]
-    distinct = np.unique(there)
-    if distinct.size > MOST:
-        low, high = np.quantile(there, _BETWEEN)
-        distinct = np.linspace(low, high, MOST).astype(np.float32)
+    """The distinct values of a column (NaN, missing, excluded), if at most MAX_GRID_VALUES; else
+    that many in even steps between its 5 % and 95 % quantiles."""
+    present = values[~np.isnan(values)]
+    distinct = np.unique(present)
+    if distinct.size > MAX_GRID_VALUES:
+        low, high = np.quantile(present, _BETWEEN)
+        distinct = np.linspace(low, high, MAX_GRID_VALUES).astype(np.float32)
     grid: list[float] = distinct.tolist()
     return grid
 
 
 def mean_predictions(
-    predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], place: int, grid: Float32
+    predict: Callable[[Float32, Float32 | None], Float64], parts: Iterable[Rows], column: int, grid: Float32
 ) -> Float64:
     """The mean of `predict` over all rows, which come in parts, with each value of the grid in column
-    `place`: float64 [grid], or [grid, outputs]."""
+    `column`: float64 [grid], or [grid, outputs]."""
     rows, totals = 0, None
     for features, base_margin in parts:
         changed, sums = features.copy(), []
         for value in grid:
-            changed[:, place] = value
+            changed[:, column] = value
             sums.append(predict(changed, base_margin).sum(axis=0))
         rows += len(features)
         totals = np.array(sums, np.float64) + (0.0 if totals is None else totals)

@@ -8,7 +8,8 @@ _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256
 """uint8 codes: value bins and, where a feature has missing values, the missing bin."""
 _MANY_SEARCHES = 1 << 15
-"""So many are worth a table of 65,536 entries, which takes as long to make as some thousand of them."""
+"""Searches that are worth a table of 65,536 entries, which takes as long to make as some thousand
+searches."""
 
 
 @elementwise
@@ -36,11 +37,12 @@ def float_keys(values):
 
 @loop
 def _heads(keys, searches):
-    """For so many searches in increasing keys: the first key, a table int64 [H + 1], and a number of bits.
+    """Lookup table for `searches` searches in increasing keys: the first key, int64 [H + 1], a number of
+    bits.
 
-    The distance d of a key from the first one has the head d >> bits, below H. Entry h says how many keys
-    have a head below h: a search for a key with head h is over after a step or two between entries h and
-    h + 1. A search through all of them takes ten, each a branch that no processor foresees.
+    The distance d of a key from the first one has the head d >> bits, below H. Entry h is the number of keys
+    with a head below h: a search for a key with head h is over after a step or two between entries h and
+    h + 1. A search through all of them takes ten, each a branch that no processor predicts.
     """
     first = np.int64(keys[0]) if keys.size else np.int64(0)
     span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
@@ -61,7 +63,7 @@ def count_cells(keys, starts, widths, subdivisions, out):
     """Count keys in the subcells of disjoint cells, given in increasing order.
 
     Cell c covers the 2**widths[c] keys from starts[c] and is cut in 2**subdivisions[c] equal subcells, whose
-    counts stand in out one cell after the other. Keys in no cell are not counted.
+    counts are in `out`, one cell after the other. Keys in no cell are not counted.
     """
     cells = starts.size
     base = np.zeros(cells + 1, np.int64)
@@ -72,7 +74,7 @@ def count_cells(keys, starts, widths, subdivisions, out):
     for i in range(keys.size):
         key = np.int64(keys[i])
         head = (key - first) >> shift
-        head = min(max(head, 0), last)  # what lies before the first start, or far behind the last
+        head = min(max(head, 0), last)  # for keys before the first start, or far behind the last
         low, high = table[head], table[head + 1]
         while low < high:  # the first cell that starts beyond the key
             middle = (low + high) >> 1
@@ -94,7 +96,7 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
     """out[c] += the weights, as `Scale.encode` makes them, of these rows with a residual in subcell c.
 
     The residual is float32(label - margin). The 2**width keys from `start` are cut in 2**bits equal subcells;
-    residuals with other keys count nowhere.
+    residuals with other keys are not counted.
     """
     for i in range(rows.size):
         row = rows[i]
@@ -108,7 +110,7 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
 
 @loop
 def bin_column(values, cuts, missing_bin, out):
-    """out[i] = how many cuts are <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
+    """out[i] = the number of cuts <= values[i]; NaN goes to `missing_bin`. float32 [N] in, uint8 [N] out."""
     words = values.view(np.uint32)
     keys = float_keys(cuts)
     first, table, shift = _heads(keys, values.size)
@@ -144,11 +146,11 @@ def transpose(by_feature, features, by_row):
 
 
 @loop
-def count_rare(by_feature, features, common, starts):
-    """starts[i + 1] = how many of these features are not in their common bin in the rows up to i."""
+def count_sparse(by_feature, features, most_frequent, starts):
+    """starts[i + 1] = the number of values outside their most frequent bin in the rows up to i."""
     starts[:] = 0
     for r in range(features.size):
-        column, usual = by_feature[features[r]], np.uint8(common[r])
+        column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
         for i in range(column.size):
             starts[i + 1] += np.int64(column[i] != usual)
     for i in range(starts.size - 1):
@@ -156,14 +158,14 @@ def count_rare(by_feature, features, common, starts):
 
 
 @loop
-def list_rare(by_feature, features, common, places, starts, entries):
-    """entries[starts[i]:] = places[r] + bin of each feature r that is not in its common bin in row i."""
+def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
+    """entries[starts[i]:] = offsets[r] + bin of each feature r not in its most frequent bin in row i."""
     for r in range(features.size):
-        column, usual = by_feature[features[r]], np.uint8(common[r])
+        column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
         for i in range(column.size):
             if column[i] != usual:
-                entries[starts[i]] = places[r] + column[i]
+                entries[starts[i]] = offsets[r] + column[i]
                 starts[i] += 1
-    for i in range(starts.size - 1, 0, -1):  # each has come to where the next one began
+    for i in range(starts.size - 1, 0, -1):  # each has advanced to the start of the next row
         starts[i] = starts[i - 1]
     starts[0] = 0

@@ -12,11 +12,11 @@ def prefetch(typingctx, array, index):
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])
         byte = ir.IntType(8).as_pointer()
-        place = builder.bitcast(builder.gep(view.data, [args[1]]), byte)
+        address = builder.bitcast(builder.gep(view.data, [args[1]]), byte)
         i32 = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [byte, i32, i32, i32])
         hint = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        builder.call(hint, [place, i32(0), i32(3), i32(1)])
+        builder.call(hint, [address, i32(0), i32(3), i32(1)])
         return context.get_dummy_value()
 
     return types.void(array, index), codegen
@@ -28,8 +28,8 @@ def load_word(typingctx, array, index):
 
     def codegen(context, builder, signature, args):
         view = context.make_array(signature.args[0])(context, builder, args[0])
-        place = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
-        return builder.load(place, align=1)
+        address = builder.bitcast(builder.gep(view.data, [args[1]]), ir.IntType(64).as_pointer())
+        return builder.load(address, align=1)
 
     return types.uint64(array, index), codegen
 

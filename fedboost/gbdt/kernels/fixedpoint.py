@@ -11,11 +11,11 @@ LIMBS = 12
 """Integers that hold the sum of floats of any size without loss (`add_limbs`)."""
 LIMB_BITS = 31
 LIMBS_FROM = -184
-LARGEST_IN_LIMBS = math.ldexp(1.0, 127)
+MAX_IN_LIMBS = math.ldexp(1.0, 127)
 
 
 @loop
-def gradient_sizes(gradient, hessian, reg_lambda):
+def gradient_norms(gradient, hessian, reg_lambda):
     """sqrt(g**2 + reg_lambda h**2) of each row, the squares summed over its outputs, the first one first:
     float64 [N] of [outputs, N]."""
     outputs, rows = gradient.shape
@@ -33,25 +33,25 @@ def add_limbs(values, weight, out):
     """out += the sum of weight * value in limbs, the lowest first: int64 [LIMBS].
 
     Each product is cut to a multiple of 2**LIMBS_FROM, towards 0; a limb holds LIMB_BITS of its bits, with
-    its sign. Values of magnitude above LARGEST_IN_LIMBS, and what is no number, are taken for that; weights
+    its sign. Values of magnitude above MAX_IN_LIMBS, and NaN, are replaced by it; weights
     are at most 2**60.
     """
     mask = (np.uint64(1) << np.uint64(LIMB_BITS)) - np.uint64(1)
-    limbs = np.zeros(LIMBS + 3, np.int64)  # the last for weights that are none
+    limbs = np.zeros(LIMBS + 3, np.int64)  # the last three for invalid weights
     for i in range(values.size):
-        value = values[i] if values[i] < LARGEST_IN_LIMBS else LARGEST_IN_LIMBS
-        value = weight[i] * (value if value > -LARGEST_IN_LIMBS else -LARGEST_IN_LIMBS)
+        value = values[i] if values[i] < MAX_IN_LIMBS else MAX_IN_LIMBS
+        value = weight[i] * (value if value > -MAX_IN_LIMBS else -MAX_IN_LIMBS)
         word = np.float64(value).view(np.int64)
         sign = 1 - 2 * ((word >> 63) & 1)
         exponent = (word >> 52) & 0x7FF
         mantissa = np.uint64((word & MANTISSA) | (MANTISSA + 1))
-        place = exponent - (EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the lowest bit of the mantissa
-        if place <= -53:
+        position = exponent - (EXPONENT_BIAS + 52 + LIMBS_FROM)  # of the mantissa's lowest bit
+        if position <= -53:
             continue
-        if place < 0:
-            mantissa >>= np.uint64(-place)
-            place = 0
-        limb, shift = place // LIMB_BITS, np.uint64(place % LIMB_BITS)
+        if position < 0:
+            mantissa >>= np.uint64(-position)
+            position = 0
+        limb, shift = position // LIMB_BITS, np.uint64(position % LIMB_BITS)
         limbs[limb] += sign * np.int64((mantissa << shift) & mask)
         mantissa >>= np.uint64(LIMB_BITS) - shift
         limbs[limb + 1] += sign * np.int64(mantissa & mask)

@@ -5,17 +5,17 @@ import numpy as np
 from fedboost.gbdt.kernels.compile import load_word, loop, prefetch
 
 _GATHERED = 256
-"""Pairs that are brought together before they are added."""
+"""Pairs that are gathered before they are added."""
 TOGETHER = 64
 """Features a histogram is built of at a time, so that their sums stay in the cache."""
 STRIDE = 264
-"""Places between the sums of one feature and the next: enough for 256 bins, and a line of the cache more,
-so that the first bins of all features do not compete for the same few lines."""
+"""Elements from the sums of one feature to the next: enough for 256 bins, and a cache line more, so that the
+first bins of all features do not compete for the same few cache lines."""
 SCRATCH = TOGETHER * STRIDE
 
 
 @loop
-def _take_apart(packed, out):
+def _unpack_into(packed, out):
     for i in range(packed.size):
         value = packed[i]
         out[2 * i] += value >> 32
@@ -35,7 +35,7 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
     positive, hessian = 0, 0
     for start in range(0, rows.size, _GATHERED):
         size = min(_GATHERED, rows.size - start)
-        for i in range(start, start + size):  # apart from the rows' bins: fewer places to wait for at once
+        for i in range(start, start + size):  # separate from the rows' bins: fewer cache misses at once
             if i + _GATHERED < rows.size:
                 prefetch(pairs, np.uint64(rows[np.uint64(i + _GATHERED)]))
             pair = pairs[np.uint64(rows[np.uint64(i)])]
@@ -50,15 +50,15 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
             pair, codes = gathered[np.uint64(i - start)], np.uint64(rows[np.uint64(i)]) * width + start_of
             f = np.uint64(0)
             while f + np.uint64(7) < wanted:  # unsigned throughout: numba then looks for no negative index
-                eight, place = load_word(flat, codes + f), f * np.uint64(STRIDE)
-                scratch[place + (eight & byte)] += pair
-                scratch[place + np.uint64(STRIDE) + (eight >> np.uint64(8) & byte)] += pair
-                scratch[place + np.uint64(2 * STRIDE) + (eight >> np.uint64(16) & byte)] += pair
-                scratch[place + np.uint64(3 * STRIDE) + (eight >> np.uint64(24) & byte)] += pair
-                scratch[place + np.uint64(4 * STRIDE) + (eight >> np.uint64(32) & byte)] += pair
-                scratch[place + np.uint64(5 * STRIDE) + (eight >> np.uint64(40) & byte)] += pair
-                scratch[place + np.uint64(6 * STRIDE) + (eight >> np.uint64(48) & byte)] += pair
-                scratch[place + np.uint64(7 * STRIDE) + (eight >> np.uint64(56))] += pair
+                eight, slot = load_word(flat, codes + f), f * np.uint64(STRIDE)
+                scratch[slot + (eight & byte)] += pair
+                scratch[slot + np.uint64(STRIDE) + (eight >> np.uint64(8) & byte)] += pair
+                scratch[slot + np.uint64(2 * STRIDE) + (eight >> np.uint64(16) & byte)] += pair
+                scratch[slot + np.uint64(3 * STRIDE) + (eight >> np.uint64(24) & byte)] += pair
+                scratch[slot + np.uint64(4 * STRIDE) + (eight >> np.uint64(32) & byte)] += pair
+                scratch[slot + np.uint64(5 * STRIDE) + (eight >> np.uint64(40) & byte)] += pair
+                scratch[slot + np.uint64(6 * STRIDE) + (eight >> np.uint64(48) & byte)] += pair
+                scratch[slot + np.uint64(7 * STRIDE) + (eight >> np.uint64(56))] += pair
                 f += np.uint64(8)
             while f < wanted:
                 scratch[f * np.uint64(STRIDE) + np.uint64(flat[codes + f])] += pair
@@ -70,11 +70,10 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
 def build_histogram(bins, rows, pairs, begins, ends, first, last, block, scratch, out):
     """Add the pairs of `rows` into the bins of the features from `first` to before `last`, at most TOGETHER.
 
-    begins, ends: int64 [F], where a feature's bins begin and end among the T; out: int64 [2 T + 2] (g, h, g,
-    h ...), with the first features also the last pair, the sums of the gradients above 0 and of the hessians
-    of all rows; scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block` rows at
-    a time, so that neither 32-bit half can overflow, and then taken apart.
-    """
+    begins, ends: int64 [F], the first of a feature's bins among the T and their end; out: int64 [2 T + 2] (g,
+    h, g, h ...), with the first features also the last pair, the sums of the gradients above 0 and of the
+    hessians of all rows; scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block`
+    rows at a time, so that neither 32-bit half can overflow, and then unpacked."""
     bins_of_all = out.size // 2 - 1
     ahead = max(8, 512 // begins.size)
     for start in range(0, rows.size, block):
@@ -83,18 +82,18 @@ def build_histogram(bins, rows, pairs, begins, ends, first, last, block, scratch
             out[2 * bins_of_all] += sums[0]
             out[2 * bins_of_all + 1] += sums[1]
         for feature in range(first, last):
-            begin, end, place = begins[feature], ends[feature], (feature - first) * STRIDE
-            _take_apart(scratch[place : place + end - begin], out[2 * begin : 2 * end])
+            begin, end, slot = begins[feature], ends[feature], (feature - first) * STRIDE
+            _unpack_into(scratch[slot : slot + end - begin], out[2 * begin : 2 * end])
 
 
 @loop
-def build_rare(starts, entries, rows, pairs, places, common, begins, block, out):
-    """Add the pairs of `rows` into the bins of features of which rare bins alone are listed (`RareBins`).
+def build_sparse(starts, entries, rows, pairs, offsets, most_frequent, begins, block, out):
+    """Add the pairs of `rows` into the bins of sparse features (`SparseBins`).
 
-    begins: int64 [R], where the bins of each begin in out, int64 [2 T] (g, h, g, h ...). What no listed bin
-    has of a row is in the common one.
+    begins: int64 [R], the first bin of each in out, int64 [2 T] (g, h, g, h ...). A row without an entry of a
+    feature is in its most frequent bin.
     """
-    packed, listed = np.zeros(places[-1], np.int64), np.zeros(2 * places[-1], np.int64)
+    packed, listed = np.zeros(offsets[-1], np.int64), np.zeros(2 * offsets[-1], np.int64)
     gradient, hessian = 0, 0
     for start in range(0, rows.size, block):
         for i in range(start, min(start + block, rows.size)):
@@ -104,18 +103,18 @@ def build_rare(starts, entries, rows, pairs, places, common, begins, block, out)
             hessian += pair & 0xFFFFFFFF
             for entry in range(starts[row], starts[row + 1]):
                 packed[entries[entry]] += pair
-        _take_apart(packed, listed)
-    for r in range(common.size):
-        cells = out[2 * begins[r] : 2 * (begins[r] + places[r + 1] - places[r])]
+        _unpack_into(packed, listed)
+    for r in range(most_frequent.size):
+        cells = out[2 * begins[r] : 2 * (begins[r] + offsets[r + 1] - offsets[r])]
         gradient_left, hessian_left = gradient, hessian
         for b in range(cells.size // 2):
-            g, h = listed[2 * (places[r] + b)], listed[2 * (places[r] + b) + 1]
+            g, h = listed[2 * (offsets[r] + b)], listed[2 * (offsets[r] + b) + 1]
             cells[2 * b] += g
             cells[2 * b + 1] += h
             gradient_left -= g
             hessian_left -= h
-        cells[2 * common[r]] += gradient_left
-        cells[2 * common[r] + 1] += hessian_left
+        cells[2 * most_frequent[r]] += gradient_left
+        cells[2 * most_frequent[r] + 1] += hessian_left
 
 
 @loop
@@ -129,10 +128,9 @@ def sum_pairs(pairs):
 
 
 @loop
-def bits_of_pairs(sums):
-    """Of pairs of sums (g, h, g, h ...): every bit that is set in a g, or in -1 - g where it is negative; and
-    every bit that is set in an h. Cells of w bits with a sign hold all g if the first is below 2**(w - 1).
-    """
+def pair_bits(sums):
+    """Union of the bits of pairs of sums (g, h, g, h ...): those set in a g, or in -1 - g where it is
+    negative; and those set in an h. Signed cells of w bits hold all g if the first is below 2**(w - 1)."""
     gradient, hessian = np.int64(0), np.int64(0)
     for i in range(sums.size // 2):
         gradient |= sums[2 * i] ^ (sums[2 * i] >> 63)
@@ -141,15 +139,16 @@ def bits_of_pairs(sums):
 
 
 @loop
-def join_pairs(sums, bits, out):
-    """out = g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N / 2]."""
+def pack_pairs(sums, bits, out):
+    """Pack pairs: out = g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N /
+    2]."""
     for i in range(out.size):
         out[i] = (sums[2 * i] << bits) + sums[2 * i + 1]
 
 
 @loop
-def part_pairs(cells, bits, out):
-    """out = the pairs (g, h, g, h ...) of such cells, where 0 <= h < 2**bits: int64 [2 N]."""
+def unpack_pairs(cells, bits, out):
+    """Unpack cells of `pack_pairs`: out = the pairs (g, h, g, h ...), 0 <= h < 2**bits: int64 [2 N]."""
     mask = (np.int64(1) << bits) - 1
     for i in range(cells.size):
         out[2 * i] = cells[i] >> bits

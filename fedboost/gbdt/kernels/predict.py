@@ -15,17 +15,18 @@ def predict_margins(
 ):
     """Add to margin the leaf value of every tree, tree after tree, for float32 features [N, F].
 
-    The trees stand one after the other in the node columns; `roots` [trees] tells where each begins and
+    The trees stand one after the other in the node columns; `roots` [trees] is the first node of each, and
     child numbers, higher than their parent's, count from there. A leaf has left = -1. set_of: uint64, the row
-    of `sets` that has the levels a node sends right; sets: uint64 [S, 4], bit l of the 256 is set for level
-    l. A node with a threshold has row 0, which is empty, one with levels NaN for a threshold. A value that is
-    no level at all goes left, as in XGBoost.
+    of `sets` that has the categories a node sends right; sets: uint64 [S, 4], bit c of the 256 is set for
+    category c. A node with a threshold has row 0, which is empty, one with categories NaN for a threshold. A
+    value that is no category goes left, as in XGBoost.
 
     A block of rows goes down a tree together, level by level: the walks of different rows do not wait for
-    each other, no branch has to be foreseen, and the tree stays in the cache.
+    each other, no branch has to be predicted, and the tree stays in the cache. The loops are one function of
+    over 60 lines on purpose: each variable is shared by all of them.
     """
     nodes, rows = left.size, features.shape[0]
-    child = np.empty(2 * nodes, np.uint32)  # where to go on: left, right; a leaf stays where it is
+    child = np.empty(2 * nodes, np.uint32)  # next node: left, right; a leaf is its own
     column = feature.astype(np.uint32)
     depth = np.zeros(nodes, np.int32)
     deepest = np.zeros(roots.size, np.int32)

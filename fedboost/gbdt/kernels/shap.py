@@ -1,7 +1,7 @@
 """The compiled loops of explanations: arrays in, arrays out, no objects.
 
-Promises: `add_contributions` adds Shapley values as their definition has them (the twin of it is in
-tests/gbdt/reference/split.py), to the rounding of float64.
+Promises: `add_contributions` adds Shapley values by their definition (tested against a
+reference in Python), to the rounding of float64.
 Refuses nothing: callers have validated their arrays.
 
 A leaf's value reaches a row's prediction through the features on the way to it. Let z of a feature be the
@@ -23,11 +23,11 @@ from numba import njit
 from fedboost.gbdt.kernels.bins import MAX_CODES
 
 _TOGETHER = 64
-"""Rows that go down a tree together, so that one instruction works at several."""
+"""Rows that go down a tree together, so that one instruction processes several."""
 _ROWS, _VALUES = 4096, 1 << 22
 """Rows for which a tree is prepared once, fewer where their values are many."""
 _ALONG, _OFF, _AWAY = 0, 1, 2
-"""How a row stands at an edge, for the edge's feature: its values lead along this edge, and along those of
+"""State of a row at an edge, for the edge's feature: its values lead along this edge, and along those of
 this feature above it; along those above, but not this one; not even along those above."""
 
 _inline = njit(cache=True, nogil=True, inline="always", error_model="numpy")
@@ -36,8 +36,8 @@ _loop = njit(cache=True, nogil=True, error_model="numpy")
 
 @_loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
-    """Fill lefts with whether rows with these values of the node's feature go left there; NaN is missing. The
-    columns are those of `gbdt.kernels.predict_margins`."""
+    """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. The columns
+    are those of `gbdt.kernels.predict_margins`."""
     for i in range(_TOGETHER):
         lefts[i] = (x[i] < threshold[node]) | ((x[i] != x[i]) & default_left[node])
     own = set_of[node]
@@ -104,14 +104,12 @@ def _edges(left, right, feature, cover):
 
 @_loop
 def _factors(again, share, product, points, weights):
-    """What an edge means for a row, by how the row stands there and at each point: two float64 [edges, 3,
-    points].
+    """Factors of an edge, by the state of a row there and at each point: two float64 [edges, 3, points].
 
-    The first is by what the product of (z (1 - t) + o t) over the features above is to be multiplied. The
-    second, times the sum of value times product over the leaves below, is what the contribution of the edge's
-    feature gains: the weight of the point times (o - z) / (z (1 - t) + o t), less the same of the edge above
-    that has this feature, where these leaves are counted as well.
-    """
+    The first is the factor on the product of (z (1 - t) + o t) over the features above. The second, times the
+    sum of value times product over the leaves below, is the edge's part of the contribution of its feature:
+    the weight of the point times (o - z) / (z (1 - t) + o t), less the same of the edge above that has this
+    feature, where these leaves are counted as well."""
     change = np.empty((again.size, 3, points.size))
     adds = np.empty((again.size, 3, points.size))
     for edge in range(again.size):
@@ -130,7 +128,7 @@ def _factors(again, share, product, points, weights):
 
 
 @_inline
-def _of(standing, along, off, away):
+def _select(standing, along, off, away):
     return along if standing == _ALONG else off if standing == _OFF else away
 
 
@@ -160,13 +158,13 @@ def _add_tree(
     stands = np.full((levels, _TOGETHER), _ALONG, np.uint8)
     lefts = np.empty(_TOGETHER, np.bool_)
     products = np.ones((levels, points.size, _TOGETHER))
-    below = np.zeros((levels, points.size, _TOGETHER))  # product times value of the leaves seen so far
+    below = np.zeros((levels, points.size, _TOGETHER))  # product times value of the leaves so far
     for first in range(0, out.shape[0], _TOGETHER):
-        some = out[first : first + _TOGETHER]
+        block = out[first : first + _TOGETHER]
         at = 0
         for edge in range(begin.size):
             while at >= depth[edge]:
-                _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], some)
+                _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], block)
                 at -= 1
             at += 1
             way[at] = edge
@@ -180,13 +178,13 @@ def _add_tree(
             leaf = value[end[edge]] if left[end[edge]] < 0 else 0.0
             _enter(stands[at], change[edge], products[at - 1], products[at], leaf, below[at])
         while at > 0:
-            _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], some)
+            _leave(stands[at], adds[way[at]], below[at], below[at - 1], feature[begin[way[at]]], block)
             at -= 1
 
 
 @_loop
 def _mean(left, value, begin, end, share):
-    """The value of a tree for a row nothing is known of."""
+    """The value of a tree for a row without known features."""
     reach, mean = np.ones(left.size), 0.0
     for edge in range(begin.size):
         reach[end[edge]] = reach[begin[edge]] * share[edge]
@@ -197,22 +195,22 @@ def _mean(left, value, begin, end, share):
 
 @_loop
 def _enter(stands, change, above, products, leaf, below):
-    """The walk goes down an edge; `leaf` is the value of the leaf at its end, 0 where none is."""
+    """Enter an edge; `leaf` is the value of the leaf at its end, 0 at inner nodes."""
     for q in range(change.shape[1]):
         along, off, away = change[_ALONG, q], change[_OFF, q], change[_AWAY, q]
         for i in range(_TOGETHER):
-            products[q, i] = above[q, i] * _of(stands[i], along, off, away)
+            products[q, i] = above[q, i] * _select(stands[i], along, off, away)
             below[q, i] = leaf * products[q, i]
 
 
 @_loop
 def _leave(stands, adds, below, above, feature, out):
-    """The walk has seen all leaves below an edge, and goes up."""
+    """Leave an edge, after all leaves below it."""
     contribution = np.zeros(_TOGETHER)
     for q in range(adds.shape[1]):
         along, off, away = adds[_ALONG, q], adds[_OFF, q], adds[_AWAY, q]
         for i in range(_TOGETHER):
-            contribution[i] += below[q, i] * _of(stands[i], along, off, away)
+            contribution[i] += below[q, i] * _select(stands[i], along, off, away)
             above[q, i] += below[q, i]
     for i in range(out.shape[0]):
         out[i, feature] += contribution[i]

@@ -7,111 +7,116 @@ from fedboost.gbdt.kernels.compile import elementwise, loop
 
 
 @elementwise
-def _shrunk(gradient, reg_alpha):
-    """The soft threshold at alpha."""
+def _soft_threshold(gradient, reg_alpha):
+    """The gradient, soft-thresholded at alpha."""
     above, below = gradient - reg_alpha, gradient + reg_alpha
     return above if above > 0.0 else (below if below < 0.0 else 0.0)
 
 
 @elementwise
 def _score(gradient, hessian, reg_lambda, reg_alpha, max_delta_step):
-    """The loss a leaf takes away, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha; less where
-    the step would be beyond max_delta_step."""
-    shrunk = _shrunk(gradient, reg_alpha)
-    curve = hessian + reg_lambda
-    best = shrunk * shrunk / curve if curve > 0.0 else 0.0
-    most = max_delta_step * curve
-    beyond = (curve > 0.0) & (abs(shrunk) > most)
-    return max_delta_step * (2.0 * abs(shrunk) - most) if beyond else best
+    """The loss reduction of a leaf, doubled: T(G)**2 / (H + lambda), T the soft threshold at alpha; less
+    where the step would be beyond max_delta_step."""
+    g = _soft_threshold(gradient, reg_alpha)
+    h = hessian + reg_lambda
+    best = g * g / h if h > 0.0 else 0.0
+    limit = max_delta_step * h
+    beyond = (h > 0.0) & (abs(g) > limit)
+    return max_delta_step * (2.0 * abs(g) - limit) if beyond else best
 
 
 @loop
-def _order_levels(cells, factors, penalties):
-    """The levels of a feature by the value a leaf of each alone would have, lowest first: int64 [B].
+def _order_categories(cells, factors, penalties):
+    """The categories of a feature by the value of a leaf of each alone, lowest first: int64 [B].
 
-    cells: int64 [2 B], their sums. Equal ones stay in their order. A level with less than min_child_weight,
-    or with no rows, has the value 0, as in XGBoost.
+    cells: int64 [2 B], their sums. The sort is stable. A category with less than min_child_weight, or with no
+    rows, has the value 0, as in XGBoost.
     """
     reg_lambda, reg_alpha, min_child_weight, _ = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]
     order, values = np.empty(cells.size // 2, np.int64), np.empty(cells.size // 2, np.float64)
-    for level in range(order.size):
-        hessian, value = cells[2 * level + 1] * h_unit, 0.0
+    for category in range(order.size):
+        hessian, value = cells[2 * category + 1] * h_unit, 0.0
         if hessian >= min_child_weight and hessian > 0.0:
-            value = -_shrunk(cells[2 * level] * g_unit, reg_alpha) / (hessian + reg_lambda)
-        values[level] = value
-    for level in range(order.size):  # counting has no branch that must be foreseen, as sorting has
-        value, place = values[level], 0
-        for other in values[:level]:
-            place += np.int64(other <= value)
-        for other in values[level + 1 :]:
-            place += np.int64(other < value)
-        order[place] = level
+            value = -_soft_threshold(cells[2 * category] * g_unit, reg_alpha) / (hessian + reg_lambda)
+        values[category] = value
+    for category in range(order.size):  # counting has no branches to predict, as sorting has
+        value, rank = values[category], 0
+        for other in values[:category]:
+            rank += np.int64(other <= value)
+        for other in values[category + 1 :]:
+            rank += np.int64(other < value)
+        order[rank] = category
     return order
 
 
 @loop
-def levels_right(cells, way, one_hot, factors, penalties):
-    """The levels that go right in one way to part them, in increasing number or that of `_order_levels`.
+def categories_right(cells, partition, one_hot, factors, penalties):
+    """The categories that go right in a partition, increasing or in the order of `_order_categories`.
 
-    One-hot: way b sends level b right, and the way after the last all. Else way b sends the first b + 1.
+    One-hot: partition b sends category b right, and the partition after the last all. Else partition b sends
+    the first b + 1.
     """
     if one_hot:
-        return np.arange(way, way + 1) if way < cells.size // 2 else np.arange(cells.size // 2)
-    return _order_levels(cells, factors, penalties)[: way + 1]
+        last = partition >= cells.size // 2
+        return np.arange(cells.size // 2) if last else np.arange(partition, partition + 1)
+    return _order_categories(cells, factors, penalties)[: partition + 1]
 
 
 @loop
-def _sum_levels(cells, one_hot, factors, penalties, gradient, hessian):
-    """gradient, hessian = the sums of the levels that stay left, for each way to part them: int64 [B + 1]."""
-    levels = cells.size // 2
-    all_gradient, all_hessian = 0, 0
-    for level in range(levels):
-        all_gradient += cells[2 * level]
-        all_hessian += cells[2 * level + 1]
-    gradient[levels], hessian[levels] = 0, 0
+def _sum_categories(cells, one_hot, factors, penalties, gradient, hessian):
+    """gradient, hessian = the sums of the categories that go left in each partition: int64 [B + 1]."""
+    categories = cells.size // 2
+    total_gradient, total_hessian = 0, 0
+    for category in range(categories):
+        total_gradient += cells[2 * category]
+        total_hessian += cells[2 * category + 1]
+    gradient[categories], hessian[categories] = 0, 0
     if one_hot:
-        for level in range(levels):
-            gradient[level] = all_gradient - cells[2 * level]
-            hessian[level] = all_hessian - cells[2 * level + 1]
+        for category in range(categories):
+            gradient[category] = total_gradient - cells[2 * category]
+            hessian[category] = total_hessian - cells[2 * category + 1]
         return
-    order = _order_levels(cells, factors, penalties)
-    for way in range(levels):
-        all_gradient -= cells[2 * order[way]]
-        all_hessian -= cells[2 * order[way] + 1]
-        gradient[way], hessian[way] = all_gradient, all_hessian
+    order = _order_categories(cells, factors, penalties)
+    for partition in range(categories):
+        total_gradient -= cells[2 * order[partition]]
+        total_hessian -= cells[2 * order[partition] + 1]
+        gradient[partition], hessian[partition] = total_gradient, total_hessian
 
 
 @elementwise
 def _step(gradient, hessian, reg_lambda, reg_alpha, max_delta_step, lower, upper):
     """The best value of a leaf, before the learning rate, from `lower` to `upper`."""
-    best = -_shrunk(gradient, reg_alpha) / (hessian + reg_lambda) if hessian + reg_lambda > 0.0 else 0.0
+    h = hessian + reg_lambda
+    best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
     best = min(max(best, -max_delta_step), max_delta_step)
     return min(max(best, lower), upper)
 
 
 @elementwise
 def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
-    """The loss a leaf of this value takes away, doubled."""
+    """The loss reduction of a leaf of this value, doubled."""
     return -(2.0 * gradient * step + (hessian + reg_lambda) * step * step + 2.0 * reg_alpha * abs(step))
 
 
 @loop
 def best_split(
-    histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total, limits
+    histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
     """The split of highest gain of one node; ties go to the lowest feature, then bin, then missing right.
 
-    histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], whether a
-    missing bin follows them; categorical: bool [F], whether the bins are levels, of which a split sends some
-    right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha, min_child_weight,
-    max_delta_step (infinite for none); most_levels: features of fewer levels than the first split one level
-    from all others, a side of other splits has fewer than the second, or all; total: the node's own two sums;
-    limits: None, or the least and the largest value of leaves below this node, before the learning rate, and
-    int64 [F], 1 for a feature with which they may not fall, -1 for one with which they may not rise.
-    Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if none. For a
-    categorical feature the bin is the number of the way to part its levels, see `levels_right`, and equal
-    gains send missing values left: with the levels that are not chosen.
+    histogram: int64 [2 T]; value_bins: int64 [F], bins without the missing one; missing: bool [F], True if a
+    missing bin follows them; categorical: bool [F], True if the bins are categories, of which a split sends a
+    subset right; factors: units per 1.0 of gradient and hessian; penalties: reg_lambda, reg_alpha,
+    min_child_weight, max_delta_step (infinite for none); max_categories: features of fewer categories than
+    the first are split one-hot, a side of other splits has fewer than the second, or all; total: the node's
+    own two sums; limits: None, or the smallest and the largest value of leaves below this node, before the
+    learning rate, and int64 [F], 1 for a feature with which they may not fall, -1 for one with which they may
+    not rise. Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if
+    none. For a categorical feature the bin is the number of the partition, see `categories_right`, and equal
+    gains send missing values left.
+
+    One loop of over 60 lines on purpose: calls inside it would cost time, and every variable is shared.
     """
     reg_lambda, reg_alpha, min_child_weight, max_delta_step = penalties
     g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
@@ -130,15 +135,15 @@ def best_split(
     for f in range(offsets.size):
         first, bins = np.int64(offsets[f]), value_bins[f]
         cells = histogram[2 * first : 2 * (first + bins)]
-        # What goes left in each way to part the bins, but for missing values.
-        ways = reach = bins
+        # The sums that go left in each partition of the bins, without missing values.
+        partitions = reach = bins
         if categorical[f]:
-            one_hot = bins < most_levels[0]
-            _sum_levels(cells, one_hot, factors, penalties, gradient, hessian)
+            one_hot = bins < max_categories[0]
+            _sum_categories(cells, one_hot, factors, penalties, gradient, hessian)
             if one_hot:
-                ways += 1
+                partitions += 1
             else:
-                reach = min(bins, most_levels[1])
+                reach = min(bins, max_categories[1])
         else:
             gradient_below, hessian_below = 0, 0
             for b in range(bins):
@@ -152,8 +157,8 @@ def best_split(
         directions = 2 if absent_gradient != 0 or absent_hessian != 0 or reach < bins else 1
         for direction in range(directions):
             missing_left = 1 - direction if categorical[f] else direction
-            # The last way parts the present from the missing: tried only with both.
-            begin, end = 0, ways if directions == 2 and direction == 0 else ways - 1
+            # The last partition separates the present from the missing: tried only with both.
+            begin, end = 0, partitions if directions == 2 and direction == 0 else partitions - 1
             if reach < bins:
                 begin, end = (0, reach - 1) if direction == 0 else (bins - reach, bins - 1)
             top = 0.0
@@ -190,11 +195,13 @@ def best_split(
 
 
 @loop
-def best_gains(histogram, offsets, value_bins, missing, categorical, factors, penalties, most_levels, total):
+def best_gains(
+    histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total
+):
     """The highest gain of a split by each feature alone, 0 where none gains: float64 [F]. As `best_split`."""
     out = np.zeros(offsets.size, np.float64)
     for f in range(offsets.size):
-        one = slice(f, f + 1)
-        of = offsets[one], value_bins[one], missing[one], categorical[one]
-        out[f] = best_split(histogram, *of, factors, penalties, most_levels, total, None)[0]
+        own = slice(f, f + 1)
+        feature = offsets[own], value_bins[own], missing[own], categorical[own]
+        out[f] = best_split(histogram, *feature, factors, penalties, max_categories, total, None)[0]
     return out

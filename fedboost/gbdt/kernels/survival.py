@@ -8,13 +8,13 @@ from fedboost.gbdt.kernels.elementwise import INVERSE_FACTORIALS, exp, log, sigm
 NORMAL, LOGISTIC, EXTREME = range(3)
 """Distributions of the logarithm of a time."""
 _END = 1e9
-"""So many standard deviations off is as far as infinity."""
+"""Standard deviations that stand for infinity."""
 _TAIL = 1e4
-"""From here on a normal tail ends where it begins, to the digits there are."""
-_MOST_SLOPE, _LEAST_BEND = 15.0, 1e-16
+"""From here on the whole normal tail is at its beginning, to float64 precision."""
+_MAX_GRADIENT, _MIN_HESSIAN = 15.0, 1e-16
 """XGBoost's: the largest gradient and hessian of a row, and the smallest hessian."""
-_LEAST_LIKELIHOOD = 1e-12
-"""XGBoost's, too: what is less likely counts as this."""
+_MIN_LIKELIHOOD = 1e-12
+"""Smallest likelihood, as in XGBoost."""
 _INVERSE_ROOT_2_PI = 0.3989422804014327
 _MILLS = (
     1.1832619145678034,
@@ -74,13 +74,13 @@ def normal_tails(x):
 
 
 @loop
-def _normal_slopes(low, high):
+def _normal_derivatives(low, high):
     """First and second derivative of -log of the normal probability of [low + s, high + s] in -s at 0; of the
     density where low is high."""
-    turned = low + high < 0.0  # so that what is subtracted from 1 is the smaller tail
-    a = -high if turned else low
-    b = -low if turned else high
-    slope, bend = -a, 1.0
+    mirrored = low + high < 0.0  # so that what is subtracted from 1 is the smaller tail
+    a = -high if mirrored else low
+    b = -low if mirrored else high
+    gradient, hessian = -a, 1.0
     if a < b and a < _TAIL:
         if a >= 0.0:  # everything over the density at a
             at_a, at_b = 1.0, exp(-0.5 * (b - a) * (b + a))
@@ -90,23 +90,23 @@ def _normal_slopes(low, high):
             at_b = _INVERSE_ROOT_2_PI * exp(-0.5 * b * b)
             between = 1.0 - at_a * _mills(-a) - at_b * _mills(b)
         if between > 0.0:
-            slope = (at_b - at_a) / between
-            bend = slope * slope + (b * at_b - a * at_a) / between
-    return -slope if turned else slope, bend
+            gradient = (at_b - at_a) / between
+            hessian = gradient * gradient + (b * at_b - a * at_a) / between
+    return -gradient if mirrored else gradient, hessian
 
 
 @loop
-def _logistic_slopes(low, high):
-    """As `_normal_slopes`, of the logistic distribution F: F(high) - F(low) is F(high) (1 - F(low)) times
-    something that s does not change."""
+def _logistic_derivatives(low, high):
+    """As `_normal_derivatives`, of the logistic distribution F: F(high) - F(low) is F(high) (1 - F(low))
+    times something that s does not change."""
     above, below = sigmoid(high), sigmoid(low)
     return 1.0 - above - below, above * (1.0 - above) + below * (1.0 - below)
 
 
 @loop
-def _extreme_slopes(low, high):
-    """As `_normal_slopes`, of the distribution 1 - e**-w of the least of many, w = e**x: the probability is
-    e**-w(low) times 1 - e**-d, d = w(high) - w(low)."""
+def _extreme_derivatives(low, high):
+    """As `_normal_derivatives`, of the distribution 1 - e**-w of the smallest of many, w = e**x: the
+    probability is e**-w(low) times 1 - e**-d, d = w(high) - w(low)."""
     w = exp(low)
     d = exp(high) - w
     if d > 0.5:
@@ -120,8 +120,8 @@ def _extreme_slopes(low, high):
 
 
 @elementwise
-def _off(bound, margin, scale):
-    """How many scales the logarithm of a time is off a margin."""
+def _standardised(bound, margin, scale):
+    """Distance of the logarithm of a time from a margin, in scales."""
     return max(min((log(bound) - margin) / scale, _END), -_END)
 
 
@@ -135,28 +135,28 @@ def aft_gradients(margin, lower, upper, weight, distribution, scale):
     gradient = np.empty(margin.size, np.float64)
     hessian = np.empty(margin.size, np.float64)
     for i in range(margin.size):
-        low = _off(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
-        high = _off(upper[i], margin[i], scale) if upper[i] < np.inf else _END
+        low = _standardised(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
+        high = _standardised(upper[i], margin[i], scale) if upper[i] < np.inf else _END
         if distribution == NORMAL:
-            slope, bend = _normal_slopes(low, high)
+            g, h = _normal_derivatives(low, high)
         elif distribution == LOGISTIC:
-            slope, bend = _logistic_slopes(low, high)
+            g, h = _logistic_derivatives(low, high)
         else:
-            slope, bend = _extreme_slopes(low, high)
-        slope, bend = slope / scale, bend / (scale * scale)
-        gradient[i] = weight[i] * max(min(slope, _MOST_SLOPE), -_MOST_SLOPE)
-        hessian[i] = weight[i] * max(min(bend, _MOST_SLOPE), _LEAST_BEND)
+            g, h = _extreme_derivatives(low, high)
+        g, h = g / scale, h / (scale * scale)
+        gradient[i] = weight[i] * max(min(g, _MAX_GRADIENT), -_MAX_GRADIENT)
+        hessian[i] = weight[i] * max(min(h, _MAX_GRADIENT), _MIN_HESSIAN)
     return gradient, hessian
 
 
 @loop
 def aft_losses(margin, lower, upper, distribution, scale):
-    """-log of the probability that `aft_gradients` speaks of, or where lower is upper of the density of the
+    """-log of the probability in `aft_gradients`, or where lower is upper of the density of the
     time: float64 [N]."""
     out = np.empty(margin.size, np.float64)
     for i in range(margin.size):
-        low = _off(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
-        high = _off(upper[i], margin[i], scale) if upper[i] < np.inf else _END
+        low = _standardised(lower[i], margin[i], scale) if lower[i] > 0.0 else -_END
+        high = _standardised(upper[i], margin[i], scale) if upper[i] < np.inf else _END
         exact = lower[i] == upper[i]
         if distribution == NORMAL:
             if exact:
@@ -172,5 +172,5 @@ def aft_losses(margin, lower, upper, distribution, scale):
             w = exp(low)
             likelihood = w * exp(-w) if exact else exp(-w) - exp(-exp(high))
         likelihood = likelihood / (scale * lower[i]) if exact else likelihood
-        out[i] = -log(max(likelihood, _LEAST_LIKELIHOOD))
+        out[i] = -log(max(likelihood, _MIN_LIKELIHOOD))
     return out

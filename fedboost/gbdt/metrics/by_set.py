@@ -17,14 +17,14 @@ from fedboost.gbdt.metrics.registry import metric_of
 from fedboost.gbdt.objectives.objective import Objective
 
 TRAIN, VALIDATION = "train", "validation"
-"""The sets of rows that metrics are of: those trees grow on, and the others."""
+"""The sets of rows of metrics: those that trees grow on, and the others."""
 OF_PARTY = ":"
-"""Stands between a party's name and the set, or the metric, that is of its rows alone."""
+"""Separates a party's name from the set, or the metric, of its rows alone."""
 MIN_ROWS = 10
 """Rows of a set whose metrics are published: as many as `min_rows_per_leaf` of a site's policy is by default,
 for the aggregator does not know what the sites' policies say."""
 DIGITS = 4
-"""Significant digits of a metric that is published: exact sums of a few rows could be read off all digits."""
+"""Significant digits of a published metric: all digits could reveal exact sums of a few rows."""
 
 
 def limit(names: Iterable[str], weight: Scale) -> int:
@@ -50,8 +50,7 @@ def by_set(
 ) -> dict[str, float]:
     """Metric by name, those of another set than the first behind its own name, those of a party behind the
     party's; none of a party without such rows, nor of a set that may have fewer than `min_rows`: its sum of
-    weights is less than so many rows of the largest weight have (without weights, the number of rows).
-    PeerError as `values`."""
+    weights is less than that of `min_rows` rows of the largest weight. PeerError as `values`."""
     out: dict[str, float] = {}
     for number, set_name in enumerate(sets):
         part = total[number * cells(names) : (number + 1) * cells(names)]

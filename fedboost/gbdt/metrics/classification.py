@@ -89,10 +89,10 @@ def precision_recall_area(negatives: Float64, positives: Float64) -> float:
             slope = 1.0 + more_false / more_true
             start = (false - (slope - 1.0) * true) / every
             before, after = true / every, (true + more_true) / every
-            bend = 0.0
+            log_term = 0.0
             if start != 0.0:
-                bend = start / slope * math.log((slope * after + start) / (slope * before + start))
-            area += (after - before - bend) / slope
+                log_term = start / slope * math.log((slope * after + start) / (slope * before + start))
+            area += (after - before - log_term) / slope
         false, true = false + more_false, true + more_true
     return area
 

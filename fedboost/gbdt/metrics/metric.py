@@ -15,7 +15,7 @@ METRIC_BITS = 32
 
 
 class Metric(Protocol):
-    """One metric. `sums` is computed at a party, `value` from the total at the aggregator; `weight` is the
+    """A metric. `sums` is computed at a party, `value` from the total at the aggregator; `weight` is the
     public scale of row weights."""
 
     @property
@@ -30,7 +30,7 @@ class Metric(Protocol):
 
     @property
     def signed(self) -> bool:
-        """True if they can be below 0."""
+        """True if the sums can be below 0."""
         ...
 
     def limit(self, weight: Scale) -> int:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32
 
-LARGEST_LABEL = math.ldexp(1.0, 60)
+MAX_LABEL = math.ldexp(1.0, 60)
 """Labels, weights and their inverses stay below this, so that exponent counts can bound their gradients."""
 
 
@@ -34,17 +34,17 @@ class LabelKind(Enum):
 
 def first_invalid_number(label: Float32) -> tuple[int, str] | None:
     """The first row whose label is no number, or too large."""
-    return first(~(np.abs(label) <= LARGEST_LABEL), "a number of magnitude at most 2**60")
+    return first(~(np.abs(label) <= MAX_LABEL), "a number of magnitude at most 2**60")
 
 
 def first_below_zero(label: Float32) -> tuple[int, str] | None:
     """The first row whose label is no number from 0 on."""
-    return first(~((label >= 0) & (label <= LARGEST_LABEL)), "a number from 0 to 2**60")
+    return first(~((label >= 0) & (label <= MAX_LABEL)), "a number from 0 to 2**60")
 
 
 def first_not_positive(label: Float32) -> tuple[int, str] | None:
     """The first row whose label is no number above 0."""
-    valid = (label >= 1.0 / LARGEST_LABEL) & (label <= LARGEST_LABEL)
+    valid = (label >= 1.0 / MAX_LABEL) & (label <= MAX_LABEL)
     return first(~valid, "a number above 0, up to 2**60")
 
 

@@ -1,4 +1,4 @@
-"""Links: the ways between the margin of a row and its prediction.
+"""Links: functions between the margin of a row and its prediction.
 
 Promises: `margin` and `predict` give the same bits on every CPU; `margin` is the float32 that XGBoost makes
 of a base score.

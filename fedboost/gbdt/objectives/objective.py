@@ -38,7 +38,7 @@ class HasGradients(Protocol):
 
 
 class Objective(ABC):
-    """One objective: a frozen dataclass. Its fields are parameters of the terms, its facts attributes."""
+    """An objective: a frozen dataclass. Its fields are parameters of the terms, its facts attributes."""
 
     name: ClassVar[str]
     """Its name in the terms and in XGBoost."""

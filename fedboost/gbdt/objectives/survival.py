@@ -14,7 +14,7 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.elementwise import logs
 from fedboost.gbdt.kernels.survival import EXTREME, LOGISTIC, NORMAL, aft_gradients, aft_losses
-from fedboost.gbdt.objectives.labels import LARGEST_LABEL, LabelKind, first
+from fedboost.gbdt.objectives.labels import MAX_LABEL, LabelKind, first
 from fedboost.gbdt.objectives.links import LOG
 from fedboost.gbdt.objectives.objective import Objective, xgboost_number
 
@@ -79,8 +79,8 @@ class AcceleratedFailureTime(Objective):
 
     def first_invalid_label(self, label: Float32) -> tuple[int, str] | None:
         lower, upper = label
-        has_lower = (lower >= 1.0 / LARGEST_LABEL) & (lower <= LARGEST_LABEL)
-        has_upper = (upper >= 1.0 / LARGEST_LABEL) & (upper <= LARGEST_LABEL)
+        has_lower = (lower >= 1.0 / MAX_LABEL) & (lower <= MAX_LABEL)
+        has_upper = (upper >= 1.0 / MAX_LABEL) & (upper <= MAX_LABEL)
         both = has_lower & has_upper & (lower <= upper)
         valid = both | (has_lower & (upper == math.inf)) | (has_upper & (lower == 0.0))
         return first(

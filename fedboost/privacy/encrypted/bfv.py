@@ -1,6 +1,6 @@
 """The scheme of Brakerski, Fan and Vercauteren, 8192 cells in a ciphertext, by TenSEAL (Microsoft SEAL).
 
-Promises: sums are exact, for no more than 256 parties: the noise of so many ciphertexts and of the blind's
+Promises: sums are exact, for no more than 256 parties: the noise of 256 ciphertexts and of the blind's
 leaves 14 of 18 bits of its budget; the secret key is in no bytes that this file makes.
 Refuses: keys and ciphertexts of other parameters than these, and what SEAL cannot read (PeerError).
 
@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 import tenseal as ts
-import tenseal.sealapi  # without it, what SEAL says of its parameters has no type in Python
+import tenseal.sealapi  # without it, SEAL's parameters have no type in Python
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Part, Words
+from fedboost.privacy.bit_packing import Chunk, Words
 from fedboost.privacy.encrypted.packing import IMPOSSIBLE
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 DEGREE = 8192
 PRIMES = (40, 40, 40)
@@ -34,9 +34,9 @@ MODULUS = 0x3FFFFFFFEF8001
 one number and not two, and the noise leaves that much room."""
 PLAIN_BYTES = 7
 """Of a number below MODULUS, as plaintexts travel."""
-MOST_CIPHERTEXT_BYTES = 2 * 2 * 8 * DEGREE + 4096
-"""Two polynomials modulo two primes, not compressed, and what stands before them."""
-MOST_KEY_BYTES = 1 << 20
+MAX_CIPHERTEXT_BYTES = 2 * 2 * 8 * DEGREE + 4096
+"""Two polynomials modulo two primes, not compressed, and their header."""
+MAX_KEY_BYTES = 1 << 20
 
 
 class Bfv:
@@ -46,9 +46,9 @@ class Bfv:
         """A new key pair; there is one size."""
         return BfvSecret()
 
-    def read_public(self, data: bytes, least_bits: int) -> "BfvPublic":
+    def read_public(self, data: bytes, min_bits: int) -> "BfvPublic":
         """A key in TenSEAL's form; PeerError if it has other parameters, or a secret in it."""
-        if len(data) > MOST_KEY_BYTES:
+        if len(data) > MAX_KEY_BYTES:
             raise PeerError(f"a BFV key of {len(data)} bytes, more than any has")
         try:
             context = ts.context_from(data)
@@ -76,22 +76,22 @@ class BfvPublic:
 
     @cached_property
     def level(self) -> list[int]:
-        """What SEAL knows the parameters of a new ciphertext by."""
+        """SEAL's identifier of the parameters of a new ciphertext."""
         return list(self.context.seal_context().data.first_parms_id())
 
     def to_bytes(self) -> bytes:
         """The key in TenSEAL's form, 0.3 MB."""
         return self._data
 
-    def cipher(self, part: Part, parties: int) -> "BfvCipher":
-        """Encryption of one part."""
-        return BfvCipher(self, Limbs(part.pieces, parties))
+    def cipher(self, chunk: Chunk, parties: int) -> "BfvCipher":
+        """Encryption of one chunk."""
+        return BfvCipher(self, Limbs(chunk.pieces, parties))
 
     def prepare(self) -> None:
-        """Nothing is made in advance."""
+        """Do nothing: there is nothing to prepare."""
 
     def close(self) -> None:
-        """Nothing runs in the background."""
+        """Do nothing: nothing runs in the background."""
 
 
 class Limbs:
@@ -109,7 +109,7 @@ class Limbs:
         self.cells = sum(cells for cells, _ in self._pieces)
 
     def _limbs(self) -> Iterator[tuple[slice, slice, int, int]]:
-        """Of each limb: its cells, its numbers, its lowest bit in the cell, its bits."""
+        """Each limb as its cells, its numbers, its lowest bit in the cell, its bits."""
         cell, number = 0, 0
         for cells, bits in self._pieces:
             size = -(-bits // -(-bits // self._most)) if bits else 0
@@ -145,19 +145,19 @@ class BfvCipher:
         self._rows: int = -(-limbs.numbers // DEGREE)
 
     def most_bytes(self) -> int:
-        """SEAL compresses; this is what it takes at most."""
-        return self._rows * MOST_CIPHERTEXT_BYTES
+        """Largest size of what `encrypt` returns; SEAL compresses."""
+        return self._rows * MAX_CIPHERTEXT_BYTES
 
     def encrypt(self, words: Words) -> bytes:
         """Cut the cells into limbs and encrypt them."""
         return self._written(self._encrypted(self._limbs.split(words)))
 
     def _encrypted(self, numbers: Int64) -> list[Any]:
-        """Each ciphertext is full, the last with zeros: blinds must cover all that it can hold."""
+        """Ciphertexts of the numbers, each full, the last padded with zeros: blinds must cover all of it."""
         padded = np.zeros(self._rows * DEGREE, np.int64)
         padded[: numbers.size] = numbers
         rows, context = padded.reshape(-1, DEGREE), self._public.context.data
-        # What ts.bfv_vector does, but for copying every list twice.
+        # As ts.bfv_vector, which copies every list twice.
         return [ts.BFVVector(data=ts._ts_cpp.BFVVector(context, row.tolist())) for row in rows]
 
     def read(self, sealed: bytes) -> list[Any]:
@@ -168,7 +168,7 @@ class BfvCipher:
         return [self._vector(row) for row in rows]
 
     def _vector(self, data: bytes) -> Any:
-        if not 0 < len(data) <= MOST_CIPHERTEXT_BYTES:
+        if not 0 < len(data) <= MAX_CIPHERTEXT_BYTES:
             raise PeerError(f"{len(data)} bytes of a ciphertext")
         try:
             vector = ts.bfv_vector_from(self._public.context, data)
@@ -177,18 +177,18 @@ class BfvCipher:
         ciphertexts = vector.ciphertext()
         if vector.size() != DEGREE or len(ciphertexts) != 1 or ciphertexts[0].size() != 2:
             raise PeerError("a ciphertext of another size")
-        one = ciphertexts[0]
-        if list(one.parms_id()) != self._public.level or one.is_ntt_form() or one.is_transparent():
+        first = ciphertexts[0]
+        if list(first.parms_id()) != self._public.level or first.is_ntt_form() or first.is_transparent():
             raise PeerError("a ciphertext that no encryption gives")
         return vector
 
     def add(self, total: list[Any], more: list[Any]) -> list[Any]:
-        """The sums take the place of `total`."""
-        for one, other in zip(total, more, strict=True):
-            one.add_(other)
+        """Add `more` to `total`, in place."""
+        for left, right in zip(total, more, strict=True):
+            left.add_(right)
         return total
 
-    def blind(self, total: list[Any], draw: Draw) -> tuple[bytes, Int64]:
+    def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, Int64]:
         """Add a number below MODULUS to each."""
         blinds = uniform(self._rows * DEGREE, draw)
         return self._written(self.add(total, self._encrypted(blinds))), blinds
@@ -211,12 +211,12 @@ class BfvCipher:
         return fields.pack(*(vector.serialize() for vector in vectors))
 
 
-def uniform(count: int, draw: Draw) -> Int64:
-    """So many numbers below MODULUS, each as likely: int64 [count]."""
+def uniform(count: int, draw: RandomBytes) -> Int64:
+    """Uniform numbers below MODULUS: int64 [count]."""
     out = np.empty(0, np.int64)
     while out.size < count:
-        drawn = _numbers(draw(PLAIN_BYTES * (count - out.size))) & ((1 << MODULUS.bit_length()) - 1)
-        out = np.concatenate([out, drawn[drawn < MODULUS]])
+        numbers = _numbers(draw(PLAIN_BYTES * (count - out.size))) & ((1 << MODULUS.bit_length()) - 1)
+        out = np.concatenate([out, numbers[numbers < MODULUS]])
     return out
 
 
@@ -251,7 +251,7 @@ class BfvSecret:
         return BfvPublic(ts.context_from(data), data)
 
     def decrypt(self, ciphertexts: list[Any]) -> bytes:
-        """The numbers, all that the ciphertexts have room for."""
+        """All numbers of the ciphertexts, padding included."""
         return b"".join([self._plain(vector) for vector in ciphertexts])
 
     def _plain(self, vector: Any) -> bytes:

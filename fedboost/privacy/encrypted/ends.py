@@ -1,5 +1,5 @@
-"""Protections `paillier` and `bfv`: parties mask and encrypt, the aggregator adds what it cannot read, and a
-key holder opens the sum, which it cannot read either.
+"""Protections `paillier` and `bfv`: parties mask and encrypt, the aggregator adds ciphertexts it cannot read,
+and a key holder opens the sum, which it cannot read either.
 
 Designed for: consortia whose rules ask for encryption. The aggregator never has the secret key, unless it
 lies: what it has opened may be something else than a sum, which the key holder cannot tell. So the masks of
@@ -10,9 +10,9 @@ A turn, with ctx = everything that both ends must agree on:
 
     upload   each party: its cells and its masks modulo the cell's 2**bits, encrypted under the session's key
     blind    the aggregator adds the ciphertexts up, adds a number drawn from all plaintexts to each, which
-             randomises it anew, and sends them with ctx to the key holder
-    assist   the key holder decrypts what is as good as noise, once a turn, and counts
-    open     the aggregator takes its numbers away again, and what the masks carried above a cell's bits
+             randomises it again, and sends them with ctx to the key holder
+    assist   the key holder decrypts the blinded sum, which is uniform noise to it, once a turn, and counts
+    open     the aggregator subtracts its numbers, and cuts off what the masks carried above a cell's bits
 
 Promises: the key holder learns nothing of a sum but how many cells it has; an aggregator that lies, or has
 the key, learns no more than the sum over all parties, as long as two of them with rows do not collude with
@@ -20,7 +20,7 @@ it; a tag is sealed once; the same request gets the same answer, another one of 
 Refuses: rosters other than all parties; ciphertexts of another key, out of range or of another number than
 the cells have; keys that are too short or cannot be keys; more openings than the terms have sums (PeerError).
 
-What differs between the schemes is behind `Public`, `Secret` and `Cipher`: paillier.py and bfv.py.
+The schemes implement `Public`, `Secret` and `Cipher`: paillier.py and bfv.py.
 """
 
 import hmac
@@ -32,20 +32,20 @@ import numpy as np
 from fedboost.errors import LocalProtocolError, PeerError, RosterTooSmall
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Part, Words, signed
+from fedboost.privacy.bit_packing import Chunk, Words, signed
 from fedboost.privacy.encrypted.key_holder import KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, Public, Secret, digest_of
-from fedboost.privacy.masked.pairwise import Group, PairMasks, context, masked_parts
+from fedboost.privacy.masked.pairwise import Group, PairMasks, context, masked_chunks
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 
 class EncryptedSealer:
     """Masks one party's vectors and encrypts them under the session's key; with the secret key it also helps
     to open the sums.
 
-    Refuses, and says so (PeerError): what `PairMasks.check` does; a roster other than all parties; help
-    without the secret key, and what `KeyHolder` refuses.
+    Refuses (PeerError): the tags that `PairMasks.check` refuses; a roster other than all parties; help
+    without the secret key, and the requests that `KeyHolder` refuses.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class EncryptedSealer:
         keys: dict[str, bytes],
         public: Public,
         secret: Secret | None,
-        most_openings: int,
+        max_openings: int,
     ) -> None:
-        """keys: those shared with each other party; secret: None at all but the key holder."""
+        """keys: shared with each other party; secret: None except at the key holder."""
         self._me = me
         self._group = group
         self._pairs = PairMasks(me, group, session, keys)
         self._public = public
         self._name = digest_of(public)[:NAME_BYTES]
-        self._holder = None if secret is None else KeyHolder(secret, group, session, most_openings)
+        self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
         public.prepare()
 
     def __repr__(self) -> str:
@@ -76,7 +76,7 @@ class EncryptedSealer:
         return self._holder.openings if self._holder else 0
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The masked and encrypted parts of a vector."""
+        """The masked and encrypted chunks of a vector."""
         self._pairs.check(tag)
         if len(tag.roster) != len(self._group.members):
             raise PeerError(
@@ -85,39 +85,39 @@ class EncryptedSealer:
         if self._holder is not None:
             self._holder.announce(tag)
         streams = self._pairs.streams(tag)
-        return (self._encrypted(part, words) for part, words in masked_parts(values, tag, streams))
+        return (self._encrypted(chunk, words) for chunk, words in masked_chunks(values, tag, streams))
 
-    def _encrypted(self, part: Part, masked: Words) -> bytes:
-        cipher = self._public.cipher(part, len(self._group.members))
-        return self._name + cipher.encrypt(part.residues(masked))
+    def _encrypted(self, chunk: Chunk, masked: Words) -> bytes:
+        cipher = self._public.cipher(chunk, len(self._group.members))
+        return self._name + cipher.encrypt(chunk.residues(masked))
 
     def note(self) -> bytes:
-        """Nothing."""
+        """Empty."""
         return b""
 
     def assist(self, request: bytes) -> bytes:
-        """The plaintexts of the blinded sum of what was sealed last."""
+        """The plaintexts of the blinded sum of the last sealed vectors."""
         if self._holder is None:
             raise PeerError("asked to open a sum without the secret key")
         return self._holder.assist(request)
 
 
 class EncryptedOpener:
-    """Adds encrypted parts into one running sum, has it opened by the key holder, and takes the blind away.
+    """Adds encrypted chunks into one running sum, has it opened by the key holder, and takes the blind away.
 
     Raises RosterTooSmall when the key holder is lost: nobody else can open the sum.
     """
 
     def __init__(
-        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: Draw
+        self, tag: Tag, public: Public, keyholder: str, group: Group, session: bytes, draw: RandomBytes
     ) -> None:
-        self.parts = len(tag.parts)
+        self.chunks = len(tag.chunks)
         self._tag = tag
         self._keyholder = keyholder
         self._draw = draw
         self._name, self._ctx = digest_of(public)[:NAME_BYTES], context(session, group, tag)
-        self._ciphers = [public.cipher(part, len(group.members)) for part in tag.parts]
-        self._sums: list[Any] = [None] * self.parts
+        self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.chunks]
+        self._sums: list[Any] = [None] * self.chunks
         self._blinds: list[Any] = []
         self._request = b""
         self._opened: Int64 | None = None
@@ -127,30 +127,31 @@ class EncryptedOpener:
     def __repr__(self) -> str:
         return f"EncryptedOpener(turn {self._tag.turn}, key holder {self._keyholder!r})"
 
-    def add(self, party: str, part: int, cells: bytes) -> None:
-        """Add one encrypted part."""
-        self._tag.part(part)
-        cipher = self._ciphers[part]
+    def add(self, party: str, number: int, cells: bytes) -> None:
+        """Add one encrypted chunk."""
+        self._tag.chunk(number)
+        cipher = self._ciphers[number]
         if len(cells) < NAME_BYTES:
             raise PeerError(
                 f"{len(cells)} bytes of an encrypted part, which has {NAME_BYTES} of its key alone"
             )
         if not hmac.compare_digest(cells[:NAME_BYTES], self._name):
             raise PeerError("cells that were encrypted under another key than this session's")
-        more, total = cipher.read(cells[NAME_BYTES:]), self._sums[part]
-        self._sums[part] = more if total is None else cipher.add(total, more)
+        more, total = cipher.read(cells[NAME_BYTES:]), self._sums[number]
+        self._sums[number] = more if total is None else cipher.add(total, more)
 
     def note(self, party: str, note: bytes) -> None:
-        """There must be none."""
+        """Refuse any note."""
         if note:
             raise PeerError("a note where encrypted cells have none")
 
     def lose(self, party: str) -> None:
-        """Its vector is in the sum; only the key holder is wanted once more."""
+        """Note that a party is disconnected: its vector is in the sum, only the key holder is needed
+        again."""
         self._lost |= party == self._keyholder
 
     def requests(self) -> dict[str, bytes]:
-        """What the key holder is to decrypt, until it did. The same bytes, however often that is asked."""
+        """The request to the key holder, until it has decrypted. The same bytes in every call."""
         if self._opened is not None:
             return {}
         if self._lost:
@@ -167,19 +168,19 @@ class EncryptedOpener:
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in the plaintexts; PeerError if they are not what was asked for, SessionFailed if they are no
-        sum that the parties can have: whether the key holder or a party is to blame cannot be told."""
+        """Take in the plaintexts; PeerError if they do not answer the request, SessionFailed if they are no
+        sum that the parties can have: the fault of the key holder or of a party, it is unknown which."""
         if party != self._keyholder or not self._request or self._opened is not None:
             raise PeerError("help that was not asked for")
         answers = fields.unpack(answer)
-        if len(answers) != self.parts:
-            raise PeerError(f"{len(answers)} parts of plaintexts where {self.parts} were asked for")
+        if len(answers) != self.chunks:
+            raise PeerError(f"{len(answers)} parts of plaintexts where {self.chunks} were asked for")
         opened = np.empty(self._tag.cells, np.uint64)
-        for part, cipher, plain, blind in zip(
-            self._tag.parts, self._ciphers, answers, self._blinds, strict=True
+        for chunk, cipher, plain, blind in zip(
+            self._tag.chunks, self._ciphers, answers, self._blinds, strict=True
         ):
-            part.of(opened)[:] = cipher.unblind(plain, blind)
-        self._opened = signed(opened, self._tag.runs)  # modulo each cell's size, without what was carried
+            chunk.of(opened)[:] = cipher.unblind(plain, blind)
+        self._opened = signed(opened, self._tag.segments)  # modulo each cell's size, without the carry
         self._sums, self._blinds = [], []
 
     def open(self) -> Int64:

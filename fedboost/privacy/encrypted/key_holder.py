@@ -13,15 +13,15 @@ from fedboost.privacy.protection import Tag, check_newer
 class KeyHolder:
     """Opens blinded sums: of the tag that was announced last, and of each turn only one.
 
-    Two sums of one turn could differ by what changed in a single party. So once a sum of a turn was opened,
-    no other attempt of that turn is.
+    Two sums of one turn could differ in a single party alone. So once a sum of a turn was opened, no other
+    attempt of that turn is opened.
     """
 
-    def __init__(self, secret: Secret, group: Group, session: bytes, most_openings: int) -> None:
+    def __init__(self, secret: Secret, group: Group, session: bytes, max_openings: int) -> None:
         self._secret = secret
         self._group = group
         self._session = session
-        self._most = most_openings
+        self._most = max_openings
         self._tag: Tag | None = None
         self._opened_turn = -1
         self._request, self._answer = b"", b""
@@ -32,7 +32,7 @@ class KeyHolder:
         return f"KeyHolder({self.openings} of at most {self._most} sums opened)"
 
     def announce(self, tag: Tag) -> None:
-        """The sum that may be asked for from now on. PeerError if it is not newer than the last."""
+        """Allow a request for this sum from now on. PeerError if it is not newer than the last."""
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
             raise PeerError(f"turn {tag.turn} was opened: no other attempt of it is")
@@ -58,12 +58,12 @@ class KeyHolder:
             return self._answer
         if self.openings >= self._most:
             raise PeerError(f"asked to open more than the {self._most} sums that the terms have")
-        if len(sealed) != len(tag.parts):
-            raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.parts)} parts")
+        if len(sealed) != len(tag.chunks):
+            raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.chunks)} parts")
         parties = len(self._group.members)
-        ciphers = [self._secret.public.cipher(part, parties) for part in tag.parts]
-        read = [cipher.read(part) for cipher, part in zip(ciphers, sealed, strict=True)]
-        self._opened_turn, self._request = tag.turn, asked  # from here on, there is no other
+        ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.chunks]
+        read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
+        self._opened_turn, self._request = tag.turn, asked  # no other request is answered from here on
         self.openings += 1
         self._answer = fields.pack(*map(self._secret.decrypt, read))
         return self._answer

@@ -1,12 +1,12 @@
-"""Many small sums in one large plaintext: where each cell stands, byte by byte.
+"""Ciphertext packing: many small sums in one large plaintext, each in a slot of whole bytes.
 
-Promises: a slot holds the sum of its cell over all parties, so that no sum runs over into the next slot;
-cells of different runs share a row; what `pack` wrote, `unpack` reads.
-Refuses: slots that hold more than that many parties can have added (SessionFailed: nobody knows who did it).
+Promises: a slot holds the sum of its cell over all parties, so that no sum overflows into the next slot;
+cells of different segments share a row; `unpack(pack(cells)) == cells`.
+Refuses: slots that hold more than that many parties can have added (SessionFailed: the cause is unknown).
 
 A row is the plaintext of one ciphertext, little-endian. The slot of a cell of b bits takes the whole bytes
-that b bits and those of the number of parties need. What stands in a slot is never negative: a number below
-zero would borrow from its neighbour.
+that b bits and those of the number of parties need. The number in a slot is never negative: it would borrow
+from its neighbour.
 """
 
 from collections.abc import Iterator
@@ -41,11 +41,11 @@ class Block:
 
     @property
     def cells(self) -> int:
-        """Cells in it."""
+        """Number of cells."""
         return self.rows * self.across
 
     def of(self, rows: Bytes) -> Bytes:
-        """Its slots in the rows, uint8 [rows, across, width]; a view."""
+        """The slots of this block in the rows, uint8 [rows, across, width]; a view."""
         end = self.column + self.across * self.width
         return rows[self.row : self.row + self.rows, self.column : end].reshape(
             self.rows, self.across, self.width
@@ -53,7 +53,7 @@ class Block:
 
 
 class Layout:
-    """Where the cells of some pieces stand in rows of so many bytes, with room for sums over `parties`."""
+    """Positions of the cells of pieces in rows of `row_bytes` bytes, with room for sums over `parties`."""
 
     def __init__(self, pieces: Int64, parties: int, row_bytes: int) -> None:
         """pieces: int64 [P, 2], cells and bits (1 to 64) of each."""
@@ -79,11 +79,11 @@ class Layout:
         words = numbers.view("<u8").reshape(-1)
         for block in self._blocks:
             used = min(block.width, WORD_BYTES)
-            here, slots = slice(block.start, block.start + block.cells), block.of(rows)
-            numbers[here, :used] = slots[..., :used].reshape(-1, used)
+            own, slots = slice(block.start, block.start + block.cells), block.of(rows)
+            numbers[own, :used] = slots[..., :used].reshape(-1, used)
             above = np.zeros(block.cells, np.uint64)
             if block.bits < 64:
-                above += words[here] >> np.uint64(block.bits)
+                above += words[own] >> np.uint64(block.bits)
             if block.width > WORD_BYTES:
                 above += slots[..., WORD_BYTES].reshape(-1).astype(np.uint64) << np.uint64(64 - block.bits)
             if above.size and int(above.max()) >= self._parties:

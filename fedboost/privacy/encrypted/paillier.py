@@ -2,16 +2,16 @@
 
 Promises: ciphertexts are as phe's, and decrypt with its keys; each is randomised by a power that is used for
 it alone; keys and powers come from the operating system's generator.
-Refuses: keys of fewer than LEAST_BITS bits, and numbers that are no products of two large primes as far as
-that shows (PeerError, or ConfigError for a key that is to be made here).
+Refuses: keys of fewer than MIN_KEY_BITS bits, and numbers that are evidently no products of two large primes
+(PeerError, or ConfigError for a key that is to be made here).
 
 A ciphertext of m is (1 + n m) r**n modulo n**2. Instead of r**n, which takes an exponent of |n| bits, a
 random power of one h**n is taken, h = -x**2: its exponent has |n| / 2 bits and its base never changes, so
 that a table of powers of the base leaves one product a byte of the exponent (Damgård, Jurik and Nielsen, "A
-generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes
-are 3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does, and
-takes its powers in a time that does not depend on the key: whoever chooses ciphertexts may also measure. The
-table's lookups are not so; but an exponent is used once, and by a party on its own machine.
+generalization of Paillier's public-key system with applications to electronic voting", 2010; their primes are
+3 modulo 4, and so are those made here). Decryption works modulo p**2 and q**2 apart, as phe's does, and takes
+its powers in a time that does not depend on the key: anyone who chooses ciphertexts may also measure. The
+lookups in the table are not constant in time; but an exponent is used once, by a party on its own machine.
 """
 
 import math
@@ -29,14 +29,14 @@ from phe.paillier import PaillierPrivateKey, PaillierPublicKey
 from phe.util import getprimeover
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.privacy.bit_packing import Part, Words
+from fedboost.privacy.bit_packing import Chunk, Words
 from fedboost.privacy.encrypted.packing import IMPOSSIBLE, Layout
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
-LEAST_BITS = 2048
+MIN_KEY_BITS = 2048
 """112 bits of security; NIST SP 800-57 allows no less."""
-MOST_BITS = 8192
-"""A key that is larger only takes time: who sends one wants nothing else."""
+MAX_KEY_BITS = 8192
+"""Larger keys only cost time, so a peer that sends one wants nothing else."""
 POOL = 2048
 """Powers kept ready: a megabyte at 2048 bits, enough for 86,000 cells of 46 bits."""
 _SMALL_PRIMES = gmpy2.primorial(1 << 16)
@@ -52,19 +52,19 @@ class Paillier:
     """The scheme `paillier`."""
 
     def new_secret(self, bits: int) -> "PaillierSecret":
-        """A new key pair; ConfigError below LEAST_BITS bits."""
-        if not LEAST_BITS <= bits <= MOST_BITS or bits % 16:
+        """A new key pair; ConfigError below MIN_KEY_BITS bits."""
+        if not MIN_KEY_BITS <= bits <= MAX_KEY_BITS or bits % 16:
             raise ConfigError(
-                f"a Paillier key of {bits} bits: it takes {LEAST_BITS} to {MOST_BITS}, in steps of 16"
+                f"a Paillier key of {bits} bits: it takes {MIN_KEY_BITS} to {MAX_KEY_BITS}, in steps of 16"
             )
         return generate(bits)
 
-    def read_public(self, data: bytes, least_bits: int) -> "PaillierPublic":
+    def read_public(self, data: bytes, min_bits: int) -> "PaillierPublic":
         """A key from the bytes of n; PeerError if it is too small, or no key."""
-        n, least = mpz(int.from_bytes(data)), max(least_bits, LEAST_BITS)
-        if not least <= 8 * len(data) <= MOST_BITS:
+        n, least = mpz(int.from_bytes(data)), max(min_bits, MIN_KEY_BITS)
+        if not least <= 8 * len(data) <= MAX_KEY_BITS:
             raise PeerError(
-                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MOST_BITS}"
+                f"a Paillier key of {8 * len(data)} bits; this session takes {least} to {MAX_KEY_BITS}"
             )
         if n.bit_length() != 8 * len(data):
             raise PeerError("a Paillier key of another length than it has bytes")
@@ -109,16 +109,16 @@ class PaillierPublic:
         """n, most significant byte first."""
         return int(self.n).to_bytes(self.bytes)
 
-    def cipher(self, part: Part, parties: int) -> "PaillierCipher":
-        """Encryption of one part."""
-        return PaillierCipher(self, Layout(part.pieces, parties, (self.n.bit_length() - 1) // 8))
+    def cipher(self, chunk: Chunk, parties: int) -> "PaillierCipher":
+        """Encryption of one chunk."""
+        return PaillierCipher(self, Layout(chunk.pieces, parties, (self.n.bit_length() - 1) // 8))
 
     def prepare(self) -> None:
         """Begin to fill the pool."""
         self.pool()
 
     def pool(self) -> "Pool":
-        """The powers of this process: one that was forked off has none of its parent's."""
+        """The powers of this process: a forked process has none of its parent's."""
         with self._lock:
             if self._pool is None or not self._pool.alive:
                 self._pool = Pool(self.n, POOL)
@@ -149,7 +149,7 @@ class Powers:
             base = row.pop()
             self._tables.append(row)
 
-    def one(self) -> Any:
+    def next(self) -> Any:
         """A power with a random exponent of half the bits of n."""
         square, power = self._square, mpz(1)
         for table, digit in zip(self._tables, secrets.token_bytes(self._digits), strict=True):
@@ -170,31 +170,32 @@ class Pool:
 
     @property
     def alive(self) -> bool:
-        """Whether it has a thread in this process."""
+        """True if the pool has a thread in this process."""
         return self._thread.is_alive()
 
     def __len__(self) -> int:
         return len(self._stock.ready)
 
     def take(self, count: int) -> list[Any]:
-        """So many powers: those that are ready, and others made now."""
+        """Return `count` powers: those that are ready, and others made now."""
         stock = self._stock
         taken: list[Any] = []
         while len(taken) < count:
             try:
                 taken.append(stock.ready.popleft())
             except IndexError:
-                taken.append(stock.powers.one())
+                taken.append(stock.powers.next())
         stock.wanted.set()
         return taken
 
     def close(self) -> None:
-        """End the thread, and throw away what is ready."""
+        """End the thread, and discard the powers that are ready."""
         self._finish()
 
 
 class _Stock:
-    """What a pool and its thread share; it must not know the pool, which ends when nobody else does."""
+    """State shared by a pool and its thread. It has no reference to the pool, which ends with its last
+    user."""
 
     def __init__(self, n: Any, most: int) -> None:
         self._n = n
@@ -207,7 +208,7 @@ class _Stock:
 
     @property
     def powers(self) -> Powers:
-        """The tables, made by whoever needs them first."""
+        """The tables, made on first use."""
         with self._lock:
             if self._powers is None:
                 self._powers = Powers(self._n)
@@ -219,7 +220,7 @@ def _fill(stock: _Stock) -> None:
     powers = stock.powers
     while not stock.stopped:
         if len(stock.ready) < stock.most:
-            stock.ready.append(powers.one())
+            stock.ready.append(powers.next())
         else:
             stock.wanted.wait()
             stock.wanted.clear()
@@ -244,7 +245,7 @@ class PaillierCipher:
         self._layout = layout
 
     def most_bytes(self) -> int:
-        """All that `encrypt` makes are exactly so long."""
+        """Exact size of what `encrypt` returns."""
         return int(self._layout.rows * 2 * self._public.bytes)
 
     def encrypt(self, words: Words) -> bytes:
@@ -272,11 +273,11 @@ class PaillierCipher:
     def add(self, total: list[Any], more: list[Any]) -> list[Any]:
         """Products are the ciphertexts of sums."""
         square = self._public.square
-        return [one * other % square for one, other in zip(total, more, strict=True)]
+        return [left * right % square for left, right in zip(total, more, strict=True)]
 
-    def blind(self, total: list[Any], draw: Draw) -> tuple[bytes, list[Any]]:
-        """Add a number below n to each row; encrypting that also randomises the sum anew."""
-        wide = self._public.bytes + 16  # so that what is left modulo n is uniform, but for 2**-128
+    def blind(self, total: list[Any], draw: RandomBytes) -> tuple[bytes, list[Any]]:
+        """Add a number below n to each row; its encryption also randomises the sum again."""
+        wide = self._public.bytes + 16  # so that the remainder modulo n is uniform, but for 2**-128
         blinds = [mpz.from_bytes(draw(wide), "little") % self._public.n for _ in total]
         return self._written(self.add(total, self._encrypted(blinds))), blinds
 

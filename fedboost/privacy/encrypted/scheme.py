@@ -5,38 +5,39 @@ from typing import Any, Protocol
 
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Part, Words
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.bit_packing import Chunk, Words
+from fedboost.privacy.shamir import RandomBytes
 
 NAME_BYTES = 16
-"""Of a public key's digest, before every sealed part."""
+"""Bytes of a public key's digest, before every sealed chunk."""
 
 
 class Cipher(Protocol):
-    """Encryption of the cells of one part of a vector. `Any` is a scheme's own form of its ciphertexts."""
+    """Encryption of the cells of one chunk of a vector. `Any` is a scheme's own form of its ciphertexts."""
 
     def encrypt(self, words: Words) -> bytes:
-        """The ciphertexts of uint64 [cells], each below 2**bits: their sum over all parties has room."""
+        """The ciphertexts of uint64 [cells], each below 2**bits, with room for their sum over all parties."""
         ...
 
     def read(self, sealed: bytes) -> Any:
-        """Ciphertexts that were received; PeerError if they cannot be those of this part."""
+        """Ciphertexts that were received; PeerError if they cannot be those of this chunk."""
         ...
 
     def add(self, total: Any, more: Any) -> Any:
         """The ciphertexts of the sum."""
         ...
 
-    def blind(self, total: Any, draw: Draw) -> tuple[bytes, Any]:
+    def blind(self, total: Any, draw: RandomBytes) -> tuple[bytes, Any]:
         """The ciphertexts of the sum and a number that is uniform over all plaintexts; and that number."""
         ...
 
     def unblind(self, answer: bytes, blind: Any) -> Words:
-        """The lowest 64 bits of each sum; PeerError for another length, SessionFailed for what is no sum."""
+        """The lowest 64 bits of each sum; PeerError for another length, SessionFailed for numbers that are no
+        sum."""
         ...
 
     def most_bytes(self) -> int:
-        """What `encrypt` makes is no longer."""
+        """Largest size of what `encrypt` returns."""
         ...
 
 
@@ -47,16 +48,16 @@ class Public(Protocol):
         """The key as it travels; there is no secret in it."""
         ...
 
-    def cipher(self, part: Part, parties: int) -> Cipher:
-        """Encryption of one part under this key, with room for the sum over so many parties."""
+    def cipher(self, chunk: Chunk, parties: int) -> Cipher:
+        """Encryption of one chunk under this key, with room for the sum over these parties."""
         ...
 
     def prepare(self) -> None:
-        """Begin, in the background, what encryption will need."""
+        """Start to prepare encryption in the background."""
         ...
 
     def close(self) -> None:
-        """End what runs in the background. It begins anew when it is needed."""
+        """End work in the background. It starts again when it is needed."""
         ...
 
 
@@ -65,28 +66,28 @@ class Secret(Protocol):
 
     @property
     def public(self) -> Public:
-        """The half that everybody may have."""
+        """The public key of the pair."""
         ...
 
     def decrypt(self, ciphertexts: Any) -> bytes:
-        """The plaintexts, as they travel, of what `Cipher.read` gave."""
+        """The plaintexts, as they travel, of the ciphertexts of `Cipher.read`."""
         ...
 
 
 class Scheme(Protocol):
-    """A way to encrypt: where keys come from."""
+    """An encryption scheme: makes and reads keys."""
 
     def new_secret(self, bits: int) -> Secret:
         """A new key pair; `bits` counts where keys come in sizes. ConfigError if that is too small."""
         ...
 
-    def read_public(self, data: bytes, least_bits: int) -> Public:
-        """A public key that was received; PeerError if it is shorter than that, or cannot be one."""
+    def read_public(self, data: bytes, min_bits: int) -> Public:
+        """A public key that was received; PeerError if it is shorter, or invalid."""
         ...
 
 
 def digest_of(public: Public) -> bytes:
-    """What a public key is known by: 32 bytes."""
+    """Digest of a public key: 32 bytes."""
     return hashlib.sha256(fields.pack(b"fedboost/1/public", public.to_bytes())).digest()
 
 

@@ -1,1 +1,1 @@
-"""Who is who: X.509 certificates of a consortium, and signatures."""
+"""Identities: X.509 certificates of a consortium, and signatures."""

@@ -1,13 +1,13 @@
-"""Who is who in a consortium: certificates, the roles they carry, and signatures.
+"""Certificates of a consortium: names, roles, and chains to its root.
 
-Promises: `identify` believes a certificate only along a chain of signatures up to a root that was given, at
+Promises: `identify` accepts a certificate only along a chain of signatures up to a root that was given, at
 the time that was given; its name is the subject's common name, its role the organizational unit. What one
 role may do no certificate of another role can: only the aggregator's carries `SERVER_NAME`, the name that
 clients insist on when they dial. A signature covers its message under a prefix of its own, so that nothing
 signed for TLS with the same key passes for a message. Private keys never print.
 Refuses: certificates of another root, out of date, denied, without a known role, that are authorities
 themselves, or that constrain their use in ways not understood here (PeerError). What is denied is the
-certificate, by serial number: a name is issued anew with another one.
+certificate, by serial number: a name can be issued again with another one.
 
 Issuing draws keys and serial numbers from the cryptography library; nothing here reads a clock.
 """
@@ -38,7 +38,7 @@ MAX_NAME_BYTES = 64
 """RFC 5280, ub-common-name: the longest common name, here counted in UTF-8."""
 
 MAX_CHAIN_BYTES = 32 * 1024
-"""In what somebody presents as theirs: a leaf and its intermediates."""
+"""Size of a presented chain: a leaf and its intermediates."""
 
 CLOCK_SKEW = timedelta(minutes=5)
 """New certificates are valid from this long ago: the sites' clocks differ."""
@@ -59,7 +59,7 @@ _MALFORMED = (
 
 @dataclass(frozen=True)
 class Identified:
-    """Somebody whose certificate was believed. `serial` is the certificate's, hex as in a deny list."""
+    """The owner of a verified certificate. `serial` is the certificate's, hex as in a deny list."""
 
     name: str
     role: str
@@ -68,7 +68,7 @@ class Identified:
 
 
 def identify(certificate: bytes, roots: bytes, now: datetime, denied: Collection[str]) -> Identified:
-    """Whose certificate this is.
+    """Verify a certificate and return its owner.
 
     `certificate`: one in DER, or PEM with the leaf first and then the intermediates, each the issuer of the
     one before. `roots`: PEM, what is trusted. `now` knows its time zone. `denied`: serial numbers in hex.
@@ -117,7 +117,7 @@ def common_name(certificate: x509.Certificate) -> str | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a certificate, and so the terms, can hold this name."""
+    """True if a certificate, and so the terms, can hold this name."""
     return text.isprintable() and 1 <= len(text.encode()) <= MAX_NAME_BYTES
 
 
@@ -141,7 +141,7 @@ def serial_of(text: str) -> str:
 
 
 def read_roots(roots: bytes) -> tuple[x509.Certificate, ...]:
-    """The certificates of a consortium's file, PEM; ConfigError if there is none."""
+    """The certificates of a consortium's file, PEM; ConfigError if it has none."""
     try:
         return tuple(_read(roots))
     except _MALFORMED:
@@ -154,8 +154,8 @@ def to_pem(*certificates: x509.Certificate) -> bytes:
 
 
 def _read(data: bytes) -> Sequence[x509.Certificate]:
-    """One certificate in DER, or all in PEM: at least one; every field used here can be read. One of
-    _MALFORMED otherwise."""
+    """Read one certificate in DER, or all in PEM: at least one; every field used here can be read. Raises one
+    of _MALFORMED otherwise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # oddities are errors below, or do not matter
         if b"-----BEGIN" in data:
@@ -208,9 +208,9 @@ def _issued(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
 
 
 def _fault_of_path(path: Sequence[x509.Certificate], now: datetime, denied: Collection[str]) -> str | None:
-    """What is wrong with a chain of right signatures, leaf first and root last; None if nothing is."""
-    for place, certificate in enumerate(path):
-        is_root, serial = place == len(path) - 1, f"{certificate.serial_number:x}"
+    """The fault of a chain of right signatures, leaf first and root last; None if there is none."""
+    for depth, certificate in enumerate(path):
+        is_root, serial = depth == len(path) - 1, f"{certificate.serial_number:x}"
         who = "the consortium's root" if is_root else f"the certificate of {_subject(certificate)!r}"
         if serial in denied:
             return f"{who} is denied: its serial number {serial} is on the deny list"
@@ -226,7 +226,7 @@ def _fault_of_path(path: Sequence[x509.Certificate], now: datetime, denied: Coll
             if constrains and not isinstance(extension.value, _UNDERSTOOD):
                 oid = extension.oid.dotted_string
                 return f"{who} has a constraint that fedboost does not know (extension {oid})"
-        if place > 0 and not _may_issue(certificate, place - 1):
+        if depth > 0 and not _may_issue(certificate, depth - 1):
             return f"{who} may not issue such certificates (basicConstraints, keyUsage)"
     return None
 
@@ -236,7 +236,7 @@ def _subject(certificate: x509.Certificate) -> str:
 
 
 def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
-    """What is too weak about a key, or about the signature over it where that is not its own."""
+    """The weakness of a key, or of the signature over it where that is not its own; None if there is none."""
     key, digest = certificate.public_key(), certificate.signature_hash_algorithm
     if not isinstance(key, PublicKey):
         return "a key that is neither EC nor RSA nor Ed25519"
@@ -250,7 +250,7 @@ def _weakness(certificate: x509.Certificate, is_root: bool) -> str | None:
 
 
 def _may_issue(certificate: x509.Certificate, below: int) -> bool:
-    """Whether it is an authority over a chain with so many intermediates below it."""
+    """True if it is an authority over a chain with `below` intermediates below it."""
     constraints = _extension(certificate, x509.BasicConstraints)
     usage = _extension(certificate, x509.KeyUsage)
     if constraints is None or not constraints.ca or not (usage is None or usage.key_cert_sign):
@@ -259,7 +259,7 @@ def _may_issue(certificate: x509.Certificate, below: int) -> bool:
 
 
 def _fault_of_leaf(leaf: x509.Certificate, path: Sequence[x509.Certificate]) -> str | None:
-    """Why a leaf whose chain is in order is not one for a role of ours; None if it is."""
+    """The fault of a leaf whose chain is valid, as a certificate of one of ROLES; None if there is none."""
     who = f"the certificate of {_subject(leaf)!r}"
     constraints, usage = _extension(leaf, x509.BasicConstraints), _extension(leaf, x509.KeyUsage)
     if constraints is not None and constraints.ca:
@@ -289,7 +289,7 @@ def purpose_of(role: str) -> x509.ObjectIdentifier:
 
 
 def _passes_as_server(certificate: x509.Certificate) -> bool:
-    """Whether TLS takes the certificate for that of SERVER_NAME; as in TLS, a certificate without alternative
+    """True if TLS takes the certificate for that of SERVER_NAME; as in TLS, a certificate without alternative
     names stands for its common name."""
     alternative = _extension(certificate, x509.SubjectAlternativeName)
     names = [] if alternative is None else alternative.get_values_for_type(x509.DNSName)
@@ -299,5 +299,5 @@ def _passes_as_server(certificate: x509.Certificate) -> bool:
 
 
 def day(moment: datetime) -> str:
-    """A moment as it is written for people."""
+    """A moment as text for people."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

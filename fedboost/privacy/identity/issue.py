@@ -36,12 +36,11 @@ def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519
 def issue(
     root_key: PrivateKey, root: x509.Certificate, name: str, role: str, now: datetime, days: int
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A new P-256 key and its certificate for somebody of the consortium.
+    """A new P-256 key and its certificate for a member of the consortium.
 
-    P-256 because gRPC's TLS knows no Ed25519 leaves. Every leaf has an alternative name, since TLS takes the
-    common name of one without for a host's; the aggregator's is SERVER_NAME. ConfigError for what a
-    certificate cannot hold.
-    """
+    P-256 because gRPC's TLS knows no Ed25519 leaves. Every leaf has an alternative name, since TLS would take
+    its common name for a host's without one; the aggregator's is SERVER_NAME. ConfigError for names that a
+    certificate cannot hold."""
     if role not in ROLES:
         raise ConfigError(f"{role!r} is no role; the roles are {', '.join(ROLES)}")
     if now + timedelta(days=days) > root.not_valid_after_utc:

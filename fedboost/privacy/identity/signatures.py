@@ -18,7 +18,8 @@ PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 
 @dataclass(frozen=True)
 class Signer:
-    """Somebody who can sign. `certificate` is PEM: the leaf first, then its intermediates if it has any."""
+    """A name, its certificate and its key. `certificate` is PEM: the leaf first, then its intermediates if it
+    has any."""
 
     name: str
     role: str
@@ -41,7 +42,7 @@ class Signer:
 
 
 def verify(identified: Identified, message: bytes, signature: bytes) -> None:
-    """PeerError unless the signature is theirs, over this message."""
+    """Raise PeerError unless it is the signature of `identified` over this message."""
     data, key = SIGNED + message, identified.public_key
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):

@@ -1,9 +1,9 @@
 """Protection `masked`: the aggregator learns the sum of a turn and nothing else of it.
 
-Designed for: an aggregator that is curious, or lies about what it relays, together with up to `colluding`
-parties; a party lost after its upload does not cost the turn. The design is Bonawitz and others' secure
-aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self mask a turn; it has
-not been reviewed by others yet.
+Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
+`colluding` parties; a party lost after its upload does not cost the turn. The design is Bonawitz and others'
+secure aggregation (CCS 2017) with pairwise keys that are never shared and one short-lived self mask a turn;
+it has not been reviewed by others yet.
 
 A turn, with ctx = everything both ends must agree on:
 
@@ -39,14 +39,14 @@ from fedboost.privacy.protection import Tag
 
 
 class MaskedOpener:
-    """Adds masked parts into one running sum, collects the help, and opens the sum.
+    """Adds masked chunks into one running sum, collects the help, and opens the sum.
 
-    It never has what it takes to open less than the whole roster: pairwise masks cancel in the whole only.
-    Raises RosterTooSmall when so many parties are lost that a self mask cannot be recovered.
+    It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
+    Raises RosterTooSmall when too few parties are left to recover a self mask.
     """
 
     def __init__(self, tag: Tag, group: Group, session: bytes) -> None:
-        self.parts = len(tag.parts)
+        self.chunks = len(tag.chunks)
         self._tag = tag
         self._group = group
         self._ctx = context(session, group, tag)
@@ -59,13 +59,13 @@ class MaskedOpener:
         self._missing: set[str] = set()
         """The parties whose masks the others were asked to recover."""
 
-    def add(self, party: str, part: int, cells: bytes) -> None:
-        """Add one masked part."""
-        place = self._tag.part(part)
-        place.add(place.of(self._sum), cells)
+    def add(self, party: str, number: int, cells: bytes) -> None:
+        """Add one masked chunk."""
+        chunk = self._tag.chunk(number)
+        chunk.add(chunk.of(self._sum), cells)
 
     def note(self, party: str, note: bytes) -> None:
-        """Take in what came with a party's last part."""
+        """Take in a party's commitment to its self mask, and its shares of that."""
         try:
             commitment, *sealed = fields.unpack(note)
         except ValueError:
@@ -78,7 +78,7 @@ class MaskedOpener:
         self._commitments[party], self._sealed[party] = commitment, shares
 
     def requests(self) -> dict[str, bytes]:
-        """Party to the help that is still wanted of it; empty when the sum can be opened."""
+        """Party to its request for help; empty when the sum can be opened."""
         present = [party for party in sorted(self._tag.roster) if party not in self._lost]
         missing = sorted(party for party in self._lost if party not in self._masks)
         if missing and len(present) < self._group.threshold:
@@ -103,12 +103,12 @@ class MaskedOpener:
         return fields.pack(COMMIT, self._ctx, *relayed)
 
     def lose(self, party: str) -> None:
-        """A party whose upload is in is gone: its mask will be recovered from the others."""
+        """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
         self._lost.add(party)
 
     def assist(self, party: str, answer: bytes) -> None:
-        """Take in a party's help; PeerError if it is not what was asked for, SessionFailed if all that was
-        given does not recover a lost party's mask."""
+        """Take in a party's help; PeerError if it does not answer the request, SessionFailed if the shares do
+        not recover a lost party's mask."""
         if party not in self._commitments:
             raise PeerError("its help came without its report")
         if party not in self._masks:
@@ -126,7 +126,7 @@ class MaskedOpener:
                 self._masks[lost] = self._recovered(lost, shares)
 
     def _recovered(self, lost: str, shares: Mapping[int, int]) -> bytes:
-        """A lost party's mask. Who spoilt it cannot be told, so it is no fault of the last that helped."""
+        """A lost party's mask. Who spoilt it is unknown, so the party that helped last is not to blame."""
         with contextlib.suppress(PeerError, OverflowError):
             mask = shamir.combine(shares).to_bytes(KEY_BYTES)
             if self._is_of(lost, mask):
@@ -142,7 +142,7 @@ class MaskedOpener:
         self._masks[party] = mask
 
     def _is_of(self, party: str, mask: bytes) -> bool:
-        """Whether it is the mask this party committed to."""
+        """True if this party committed to the mask."""
         return hmac.compare_digest(commitment(mask, self._ctx, party), self._commitments[party])
 
     def open(self) -> Int64:
@@ -152,6 +152,6 @@ class MaskedOpener:
         scratch = scratch_of(self._tag)
         for party in self._tag.roster:
             stream = self_stream(self._masks[party], self._ctx, party)
-            for part in self._tag.parts:
-                part.subtract(part.of(self._sum), stream.next(part.size, scratch))
-        return signed(self._sum, self._tag.runs)
+            for chunk in self._tag.chunks:
+                chunk.subtract(chunk.of(self._sum), stream.next(chunk.size, scratch))
+        return signed(self._sum, self._tag.segments)

@@ -1,4 +1,4 @@
-"""Masks that every two parties share: what `masked`, `paillier` and `bfv` hide a party's vector under.
+"""Masks that every two parties share: they hide a party's vector in `masked`, `paillier` and `bfv`.
 
 The masked vector of party u, cell by cell modulo the cell's 2**bits, with ctx = everything that both ends
 must agree on:
@@ -7,7 +7,7 @@ must agree on:
 
 Promises: the masks cancel in the sum of all parties of a tag, and in no smaller one; a stream is used once;
 keys never leave the party, and are replaced after each epoch.
-Refuses: public keys that are none, and what `PairMasks.check` names (PeerError).
+Refuses: invalid public keys, and the tags that `PairMasks.check` names (PeerError).
 """
 
 import hashlib
@@ -24,18 +24,18 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import PART_CELLS, Part, Words
+from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words
 from fedboost.privacy.protection import Tag, check_newer
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 KEY_BYTES = 32
 FIRST_EPOCH = -1
 """The epoch of every party's first keys, whichever epoch it is first asked in."""
 
-SMALLEST_GROUP = 3
+MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
 
-LARGEST_GROUP = 100
+MAX_GROUP_PARTIES = 100
 """Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
 
 
@@ -53,25 +53,26 @@ class Group:
 
     @classmethod
     def of(cls, parties: tuple[str, ...], colluding: int | None = None) -> "Group":
-        """One colluding party is tolerated from four parties on, unless the terms say otherwise."""
+        """Make a group. One colluding party is tolerated from four parties on, unless the terms say
+        otherwise."""
         return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
 
     @property
     def threshold(self) -> int:
-        """Shares that give a self mask back."""
+        """Shares that recover a self mask."""
         return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
 
     @property
-    def smallest_roster(self) -> int:
+    def min_roster(self) -> int:
         """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
-        return max(self.threshold, min(SMALLEST_GROUP, len(self.members)))
+        return max(self.threshold, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def point(self, party: str) -> int:
-        """Where a party's share is taken."""
+        """The point of a party's share."""
         return self.members.index(party) + 1
 
     def digest(self) -> bytes:
-        """What the session's name is bound to."""
+        """Bytes of the group, to which the session's name is bound."""
         names = (member.encode() for member in self.members)
         return fields.pack(fields.number(self.threshold), fields.number(self.colluding), *names)
 
@@ -80,16 +81,16 @@ class Group:
 
 
 class Handshake:
-    """One party's fresh key of one session; in memory only, and only until the pairs have their keys."""
+    """The fresh key of a party in a session; in memory only, until the pairs have their keys."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
     def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
         """The key shared with each other party, bound to the session's transcript and to both names.
 
-        Forgets the private key: whoever has it could derive the keys of every epoch anew.
+        Forgets the private key, from which the keys of every epoch could be derived again.
         """
         private, self._private = self._private, None
         if private is None:
@@ -111,7 +112,7 @@ class Handshake:
 def context(session: bytes, group: Group, tag: Tag) -> bytes:
     """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
     roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
-    shape = (number for run in tag.runs for number in (run.cells, run.bits))
+    shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
     numbers = (tag.turn, tag.attempt, tag.epoch, *shape)
     return hashlib.sha256(
         fields.pack(
@@ -131,9 +132,9 @@ def derive(key: bytes, what: bytes, *about: bytes) -> bytes:
 
 
 class Stream:
-    """AES-256 in counter mode under a key that is used for one vector: the mask of its parts in order.
+    """AES-256 in counter mode under a key that is used for one vector: the mask of its chunks in order.
 
-    It is the counter mode inside GCM, whose tag nobody asks for: OpenSSL makes it faster than CTR itself
+    It is the counter mode inside GCM, whose tag is not used: OpenSSL makes it faster than CTR itself
     (docs/decisions/0006-masks-from-gcms-counter-mode.md). GCM allows 2**36 bytes under a key.
     """
 
@@ -147,32 +148,32 @@ class Stream:
         return out
 
 
-_ZEROS = memoryview(bytes(8 * PART_CELLS))  # no part is larger
+_ZEROS = memoryview(bytes(8 * CHUNK_CELLS))  # no chunk is larger
 _NONCE = bytes(12)
 """Always the same: a key is used for one stream."""
 
 
 def scratch_of(tag: Tag) -> memoryview:
-    """Memory for the mask of any part."""
-    return memoryview(bytearray(max(part.size for part in tag.parts)))
+    """Memory for the mask of any chunk."""
+    return memoryview(bytearray(max(chunk.size for chunk in tag.chunks)))
 
 
-def masked_parts(
+def masked_chunks(
     values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
-) -> Iterator[tuple[Part, Words]]:
-    """Each part with its masked cells, uint64 [cells], of which the lowest bits are right. streams: each with
-    whether it is added, or subtracted."""
+) -> Iterator[tuple[Chunk, Words]]:
+    """Each chunk with its masked cells, uint64 [cells], of which the lowest bits are right. streams: each
+    with True if it is added, False if it is subtracted."""
     scratch, whole, streams = scratch_of(tag), values.view(np.uint64), tuple(streams)
-    for part in tag.parts:
-        words = part.of(whole).copy()
+    for chunk in tag.chunks:
+        words = chunk.of(whole).copy()
         for stream, added in streams:
-            operation = part.add if added else part.subtract
-            operation(words, stream.next(part.size, scratch))
-        yield part, words
+            operation = chunk.add if added else chunk.subtract
+            operation(words, stream.next(chunk.size, scratch))
+        yield chunk, words
 
 
 class PairMasks:
-    """One party's keys with each other party, and its masks for one tag after the other."""
+    """The keys of a party with each other party, and its masks for one tag after the other."""
 
     def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
         self._me = me
@@ -181,16 +182,16 @@ class PairMasks:
         self._keys = keys
         self._epoch = FIRST_EPOCH
         self.tag: Tag | None = None
-        """The last one that vectors were masked for."""
+        """The tag of the last masked vector."""
         self.ctx = b""
-        """Its context."""
+        """The context of that tag."""
 
     def __repr__(self) -> str:
         return f"PairMasks({self._me!r})"
 
     def check(self, tag: Tag) -> None:
-        """Raise PeerError for a roster with strangers, without this party, or that names one twice, for a
-        turn or attempt that is not greater than the last, and for an older epoch."""
+        """Raise PeerError for a roster with strangers, without this party, or with a party twice, for a turn
+        or attempt that is not greater than the last, and for an older epoch."""
         roster = set(tag.roster)
         if self._me not in roster or not roster <= set(self._group.members):
             raise PeerError("the roster has strangers, or lacks this party")
@@ -201,7 +202,7 @@ class PairMasks:
             raise PeerError(f"epoch {tag.epoch} after epoch {self._epoch}")
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Go on to a tag that `check` lets pass: its masks, each with whether it is added or subtracted."""
+        """Move to a tag that `check` allows: its masks, each with True if it is added."""
         while self._epoch < tag.epoch:
             self._ratchet(self._epoch)
             self._epoch += 1
@@ -213,9 +214,9 @@ class PairMasks:
         return streams
 
     def derived(self, peer: str, what: bytes, *names: str) -> bytes:
-        """A key from that with a peer, for one use within the last tag."""
+        """A key for one use within the last tag, derived from the key shared with a peer."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
     def _ratchet(self, epoch: int) -> None:
-        """Replace every key; who takes this party's memory later cannot go back."""
+        """Replace every key, so that earlier keys cannot be read from this party's memory later."""
         self._keys = {peer: derive(key, b"ratchet", fields.number(epoch)) for peer, key in self._keys.items()}

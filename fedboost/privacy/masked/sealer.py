@@ -9,10 +9,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
-from fedboost.privacy.masked.pairwise import KEY_BYTES, Group, PairMasks, masked_parts
+from fedboost.privacy.masked.pairwise import KEY_BYTES, Group, PairMasks, masked_chunks
 from fedboost.privacy.masked.shares import COMMIT, NONCE, RECOVER, by_name, commitment, name_of, self_stream
 from fedboost.privacy.protection import Tag
-from fedboost.privacy.shamir import Draw
+from fedboost.privacy.shamir import RandomBytes
 
 
 class MaskedSealer:
@@ -24,7 +24,9 @@ class MaskedSealer:
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: Draw) -> None:
+    def __init__(
+        self, me: str, group: Group, session: bytes, keys: dict[str, bytes], draw: RandomBytes
+    ) -> None:
         self._me = me
         self._group = group
         self._pairs = PairMasks(me, group, session, keys)
@@ -32,22 +34,22 @@ class MaskedSealer:
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
-        """Other parties' shares of this turn, once they were committed to."""
+        """Other parties' shares of this turn, once this party committed to them."""
 
     def __repr__(self) -> str:
         return f"MaskedSealer({self._me!r})"
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
-        """The masked parts of a vector."""
+        """The masked chunks of a vector."""
         self._check(tag)
         streams = self._pairs.streams(tag)
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
         streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
-        return (part.packed(words) for part, words in masked_parts(values, tag, streams))
+        return (chunk.packed(words) for chunk, words in masked_chunks(values, tag, streams))
 
     def note(self) -> bytes:
-        """What goes with the last part: a commitment to the self mask, and its sealed share for each peer.
+        """The note of the last chunk: a commitment to the self mask, and its sealed share for each peer.
 
         Made once: other shares under the same key would give both away.
         """
@@ -83,10 +85,8 @@ class MaskedSealer:
     def _check(self, tag: Tag) -> None:
         self._pairs.check(tag)
         last = self._pairs.tag
-        if len(tag.roster) < self._group.smallest_roster:
-            raise PeerError(
-                f"a roster of {len(tag.roster)} parties, fewer than {self._group.smallest_roster}"
-            )
+        if len(tag.roster) < self._group.min_roster:
+            raise PeerError(f"a roster of {len(tag.roster)} parties, fewer than {self._group.min_roster}")
         if last is not None and tag.turn == last.turn and self._shares is not None:
             raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
         if last is not None and tag.epoch == last.epoch and set(tag.roster) != set(last.roster):

@@ -1,4 +1,4 @@
-"""What noisy releases cost: Gaussian differential privacy, and the figure of zero-concentrated beside it.
+"""The privacy loss of noisy releases: Gaussian differential privacy, and zero-concentrated beside it.
 
 A release whose L2 sensitivity to one row is `sensitivity`, with Gaussian noise of standard deviation `sigma`
 in the same unit, is (sensitivity / sigma)-Gaussian private: telling whether a row is in it is no easier than
@@ -9,14 +9,14 @@ Promises: `delta_of` is exact for that curve up to float rounding; `mu_of` and `
 less privacy claimed. The noise drawn is discrete; how near it is to a Gaussian is in `sum_distance`, and the
 figure that holds for discrete noise without it is `zcdp_epsilon` (Bun and Steinke 2016; conversion of
 Canonne, Kamath and Steinke 2020).
-Refuses: epsilon and delta that promise nothing (ValueError).
+Refuses: epsilon and delta out of range (ValueError).
 """
 
 import math
 from collections.abc import Callable
 
 TOLERANCE = 1e-12
-"""Of bisections, relative."""
+"""Relative precision of bisections."""
 
 
 def delta_of(epsilon: float, mu: float) -> float:
@@ -62,8 +62,8 @@ def zcdp_epsilon(cost: float, delta: float) -> float:
 
 
 def sum_distance(sigma: float, shares: int) -> float:
-    """How far the sum of so many discrete Gaussians, each of this sigma, is at most from one of their joint
-    variance: the logarithm of the ratio of probabilities (Kairouz, Liu and Steinke 2021)."""
+    """Largest distance between the sum of `shares` discrete Gaussians, each of this sigma, and one of their
+    joint variance: the logarithm of the ratio of probabilities (Kairouz, Liu and Steinke 2021)."""
     return 10.0 * sum(
         math.exp(-2.0 * math.pi**2 * sigma**2 * number / (number + 1.0)) for number in range(1, shares)
     )
@@ -75,7 +75,7 @@ def _check(epsilon: float, delta: float) -> None:
 
 
 def _first(holds: Callable[[float], bool]) -> float:
-    """The least number above 0 that a condition holds for, from which on it does; from above."""
+    """Smallest number above 0 from which on a condition holds; from above."""
     high = 1.0
     while not holds(high):
         high *= 2.0
@@ -94,7 +94,7 @@ def _normal(x: float) -> float:
 
 
 def _log_normal(x: float) -> float:
-    """Its logarithm; far below 0 by the continued fraction of Laplace."""
+    """Logarithm of the normal distribution function; far below 0 by the continued fraction of Laplace."""
     if x > -30.0:
         return math.log(_normal(x))
     fraction = -x

@@ -13,18 +13,18 @@ from collections.abc import Mapping
 
 KEPT = 32 << 20
 """Bytes of freed memory a process keeps at most."""
-LARGEST = 8 << 20
+MAX_HEAP_BLOCK_BYTES = 8 << 20
 """Larger vectors come from the system one by one."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's malloc.h
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library for it; process-wide, and again does no harm."""
-    _set({_M_TRIM_THRESHOLD: KEPT, _M_MMAP_THRESHOLD: LARGEST})
+    """Set this in the C library, for the whole process; a second call does no harm."""
+    _set({_M_TRIM_THRESHOLD: KEPT, _M_MMAP_THRESHOLD: MAX_HEAP_BLOCK_BYTES})
 
 
 def share_freed_memory() -> None:
-    """The same, for threads that there are not yet: for a process that computes in one thread."""
+    """Set this for threads that have not started yet: for a process that computes in one thread."""
     _set({_M_ARENA_MAX: 1})
 
 

@@ -39,7 +39,7 @@ class StoredTable:
         groups = range(self._metadata.num_row_groups)
         self.ends = np.cumsum([0, *(self._metadata.row_group(group).num_rows for group in groups)])
         """Where each group of rows begins, and the last one ends."""
-        self.room((1,), np.dtype(np.uint8))  # whether there is any is better known now
+        self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
 
     @property
     def num_rows(self) -> int:
@@ -57,7 +57,7 @@ class StoredTable:
         except (pa.ArrowException, OSError) as error:
             raise ConfigError("its table can no longer be read", f"{self._path}: {error}") from None
 
-    def room(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array in a file without a name. ConfigError if there is no room for it."""
         count = int(np.prod(shape))
         size = max(count * dtype.itemsize, 1)
@@ -107,14 +107,14 @@ class StoredColumn:
             raise ConfigError(error.public, error.detail + after) from None
 
     def kept(self) -> Float32:
-        """All of it, in the scratch folder."""
-        out = self._table.room((self.size,), np.dtype(np.float32))
+        """The whole column, in the scratch folder."""
+        out = self._table.allocate((self.size,), np.dtype(np.float32))
         for start in range(0, self.size, STRETCH):
             rows = slice(start, start + STRETCH)
             out[rows] = self[rows]
         return out
 
     def check(self) -> None:
-        """Read all of it: ConfigError if it cannot be."""
+        """Read the whole column; ConfigError if it cannot be read."""
         for start in range(0, self.size, STRETCH):
             self[start : start + STRETCH]

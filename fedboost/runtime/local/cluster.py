@@ -1,7 +1,7 @@
 """A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
+here, by its own id; what they log goes to files in the folder; inside, every party is connected; the keys of
 the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
 given a folder.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 
 from fedboost.errors import SessionFailed
-from fedboost.gbdt.cut_points import MAX_LEVELS
+from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
@@ -31,7 +31,7 @@ from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.draws import SMALLEST_SHARE
+from fedboost.terms.draws import MIN_SHARE
 from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.terms import Terms
@@ -39,7 +39,7 @@ from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""So much later each further party may be at hand: processes that start together share the cores."""
+"""Additional seconds for each further party to connect: processes that start together share the cores."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
@@ -59,14 +59,14 @@ ANYTHING = {
     "max_depth": MAX_DEPTH,
     "max_trees_per_round": MAX_ROOTS,
     "max_metrics": MAX_METRICS,
-    "max_category_levels": MAX_LEVELS,
+    "max_category_levels": MAX_CATEGORIES,
     "metrics_at_thresholds": True,
     "party_metrics": True,
     "validation": True,
     "base_margin": True,
     "continue_models": True,
     "vote_top_k": MAX_FEATURES,
-    "subsample": SMALLEST_SHARE,
+    "subsample": MIN_SHARE,
     "min_key_bits": 2048,
     "colluding": 0,
     "max_sessions": 1_000_000,
@@ -75,7 +75,7 @@ ANYTHING = {
 """A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
 
 
-class Loopback:
+class LocalCluster:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file, None for a key
@@ -108,7 +108,7 @@ class Loopback:
         self.aggregator: subprocess.Popen[str]
         self.address = ""
 
-    def __enter__(self) -> "Loopback":
+    def __enter__(self) -> "LocalCluster":
         self._open.__enter__()
         try:
             self._make_keys()
@@ -132,12 +132,12 @@ class Loopback:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> list[Path]:
-        """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
-        files that say so."""
+        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there; return
+        the files of the approvals."""
         return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
 
     def log(self, party: str) -> str:
-        """What a party has logged so far."""
+        """The log of a party so far."""
         return self._log_file(self._stems[party]).read_text(encoding="utf-8")
 
     def _log_file(self, stem: str) -> Path:
@@ -165,7 +165,7 @@ class Loopback:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party's process; it takes a second until it is at hand."""
+        """Start a party's process; it takes a second until it is connected."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {

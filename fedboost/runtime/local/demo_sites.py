@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.privacy.masked.pairwise import SMALLEST_GROUP
+from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
@@ -28,7 +28,7 @@ KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
 STATE = "demo.state"
-"""The folder of the sites' memories and audit logs, in that of the demo, which makes it anew each time."""
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
             "max_depth": 4,
             "learning_rate": 0.2,
             "parties": list(sites.tables),
-            "protection": protection or ("masked" if len(sites.tables) >= SMALLEST_GROUP else "plain"),
+            "protection": protection or ("masked" if len(sites.tables) >= MIN_GROUP_PARTIES else "plain"),
             **_key_settings(protection, list(sites.tables)),
         }
     )

@@ -14,7 +14,7 @@ from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
 from fedboost.people.words import QUERIES
-from fedboost.runtime.site.audit import Released
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 from fedboost.terms.terms import Terms
@@ -27,8 +27,8 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 
 
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
-    """How many questions of each kind the terms allow; of a program that is not fedboost's, nothing is
-    known."""
+    """The number of questions of each kind that the terms allow; empty for a program that is not
+    fedboost's."""
     if terms.session.program != "boosting":
         return {}
     counts = {kind.__name__: kind.max_count(terms) for kind in KINDS}
@@ -123,7 +123,7 @@ def _rosters(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 
 
 def _is_allowed(answer: Released, terms: Terms) -> bool:
-    return set(answer.roster) <= set(terms.parties) and len(set(answer.roster)) >= terms.fewest
+    return set(answer.roster) <= set(terms.parties) and len(set(answer.roster)) >= terms.min_roster
 
 
 def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
@@ -158,8 +158,8 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     ends = sum(any(answer.what in END_OF_ROUND for answer in answers) for answers in by_turn.values())
     rounds = session.admitted.rounds if session.admitted is not None else None
     seen = []
-    if terms is not None and len(by_turn) > terms.most_turns:
-        seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.most_turns}")
+    if terms is not None and len(by_turn) > terms.max_turns:
+        seen.append(f"{len(by_turn)} questions in all, where the terms allow {terms.max_turns}")
     if rounds is not None and ends > rounds + 1:  # one of them sets the constant
         seen.append(f"the ends of {ends - 1} trees, where the terms have {counted(rounds, 'round')}")
     if terms is not None and (more := _more_than_allowed(times, allowed_questions(terms))):
@@ -169,8 +169,10 @@ def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
         questions = _most_in_a_tree(by_turn, OF_TREE, terms)
         if histograms > max_levels(terms):
             seen.append(f"{histograms} histograms about one tree, where the terms allow {max_levels(terms)}")
-        elif questions > terms.levels:
-            seen.append(f"{questions} questions about one tree, where the terms allow {terms.levels}")
+        elif questions > terms.max_turns_per_tree:
+            seen.append(
+                f"{questions} questions about one tree, where the terms allow {terms.max_turns_per_tree}"
+            )
     if seen:
         yield AuditWarning(
             "too-many",

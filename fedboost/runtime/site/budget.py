@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fedboost.errors import Refused
 from fedboost.people.facts import PrivacyFacts
 from fedboost.privacy.noise import accounting
-from fedboost.terms.noise import SMALLEST_EPSILON
+from fedboost.terms.noise import MIN_EPSILON
 from fedboost.terms.terms import Terms
 
 ROUNDING = 1e-12
@@ -21,7 +21,7 @@ USUAL_DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Budget:
-    """What a site lets its rows' privacy be spent: (epsilon, delta) over all sessions."""
+    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
 
     epsilon: float
     delta: float
@@ -62,7 +62,7 @@ class Budget:
         fits = _rounded_down(accounting.epsilon_of(room, delta))
         remedy = (
             f"lower the epsilon of the noise to {fits:g} at most at delta {delta:g}"
-            if fits >= SMALLEST_EPSILON
+            if fits >= MIN_EPSILON
             else "no session with noise fits"
         )
         raise Refused(
@@ -74,8 +74,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent of one dataset. sessions: all that its memory knows; never_began: those of them in which
-    the parties never met; with_noise: those with noise; delta: the largest that one of them had."""
+    """The privacy spent of one dataset. sessions: all that its memory knows; never_began: those of them in
+    which the parties never met; with_noise: those with noise; delta: the largest that one of them had."""
 
     dataset: str
     sessions: int = 0

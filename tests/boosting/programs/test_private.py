@@ -270,7 +270,7 @@ def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
 
 
 def tagged(query, roster, turn=1):
-    return Tag(turn, 1, -1, roster, b"", query.runs)
+    return Tag(turn, 1, -1, roster, b"", query.segments)
 
 
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():
@@ -356,7 +356,7 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
     ledger = TransientMemory(bytes)
     spending = spending_of(terms, ledger)
-    cuts = CutPoints(tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_levels(
+    cuts = CutPoints(tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_categories(
         (3, 8)
     )
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)

@@ -12,7 +12,7 @@ from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.explain.dependence import MOST, mean_predictions, usual_grid
+from fedboost.gbdt.explain.dependence import MAX_GRID_VALUES, mean_predictions, usual_grid
 from fedboost.gbdt.objectives.classification import Logistic
 from fedboost.gbdt.objectives.regression import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
@@ -199,7 +199,7 @@ def test_the_usual_grid():
     assert usual_grid(few) == [1, 2, 3]
     assert usual_grid(np.full(3, np.nan, np.float32)) == []
     many = np.append(np.arange(1001), np.nan).astype(np.float32)
-    assert usual_grid(many) == np.linspace(50, 950, MOST).astype(np.float32).tolist()
+    assert usual_grid(many) == np.linspace(50, 950, MAX_GRID_VALUES).astype(np.float32).tolist()
 
 
 # ---- trees as text ----------------------------------------------------------------------------------

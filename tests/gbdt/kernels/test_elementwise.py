@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from fedboost.gbdt.kernels import elementwise, objectives
 from fedboost.gbdt.kernels.bins import bin_column, count_cells, float_keys, transpose, weigh_residuals
 from fedboost.gbdt.kernels.elementwise import exps, log_factorials, logs, sigmoids
-from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_sizes, quantise, sum_units
+from fedboost.gbdt.kernels.fixedpoint import LIMBS, add_limbs, gradient_norms, quantise, sum_units
 from fedboost.gbdt.kernels.histogram import (
     SCRATCH,
-    bits_of_pairs,
     build_histogram,
-    join_pairs,
-    part_pairs,
+    pack_pairs,
+    pair_bits,
     sum_pairs,
+    unpack_pairs,
 )
 from fedboost.gbdt.kernels.objectives import (
     log_losses,
@@ -28,7 +28,7 @@ from fedboost.gbdt.kernels.objectives import (
 )
 from fedboost.gbdt.kernels.predict import predict_margins
 from fedboost.gbdt.kernels.rows import add_value, count_up, partition
-from fedboost.gbdt.kernels.split import best_gains, best_split, levels_right
+from fedboost.gbdt.kernels.split import best_gains, best_split, categories_right
 from fedboost.gbdt.kernels.survival import NORMAL, aft_gradients, aft_losses, normal_tails
 from tests.gbdt.reference import split as reference
 
@@ -284,8 +284,8 @@ def test_gradient_sizes(outputs):
     gradient[:, :9] = 0.0
     hessian[:, 5:20] = 0.0
     for reg_lambda in (0.0, 0.3, 1e6):
-        found = gradient_sizes(gradient, hessian, reg_lambda)
-        same_bits(found, reference.gradient_sizes(gradient, hessian, reg_lambda))
+        found = gradient_norms(gradient, hessian, reg_lambda)
+        same_bits(found, reference.gradient_norms(gradient, hessian, reg_lambda))
         assert (found >= np.abs(gradient).max(axis=0) * (1 - 1e-15)).all()
 
 
@@ -410,11 +410,11 @@ def test_pairs_as_one_cell(size, bits):
     gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
     sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
     cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-    join_pairs(sums, bits, cells)
-    assert cells.tolist() == reference.join_pairs(sums, bits)
-    part_pairs(cells, bits, again)
+    pack_pairs(sums, bits, cells)
+    assert cells.tolist() == reference.pack_pairs(sums, bits)
+    unpack_pairs(cells, bits, again)
     assert again.tolist() == sums.tolist()
-    assert tuple(bits_of_pairs(sums)) == reference.bits_of_pairs(sums)
+    assert tuple(pair_bits(sums)) == reference.pair_bits(sums)
 
 
 # ---- rows of nodes ----------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def compare_best_split(
         _, feature, way, missing_left, *left = found
         first, size = offsets[feature], value_bins[feature]
         cells, one_hot = histogram[2 * first : 2 * (first + size)], bool(size < most_levels[0])
-        right = levels_right(cells, way, one_hot, factors, penalties).tolist()
+        right = categories_right(cells, way, one_hot, factors, penalties).tolist()
         pairs = [(int(g), int(h)) for g, h in cells.reshape(-1, 2)]
         assert right == reference.ways_to_part(pairs, factors, penalties, most_levels)[1][way]
         absent = histogram[2 * (first + size) :][:2] if missing[feature] and not missing_left else [0, 0]
@@ -588,13 +588,13 @@ def test_best_split_of_levels_parts_those_with_low_leaf_values_from_the_others()
     histogram = np.array([6, 3, 4, 1, 0, 0, 3, 2, -8, 2], np.int64)
     found = compare_best_split(histogram, [5], [0], (1.0, 1.0), (0.0, 0.0, 0.0, math.inf), (5, 8), True)
     assert found[1:] == (0, 2, True, -8, 2)
-    order = levels_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
+    order = categories_right(histogram, 4, False, (1.0, 1.0), (0.0, 0.0, 0.0, math.inf))
     assert order.tolist() == [1, 0, 3, 2, 4]
 
 
 def test_levels_below_min_child_weight_have_the_value_of_those_without_rows():
     histogram = np.array([9, 1, -4, 4, 0, 0, 4, 4, -9, 1], np.int64)
-    order = levels_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
+    order = categories_right(histogram, 4, False, (1.0, 1.0), (1.0, 0.0, 2.0, math.inf))
     assert order.tolist() == [3, 0, 2, 4, 1]
 
 

@@ -357,7 +357,7 @@ def sum_positive(rows, pairs):
     return sum(g for g, _ in apart if g > 0), sum(h for _, h in apart)
 
 
-def bits_of_pairs(sums):
+def pair_bits(sums):
     gradient = hessian = 0
     for g, h in zip(sums[::2].tolist(), sums[1::2].tolist(), strict=True):
         gradient |= g if g >= 0 else -1 - g
@@ -365,7 +365,7 @@ def bits_of_pairs(sums):
     return gradient, hessian
 
 
-def join_pairs(sums, bits):
+def pack_pairs(sums, bits):
     cells = [int(g) * 2**bits + int(h) for g, h in zip(sums[::2], sums[1::2], strict=True)]
     return [(cell + 2**63) % 2**64 - 2**63 for cell in cells]
 
@@ -554,7 +554,7 @@ def shapley_values(row, tree):
     return [*out, value(())]
 
 
-def gradient_sizes(gradient, hessian, reg_lambda):
+def gradient_norms(gradient, hessian, reg_lambda):
     squares = np.zeros(gradient.shape[1])
     for g, h in zip(gradient, hessian, strict=True):
         squares += g * g + reg_lambda * (h * h)

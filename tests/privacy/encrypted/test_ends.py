@@ -33,7 +33,7 @@ from hypothesis import strategies as st
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Part
+from fedboost.privacy.bit_packing import Chunk
 from fedboost.privacy.encrypted.ends import EncryptedSealer
 from fedboost.privacy.encrypted.key_holder import KeyHolder
 from fedboost.privacy.encrypted.scheme import (
@@ -78,7 +78,7 @@ def asked(scheme, turn=1, attempt=0, cells=3, bits=46, sealers=None, seed=0, ros
 
 
 def cipher_of(scheme, cells, bits, parties=3):
-    return small_secret(scheme).public.cipher(Part(0, [(cells, bits)]), parties)
+    return small_secret(scheme).public.cipher(Chunk(0, [(cells, bits)]), parties)
 
 
 # ---- sums are exact ---------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_only_the_sum_that_was_sealed_last_is_opened(scheme, change):
 
 
 def test_no_more_sums_are_opened_than_the_terms_have(scheme):
-    sealers = encrypted_sealers(scheme, PARTIES, most_openings=2)
+    sealers = encrypted_sealers(scheme, PARTIES, max_openings=2)
     for turn in (1, 2):
         _, opener, _, due = asked(scheme, turn=turn, sealers=sealers)
         assert help_open(opener, sealers).tolist() == due.tolist()

@@ -196,7 +196,7 @@ def played(seed, parties, colluding=()):
     """An aggregator after a whole schedule."""
     rng = random.Random(seed)
     aggregator = Aggregator(parties, seed, colluding)
-    for _, act, party, tag, lost in schedule(rng, parties, aggregator.group.smallest_roster):
+    for _, act, party, tag, lost in schedule(rng, parties, aggregator.group.min_roster):
         if act == "seal":
             aggregator.seal(party, tag)
         elif act == "commit":

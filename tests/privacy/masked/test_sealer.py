@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Run
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked import pairwise
 from fedboost.privacy.masked.pairwise import Group, Handshake, context
 from fedboost.privacy.masked.sealer import MaskedSealer
@@ -150,7 +150,7 @@ def test_an_older_attempt_is_refused(sealers):
 
 def test_a_tag_used_twice_is_refused(sealers):
     Turn(sealers)
-    for tag in (TAG, replace(TAG, transcript=b"another question"), replace(TAG, runs=(Run(1, 64),))):
+    for tag in (TAG, replace(TAG, transcript=b"another question"), replace(TAG, segments=(Segment(1, 64),))):
         with pytest.raises(PeerError, match="turn 3, attempt 1 was sealed already"):
             sealers[ME].seal(X, tag)
 
@@ -342,8 +342,8 @@ def test_a_share_for_or_of_another_party_is_refused(turn):
         replace(TAG, transcript=b"other questions"),
         replace(TAG, turn=4),
         replace(TAG, attempt=2),
-        replace(TAG, runs=(Run(4, 64),)),
-        replace(TAG, runs=(Run(3, 32),)),
+        replace(TAG, segments=(Segment(4, 64),)),
+        replace(TAG, segments=(Segment(3, 32),)),
     ],
     ids=["roster", "tree", "earlier tree", "transcript", "turn", "attempt", "cells", "bits"],
 )
@@ -625,7 +625,9 @@ def test_the_same_keys_in_another_session_or_with_another_threshold_make_other_s
 def test_the_same_vector_looks_unrelated_each_time_it_is_sealed():
     sealers = masked_sealers(PARTIES)
     zeros = np.zeros(64, np.int64)
-    tags = [replace(TAG, turn=n, attempt=a, epoch=n, runs=(Run(64, 64),)) for n in (3, 4) for a in (0, 1)]
+    tags = [
+        replace(TAG, turn=n, attempt=a, epoch=n, segments=(Segment(64, 64),)) for n in (3, 4) for a in (0, 1)
+    ]
     seen = [b"".join(sealers[party].seal(zeros, tag)) for tag in tags for party in PARTIES]
     for one, other in combinations(seen, 2):
         equal = np.count_nonzero(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8))
@@ -667,8 +669,8 @@ def test_what_a_party_sends_is_what_the_design_says():
         replace(TAG, epoch=-1),
         replace(TAG, roster=PARTIES[:4]),
         replace(TAG, transcript=b""),
-        replace(TAG, runs=(Run(4, 64),)),
-        replace(TAG, runs=(Run(3, 56),)),
+        replace(TAG, segments=(Segment(4, 64),)),
+        replace(TAG, segments=(Segment(3, 56),)),
     ],
 )
 def test_everything_in_a_tag_is_in_its_context(other):
@@ -688,7 +690,7 @@ def chi_square(data):
 @pytest.mark.parametrize("bits", [1, 23, 64])
 @pytest.mark.parametrize("value", [0, -1, 77])
 def test_one_report_looks_uniformly_random(value, bits):
-    tag = replace(TAG, runs=(Run(40_000, bits),))
+    tag = replace(TAG, segments=(Segment(40_000, bits),))
     for sealer in masked_sealers(PARTIES).values():
         report = b"".join(sealer.seal(np.full(tag.cells, value), tag))
         steps = np.diff(np.frombuffer(report, np.uint8)).tobytes()
@@ -700,7 +702,7 @@ def test_one_report_looks_uniformly_random(value, bits):
 
 def test_a_report_still_looks_random_when_its_self_mask_is_known():
     """The pairs' masks hide it on their own: what commits and recoveries give away opens no report."""
-    tag = replace(TAG, runs=(Run(40_000, 64),))
+    tag = replace(TAG, segments=(Segment(40_000, 64),))
     turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
     for party in PARTIES:
         stream = self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)

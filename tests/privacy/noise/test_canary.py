@@ -21,11 +21,11 @@ RUNS = 160
 EPSILON = 8.0
 
 
-def drawn(epsilon, times_mu, runs=4000):
+def drawn(epsilon, times_mu, segments=4000):
     """Statistics as if the sessions were so many times as far from each other as is stated."""
     mu = accounting.mu_of(epsilon, canary.DELTA) * times_mu
     draw = np.random.default_rng(1)
-    return draw.normal(-mu * mu / 2, mu, runs), draw.normal(mu * mu / 2, mu, runs)
+    return draw.normal(-mu * mu / 2, mu, segments), draw.normal(mu * mu / 2, mu, segments)
 
 
 @pytest.mark.parametrize("placement", ["local", "distributed"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fedboost.privacy import kernels
-from fedboost.privacy.noise.gaussian import LARGEST_SIGMA, noise_of
+from fedboost.privacy.noise.gaussian import MAX_SIGMA, noise_of
 
 KEYS = [bytes([number] * 32) for number in range(3)]
 
@@ -51,7 +51,7 @@ def test_a_key_gives_the_same_noise_and_another_key_other():
     assert np.mean(noise_of(KEYS[0], 1000, 500) == noise_of(KEYS[1], 1000, 500)) < 0.1
 
 
-@pytest.mark.parametrize("sigma", [0, -1, LARGEST_SIGMA + 1])
+@pytest.mark.parametrize("sigma", [0, -1, MAX_SIGMA + 1])
 def test_a_standard_deviation_that_cannot_be_is_refused(sigma):
     with pytest.raises(ValueError, match="standard deviation"):
         noise_of(KEYS[0], sigma, 1)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.draft import (
     FEW_NUMBERS,
+    MAX_CATEGORIES,
     MAX_CLASSES,
-    MAX_LEVELS,
     MEDIAN,
     draft_schema,
     split_by_site,
@@ -68,7 +68,7 @@ def test_a_draft_fits_its_table() -> None:
 
 
 def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
-    rows = MAX_LEVELS + 1
+    rows = MAX_CATEGORIES + 1
     names = [f"name {i}" for i in range(rows)]
     columns = {
         "few": ["only", *names[2:], None],
@@ -90,7 +90,7 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
     }
     draft = draft_schema(pa.table({name: pa.array(values) for name, values in columns.items()}), "y")
     assert draft.columns.features == ("x", "few")
-    assert len(draft.columns.categorical["few"]) == MAX_LEVELS
+    assert len(draft.columns.categorical["few"]) == MAX_CATEGORIES
     assert draft.left_out == {
         "many": "has 256 distinct values, more than the 255 levels a column can have",
         "time": "is timestamp[us], neither numbers nor text",

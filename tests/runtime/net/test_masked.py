@@ -28,7 +28,7 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.messages import Leave
-from fedboost.runtime.aggregator import server
+from fedboost.runtime.aggregator import connected
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.local.simulation import simulate
@@ -37,7 +37,7 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle, write_bundle
 from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.node import MOST_MISFITS
+from fedboost.runtime.site.node import MAX_MISFITS
 from fedboost.runtime.site.policy import Policy
 from fedboost.wire.messages import encode_from_party
 
@@ -327,7 +327,7 @@ def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_
     fitting = {"label": "y", "numeric": ["dose"]}
     infinite, no_class = {"label": "y", "numeric": ["age"]}, {"label": "dose", "numeric": ["age"]}
     absent = {"label": "y", "numeric": ["nothing"]}
-    offers = [absent, *[infinite, no_class] * (MOST_MISFITS // 2), fitting]
+    offers = [absent, *[infinite, no_class] * (MAX_MISFITS // 2), fitting]
 
     async def scenario():
         said = []
@@ -346,7 +346,7 @@ def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_
 
     said, logged = in_time(scenario())
     assert said[0] == "column 'nothing' is missing"
-    assert said[1:-1] == [MISFIT] * MOST_MISFITS
+    assert said[1:-1] == [MISFIT] * MAX_MISFITS
     assert re.fullmatch(r"its rows did not fit 10 offers, .* until it is started again", said[-1])
     reasons = [values["reason"] for values in logged]
     row = len(ages)
@@ -356,7 +356,7 @@ def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_
     assert [event.reason for event in events] == ["", *(f"party north: {words}" for words in said)]
     assert "4.711e" not in audit.read_text()
     told = fedboost("audit", audit).out
-    assert " ".join(told.split()).count(MISFIT) == MOST_MISFITS
+    assert " ".join(told.split()).count(MISFIT) == MAX_MISFITS
 
 
 def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
@@ -423,7 +423,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "urandom", draw)
     monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        end = node if direction == "encode_from_party" else server
+        end = node if direction == "encode_from_party" else connected
         encode = getattr(end, direction)
 
         def listening(message, encode=encode):
