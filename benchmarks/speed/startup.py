@@ -21,8 +21,8 @@ from common import spread, verdict
 
 KERNEL = """
 import numpy
-from fedboost.gbdt import kernels
-kernels.exps(numpy.zeros(1))
+from fedboost.gbdt.kernels import elementwise
+elementwise.exps(numpy.zeros(1))
 """
 CASES: dict[str, tuple[list[str], float | None]] = {
     "fedboost --help": (["-m", "fedboost", "--help"], 0.3),

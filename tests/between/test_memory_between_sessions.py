@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from memories import THREE, noisy
 from pyarrow import parquet
 from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
 
@@ -20,7 +21,6 @@ from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from tests.cli.test_privacy import lines
-from tests.runtime.site.test_memory_file import THREE, noisy
 
 ALONE = {"protection": "plain"}
 """One party, whose answers are easily read."""

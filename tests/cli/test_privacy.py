@@ -5,6 +5,7 @@ import math
 import re
 
 import pytest
+from memories import ANY, THREE, cost_of, noisy, opened, spend_all
 from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 
@@ -22,7 +23,6 @@ from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory_file import NAME, read_spent
 from fedboost.terms.noise import TREES
-from tests.runtime.site.test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
 BUDGET = "[policy]\nepsilon = 3.0\ndelta = 1e-5\n"

@@ -1,4 +1,4 @@
-"""The model: XGBoost reads what is written and predicts the same; what is no model is one clear error."""
+"""The model: XGBoost reads what is written and predicts the same."""
 
 import json
 import math
@@ -8,50 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import xgboost
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from boosters import FOREST, OBJECTIVES, RATES, data, level_model, load, presence_model
 from inprocess import randomly, run
 
 from fedboost.errors import ConfigError
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.objectives.classification import Logistic
-from fedboost.gbdt.objectives.regression import SquaredError
 from fedboost.gbdt.tree import NO_CHILD, Tree
-
-OBJECTIVES = {
-    "binary:logistic": {"scale_pos_weight": 1.5},
-    "reg:squarederror": {"max_delta_step": 9.0},
-    "multi:softprob": {"num_class": 3},
-    "count:poisson": {},
-    "reg:gamma": {},
-    "reg:tweedie": {"tweedie_variance_power": 1.3},
-    "reg:pseudohubererror": {"huber_slope": 2.5},
-    "reg:absoluteerror": {},
-    "reg:quantileerror": {"quantile_alpha": 0.3},
-    "survival:aft": {"aft_loss_distribution": "logistic", "aft_loss_distribution_scale": 0.3},
-}
-RATES = ("count:poisson", "reg:gamma", "reg:tweedie", "survival:aft")
-FOREST = {"num_parallel_tree": 3, "subsample": 0.5, "colsample_bynode": 0.6}
-"""Beside each of them: three trees for each output in each round."""
-
-
-def data(objective):
-    rng = np.random.default_rng(5)
-    X = rng.normal(size=(800, 5)).astype(np.float32)
-    X[:, 3] = rng.integers(0, 4, 800)
-    X[rng.random((800, 5)) < 0.15] = np.nan
-    X[:, 4] = np.where(rng.random(800) < 0.5, 1.0, np.nan)  # nothing to learn but whether it is there
-    signal = np.nan_to_num(X[:, 0]) * 2 + np.nan_to_num(X[:, 1]) ** 2 + 1.5 * np.isnan(X[:, 4]) - 1.5
-    if objective == "multi:softprob":
-        return X, np.digitize(signal, [-1.5, 1.5]).astype(np.float32)
-    if objective == "binary:logistic":
-        return X, (rng.random(800) < 1 / (1 + np.exp(-signal))).astype(np.float32)
-    if objective == "survival:aft":
-        time = np.exp(signal + rng.normal(size=800)).astype(np.float32)
-        return X, np.array([time, np.where(rng.random(800) < 0.3, np.inf, time)])
-    if objective in RATES:
-        return X, np.ceil(np.exp(signal / 2)).astype(np.float32)
-    return X, (100 + 10 * signal).astype(np.float32)
 
 
 @pytest.fixture(
@@ -66,12 +29,6 @@ def trained(request):
     return X, session.booster
 
 
-def load(text):
-    booster = xgboost.Booster()
-    booster.load_model(bytearray(text.encode()))
-    return booster
-
-
 def strictly(text):
     """JSON as the standard has it: no Infinity, no NaN."""
 
@@ -79,13 +36,6 @@ def strictly(text):
         raise ValueError(f"{constant} is not JSON")
 
     return json.loads(text, parse_constant=refuse)
-
-
-def presence_model(left=0.5, right=-0.5):
-    """One split that parts the present from the missing, by hand."""
-    columns = {"feature": [1, 0, 0], "missing_left": [False] * 3, "cover": [4.0, 3.0, 1.0]}
-    tree = Tree([1, -1, -1], threshold=[math.inf, 0, 0], value=[0, left, right], gain=[2.0, 0, 0], **columns)
-    return Booster(SquaredError(), 10.0, ("a", "b"), (tree,))
 
 
 # ---- XGBoost reads it -------------------------------------------------------------------------------
@@ -171,6 +121,7 @@ def test_a_base_score_near_0_or_1_is_the_margin_xgboost_makes_of_it(score):
 
 # ---- levels -----------------------------------------------------------------------------------------
 
+
 LEVELS = (3, 12, 255)
 """Levels of the categorical features; the first are few enough for splits of one level."""
 
@@ -226,14 +177,6 @@ def test_a_model_by_levels_is_read_back_and_xgboost_saves_the_same(by_levels):
     sizes = {size for tree in trees for size in tree["categories_sizes"]}
     assert 1 in sizes
     assert max(sizes) > 64
-
-
-def level_model(categories=0b1010):
-    """One split by the levels of the second feature, by hand."""
-    columns = {"feature": [1, 0, 0], "missing_left": [True, False, False], "cover": [4.0, 3.0, 1.0]}
-    of_nodes = {"threshold": [0.0] * 3, "gain": [2.0, 0, 0], "categories": [categories, 0, 0], **columns}
-    tree = Tree([1, -1, -1], value=[0, 0.5, -0.5], **of_nodes)
-    return Booster(SquaredError(), 10.0, ("a", "b"), (tree,), categorical=("b",))
 
 
 def test_levels_of_the_set_go_right_and_all_else_where_missing_values_or_left():
@@ -297,140 +240,3 @@ def test_kinds_of_features_that_do_not_fit_the_splits(kinds):
     document["learner"]["feature_types"] = kinds
     with pytest.raises(ConfigError, match=r"^m\.json: "):
         Booster.from_xgboost(json.dumps(document), "m.json")
-
-
-# ---- to_xgboost and back ----------------------------------------------------------------------------
-
-
-def test_reading_back_gives_the_same_model_and_attributes(trained):
-    X, booster = trained
-    text = booster.to_xgboost({"terms": "abc", "best": "7"})
-    again, attributes = Booster.from_xgboost(text)
-    assert again == booster
-    assert attributes == {"terms": "abc", "best": "7"}
-    assert again.to_xgboost(attributes) == text
-    assert again.predict(X).tolist() == booster.predict(X).tolist()
-    assert load(text).attributes() == attributes
-
-
-def test_a_model_that_xgboost_saved_again_is_read(trained):
-    """The parts that matter keep their places and names in XGBoost's own hands."""
-    _, booster = trained
-    again = json.loads(load(booster.to_xgboost()).save_raw("json"))
-    ours = json.loads(booster.to_xgboost())
-    theirs_trees = again["learner"]["gradient_booster"]["model"]["trees"]
-    for theirs, mine in zip(theirs_trees, ours["learner"]["gradient_booster"]["model"]["trees"], strict=True):
-        for key in ("left_children", "right_children", "parents", "split_indices", "default_left"):
-            assert theirs[key] == mine[key]
-
-
-def test_unknown_importance():
-    with pytest.raises(ConfigError, match="'gian'; known: gain, cover, weight"):
-        presence_model().importance("gian")
-
-
-# ---- what is no model -------------------------------------------------------------------------------
-
-MODEL = presence_model().to_xgboost({"note": "x"})
-MODEL_BY_LEVELS = level_model().to_xgboost({"note": "x"})
-
-
-def places(value, at=()):
-    """The path of every value in a JSON document."""
-    yield at
-    children = (
-        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    )
-    for key, child in children:
-        yield from places(child, (*at, key))
-
-
-PLACES = [
-    (model, place) for model in (MODEL, MODEL_BY_LEVELS) for place in places(json.loads(model)) if place
-]
-ODD_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-5, 5),
-    st.sampled_from([2**31, 2**63, 2**64, 10**400, -(2**63)]),
-    st.floats(),
-    st.sampled_from([1e39, 1e300, -1e300]),
-    st.text(max_size=3),
-    st.sampled_from(["1e999", "nan", "[5E-1]", "binary:logistic", "reg:squarederror"]),
-    st.lists(st.integers(-2, 3), max_size=4),
-    st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
-)
-
-
-@settings(max_examples=1500)
-@given(st.sampled_from(PLACES), ODD_VALUES, st.booleans())
-def test_a_changed_model_is_read_or_refused_with_one_line(changed, value, drop):
-    model, place = changed
-    document = json.loads(model)
-    owner = document
-    for key in place[:-1]:
-        owner = owner[key]
-    if drop:
-        del owner[place[-1]]
-    else:
-        owner[place[-1]] = value
-    read_or_refused(json.dumps(document))
-
-
-@given(st.integers(0, len(MODEL)), st.integers(0, 30), st.text(max_size=4))
-def test_damaged_text_is_read_or_refused_with_one_line(start, length, put):
-    read_or_refused(MODEL[:start] + put + MODEL[start + length :])
-
-
-def read_or_refused(text):
-    message = None
-    try:
-        booster, _ = Booster.from_xgboost(text, "model.json")
-    except ConfigError as error:
-        message = str(error)
-    if message is None:
-        rows = np.zeros((2, len(booster.features)), np.float32)
-        assert booster.predict(rows).shape == (2,)
-        booster.importance()
-        booster.to_xgboost()
-    else:
-        assert message.startswith("model.json: ")
-        assert "\n" not in message
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", "null", "1", "[" * 100_000, '{"learner": 3}', "\x00"])
-def test_other_files(text):
-    with pytest.raises(ConfigError, match=r"^old\.json: not a fedboost model"):
-        Booster.from_xgboost(text, "old.json")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"left_children": [0, -1, -1], "right_children": [1, -1, -1]},  # a node that is its own child
-        {"left_children": [2, -1, -1], "right_children": [3, -1, -1]},  # a right child beyond the end
-        {"left_children": [-2, -1, -1], "right_children": [-1, -1, -1]},
-        {"left_children": [-1, -1], "right_children": [-1, -1]},  # shorter than the other columns
-        {"left_children": [], "right_children": []},
-        {"right_children": [1, -1, -1]},
-        {"split_indices": [2, 0, 0]},
-        {"split_indices": [-1, 0, 0]},
-        {"base_weights": [0.0]},
-        {"sum_hessian": [0.0] * 4},
-        {"split_type": [1, 0, 0]},  # a split by category
-    ],
-)
-def test_trees_that_are_none(changes):
-    document = json.loads(MODEL)
-    document["learner"]["gradient_booster"]["model"]["trees"][0].update(changes)
-    says = r"^m\.json: (tree 0 is not a tree over 2|not a fedboost model|not as fedboost wrote it)"
-    with pytest.raises(ConfigError, match=says):
-        Booster.from_xgboost(json.dumps(document), "m.json")
-
-
-@pytest.mark.parametrize("objective", ["rank:map", ["binary:logistic"], None])
-def test_other_objectives(objective):
-    document = json.loads(MODEL)
-    document["learner"]["objective"]["name"] = objective
-    with pytest.raises(ConfigError, match="objective"):
-        Booster.from_xgboost(json.dumps(document))

@@ -14,10 +14,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 import inprocess
 from inprocess import run
+from trainings import SETTINGS, parts_of, setting_of
 
 from fedboost.protocol.party import PartySession
 from fedboost.wire.messages import encode_from_party, encode_to_party
-from tests.horizontal.test_exactness import SETTINGS, parts_of, setting_of
 
 GOLDEN = {
     "logistic": ("16c3fbbcaaf594a1", "28743ce2063c40e5", "9697358e32970f60"),

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from inprocess import run, shard_of, terms_of
+from trainings import PARTITIONS, ROWS, setting_of
 
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.horizontal.holder import HorizontalHolder
-from tests.horizontal.test_exactness import PARTITIONS, ROWS, setting_of
 
 PARTS = PARTITIONS["3 at random"]
 MANY = {

@@ -2,11 +2,11 @@
 
 import pytest
 from inprocess import one_party, randomly, run
+from trainings import ROWS, setting_of
 
 from fedboost.errors import ConfigError
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Gathered, Opened, Stopped
-from tests.horizontal.test_exactness import ROWS, setting_of
 
 PARTS = randomly(ROWS, 3, seed=3)
 

@@ -31,7 +31,7 @@ def names_of(kind):
 NAMES = {
     name: names_of(kind)
     for name, kind in OBJECTIVES.items()
-    if kind.label_kind is not LabelKind.RELEVANCE  # in test_lambdarank.py
+    if kind.label_kind is not LabelKind.RELEVANCE  # in test_ranking.py
 }
 EVERY = [(objective, name) for objective, names in NAMES.items() for name in names]
 ROWS = 5000
@@ -142,7 +142,7 @@ def test_each_metric_is_scikit_learns_or_xgboosts(objective, name, weighted):
 
 
 def test_every_metric_is_tested():
-    ranking = {"ndcg", "ndcg-"}  # in test_lambdarank.py
+    ranking = {"ndcg", "ndcg-"}  # in test_ranking.py
     assert {name for _, name in EVERY if "@" not in name} == set(METRICS) - ranking
     for objective, kind in OBJECTIVES.items():
         if objective.startswith("rank:"):

@@ -1,15 +1,32 @@
-"""Certificates: who is believed, and everybody who is not; signatures; what is issued."""
+"""Certificates: who is believed, and everybody who is not."""
 
 import warnings
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from functools import cache
 
 import pytest
+from certificates import (
+    CA,
+    CLIENT,
+    DAY,
+    NORTH,
+    NOW,
+    ROOT,
+    ROOT_KEY,
+    ROOTS,
+    SERVER,
+    authority,
+    certificate_of,
+    issued,
+    key_of,
+    refused,
+    subject_of,
+    usage,
+)
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519, padding, rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.hazmat.primitives.asymmetric import padding
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,87 +39,8 @@ from fedboost.privacy.identity.certificates import (
     serial_of,
     to_pem,
 )
-from fedboost.privacy.identity.issue import in_memory, issue, new_root
+from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.identity.signatures import Signer, verify
-
-NOW = datetime(2031, 5, 4, 12, 0, tzinfo=UTC)
-DAY = timedelta(days=1)
-ROOT_KEY, ROOT = new_root("heart study", NOW, 1000)
-ROOTS = to_pem(ROOT)
-CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
-
-
-def issued(name="north", role="party", now=NOW, days=10, **more):
-    return issue(ROOT_KEY, ROOT, name, role, now, days, **more)
-
-
-def signer(name="north", role="party"):
-    key, certificate = issued(name, role)
-    return Signer(name, role, to_pem(certificate), key)
-
-
-NORTH = signer()
-
-
-def refused(certificate, *said, roots=ROOTS, now=NOW, denied=()):
-    """It is not believed, and the reason is one line that says these things."""
-    if isinstance(certificate, x509.Certificate):
-        certificate = to_pem(certificate)
-    with pytest.raises(PeerError) as caught:
-        identify(certificate, roots, now, denied)
-    assert "\n" not in str(caught.value)
-    for part in said:
-        assert part in str(caught.value)
-
-
-# ---- certificates of an infrastructure that is not ours ---------------------------------------------------
-
-
-@cache
-def key_of(kind, number=0):
-    """A key; `number` only makes another one."""
-    match kind:
-        case "ed25519":
-            return ed25519.Ed25519PrivateKey.generate()
-        case "p256":
-            return ec.generate_private_key(ec.SECP256R1())
-        case "p224":
-            return ec.generate_private_key(ec.SECP224R1())
-        case "p384":
-            return ec.generate_private_key(ec.SECP384R1())
-        case "rsa":
-            return rsa.generate_private_key(65537, 2048)
-        case "weak rsa":
-            return rsa.generate_private_key(65537, 1024)
-        case "ed448":
-            return ed448.Ed448PrivateKey.generate()
-
-
-def subject_of(names=("north",), units=("party",)):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # names that are too long, on purpose
-        return x509.Name(
-            [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
-            + [x509.NameAttribute(NameOID.COMMON_NAME, name, _validate=False) for name in names]
-        )
-
-
-def certificate_of(key, issuer_key, issuer, subject=None, extensions=(), days=10, digest="sha256"):
-    """A certificate with just these extensions, (value, critical)."""
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject or subject_of())
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(NOW - DAY)
-        .not_valid_after(NOW + days * DAY)
-    )
-    for value, critical in extensions:
-        builder = builder.add_extension(value, critical)
-    plain = isinstance(issuer_key, ed25519.Ed25519PrivateKey)
-    algorithm = {"sha256": hashes.SHA256(), "sha384": hashes.SHA384()}[digest]
-    return builder.sign(issuer_key, None if plain else algorithm)
 
 
 def leaf(*extensions, key="p256", names=("north",), units=("party",), **more):
@@ -117,23 +55,6 @@ def leaf(*extensions, key="p256", names=("north",), units=("party",), **more):
     )
 
 
-def usage(**true):
-    kinds = (
-        "digital_signature content_commitment key_encipherment data_encipherment key_agreement key_cert_sign "
-        "crl_sign encipher_only decipher_only"
-    )
-    return x509.KeyUsage(**{kind: kind in true for kind in kinds.split()})
-
-
-CA = (x509.BasicConstraints(True, None), True)
-
-
-def authority(name, key, issuer_key=None, issuer=None, extensions=(CA,), **more):
-    """An authority's certificate, its own root unless an issuer is given."""
-    subject = subject_of((name,), ())
-    return certificate_of(key, issuer_key or key, issuer or subject, subject, extensions, **more)
-
-
 class Chain:
     """root -> middle -> leaf, of P-256 keys; `root` and `middle` are what `authority` takes more."""
 
@@ -144,7 +65,7 @@ class Chain:
         self.leaf = certificate_of(key_of("p256"), middle_key, self.middle.subject, None, on_leaf)
 
 
-# ---- believed -------------------------------------------------------------------------------------------
+# ---- believed ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -201,7 +122,7 @@ def test_other_organizational_units_do_not_matter():
     assert identify(to_pem(leaf(units=("cardiology", "analyst"))), ROOTS, NOW, ()).role == "analyst"
 
 
-# ---- refused --------------------------------------------------------------------------------------------
+# ---- refused ----------------------------------------------------------------------------------------
 
 
 @given(st.integers(-3 * 86_400, 13 * 86_400))
@@ -468,116 +389,3 @@ def test_a_serial_number_must_be_one_that_a_deny_list_can_have():
 def test_roots_must_be_roots(roots):
     with pytest.raises(ConfigError, match=r"X\.509"):
         identify(NORTH.der, roots, NOW, ())
-
-
-# ---- signatures -----------------------------------------------------------------------------------------
-
-
-@given(st.binary(max_size=200), st.data())
-def test_a_signature_is_for_its_message_and_its_signer(message, data):
-    holder, signature = identify(NORTH.der, ROOTS, NOW, ()), NORTH.sign(message)
-    verify(holder, message, signature)
-    place = data.draw(st.integers(0, 999)) % len(signature)  # ECDSA's lengths differ
-    changed = bytearray(signature)
-    changed[place] ^= 1 << data.draw(st.integers(0, 7))
-    for other_message, other in [
-        (message, bytes(changed)),
-        (message, signature[:-1]),
-        (message, b""),
-        (message + b"\x00", signature),
-        (message, SOUTH.sign(message)),
-    ]:
-        with pytest.raises(PeerError, match="the signature of 'north' is wrong"):
-            verify(holder, other_message, other)
-
-
-SOUTH = signer("south")
-
-
-def test_what_the_key_signed_elsewhere_is_no_message():
-    holder = identify(NORTH.der, ROOTS, NOW, ())
-    elsewhere = NORTH.key.sign(b"hello", ec.ECDSA(hashes.SHA256()))
-    with pytest.raises(PeerError):
-        verify(holder, b"hello", elsewhere)
-
-
-def test_keys_never_print():
-    secret = NORTH.key.private_numbers().private_value
-    text = f"{NORTH!r} {NORTH} {identify(NORTH.der, ROOTS, NOW, ())}"
-    pem = NORTH.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    for form in (str(secret), f"{secret:x}", "PRIVATE", *pem.splitlines()[1:-1]):
-        assert form not in text
-    assert "north" in text
-
-
-# ---- issued ---------------------------------------------------------------------------------------------
-
-
-def test_what_a_root_says_of_itself():
-    assert ROOT.extensions.get_extension_for_class(x509.BasicConstraints) == x509.Extension(
-        x509.BasicConstraints.oid, True, x509.BasicConstraints(True, 0)
-    )
-    key_usage = ROOT.extensions.get_extension_for_class(x509.KeyUsage)
-    assert key_usage.critical
-    assert key_usage.value == usage(key_cert_sign=True, crl_sign=True)
-    assert ROOT.not_valid_after_utc == NOW + 1000 * DAY
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_what_a_leaf_says(role):
-    key, certificate = issued(role=role)
-    found = {type(e.value): (e.value, e.critical) for e in certificate.extensions}
-    assert isinstance(key.curve, ec.SECP256R1)
-    assert found[x509.BasicConstraints] == (x509.BasicConstraints(False, None), True)
-    assert found[x509.KeyUsage] == (usage(digital_signature=True), True)
-    assert set(found[x509.ExtendedKeyUsage][0]) == {SERVER if role == "aggregator" else CLIENT}
-    assert found[x509.SubjectAlternativeName][0].get_values_for_type(x509.DNSName) == [f"{role}.fedboost"]
-    root_id = ROOT.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
-    assert found[x509.AuthorityKeyIdentifier][0].key_identifier == root_id.digest
-    assert certificate.not_valid_before_utc == NOW - timedelta(minutes=5)
-
-
-def test_every_certificate_has_its_own_key_and_serial_number():
-    pairs = [issued() for _ in range(5)]
-    assert len({certificate.serial_number for _, certificate in pairs}) == 5
-    assert len({key.private_numbers().private_value for key, _ in pairs}) == 5
-    assert all(certificate.serial_number.bit_length() > 100 for _, certificate in pairs)
-
-
-ISSUES = {
-    "role": ({"role": "doctor"}, "'doctor'"),
-    "no name": ({"name": ""}, "name"),
-    "long name": ({"name": "é" * 33}, "64"),
-    "line in a name": ({"name": "nor\nth"}, "name"),
-    "surrogate": ({"name": "nor\ud800th"}, "name"),
-    "outlives the root": ({"days": 1001}, "at most 1000 days"),
-    "root gone": ({"now": NOW + 1001 * DAY}, "new consortium"),
-}
-
-
-@pytest.mark.parametrize("case", ISSUES)
-def test_what_cannot_be_issued(case):
-    more, said = ISSUES[case]
-    with pytest.raises(ConfigError) as caught:
-        issued(**more)
-    assert said in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_root_of_another_kind_issues_too():
-    key = key_of("rsa", "root")
-    root = authority("root", key, days=100)
-    _, certificate = issue(key, root, "north", "party", NOW, 10)
-    assert identify(to_pem(certificate), to_pem(root), NOW, ()).name == "north"
-
-
-def test_a_consortium_in_memory_takes_the_same_way():
-    signers, roots = in_memory(["north", "south"], NOW)
-    assert list(signers) == ["north", "south"]
-    for name, one in signers.items():
-        holder = identify(one.certificate, roots, NOW, ())
-        assert (holder.name, holder.role) == (name, "party") == (one.name, one.role)
-        verify(holder, b"hello", one.sign(b"hello"))
-    refused(signers["north"].der, "another consortium")
-    _, again = in_memory(["north"], NOW)
-    refused(signers["north"].der, "another consortium", roots=again)

@@ -1,4 +1,4 @@
-"""Naive twins of `fedboost.privacy.kernels`: Python integers, bit by bit, written for reading."""
+"""Naive references of `fedboost.privacy.kernels`: Python integers, bit by bit, written for reading."""
 
 
 def stream(values, bits):

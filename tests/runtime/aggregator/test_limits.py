@@ -2,23 +2,12 @@
 
 import asyncio
 import socket
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 
 import grpc
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from sites import (
-    NAMES,
-    bundles_of,
-    consortium,
-    fedboost,
-    in_time,
-    rows,
-    shared_out,
-    status_of,
-    terms,
-    until,
-)
+from floods import ODD, TWO, dialled
+from sites import bundles_of, consortium, in_time, rows, shared_out, status_of, terms, until
 
 from fedboost.errors import Refused, SessionFailed
 from fedboost.protocol import key_exchange
@@ -26,14 +15,12 @@ from fedboost.protocol.messages import Join, Leave, Report
 from fedboost.runtime.aggregator import limits, sessions
 from fedboost.runtime.aggregator.limits import Bucket, Outgoing, Peers
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.net import channel, health
+from fedboost.runtime.net import channel
 from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
 from fedboost.wire.training import TrainCommand, encode_train_request
 
-TWO = NAMES[:2]
 TABLES = shared_out(2)
-ODD = "odd"
 WIDE = {f"c{number}": ["x" * 250] for number in range(600)}
 """Columns that make terms of more bytes than a connection carries to somebody who does not read."""
 
@@ -52,18 +39,6 @@ def folder(tmp_path):
 def prompt(monkeypatch):
     """Refusals of a flood come without much delay."""
     monkeypatch.setattr(limits, "REFUSAL_SECONDS", 0.05)
-
-
-@asynccontextmanager
-async def dialled(one, name, count=1):
-    """So many connections with the keys of `name`."""
-    bundle = one.bundles.get(name)
-    opened = [channel.dial(one.address, bundle) for _ in range(count)]
-    try:
-        yield opened
-    finally:
-        for each in opened:
-            await each.close()
 
 
 async def right_model(one, **settings):
@@ -314,71 +289,6 @@ def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folde
             assert await one.train(terms(TWO))
 
     in_time(scenario())
-
-
-# ---- health -----------------------------------------------------------------------------------------
-
-
-def messages():
-    """The public messages of grpc.health.v1, made here from their description."""
-    file = descriptor_pb2.FileDescriptorProto(name="h.proto", package="h", syntax="proto3")
-    fields = {"Request": ("service", 9), "Response": ("status", 5)}
-    for name, (field, kind) in fields.items():
-        file.message_type.add(name=name).field.add(name=field, number=1, label=1, type=kind)
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return [message_factory.GetMessageClass(pool.FindMessageTypeByName(f"h.{name}")) for name in fields]
-
-
-REQUEST, RESPONSE = messages()
-
-
-@pytest.mark.parametrize("keys", [True, False])
-def test_the_health_service_says_whether_the_aggregator_serves(folder, bundles, keys):
-    async def scenario():
-        known = bundles if keys else None
-        async with consortium(folder, {}, bundles=known) as one, dialled(one, "analyst") as (opened,):
-            check = opened.unary_unary(health.CHECK)
-            for name in ("", channel.SERVICE):
-                answer = RESPONSE.FromString(await check(REQUEST(service=name).SerializeToString()))
-                assert answer.status == 1
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await check(REQUEST(service="other").SerializeToString())
-            assert caught.value.code() == grpc.StatusCode.NOT_FOUND
-            watch = opened.unary_stream("/grpc.health.v1.Health/Watch")
-            unknown = watch(REQUEST(service="other").SerializeToString())
-            assert [RESPONSE.FromString(answer).status async for answer in unknown] == [3]
-            watched = aiter(watch(REQUEST().SerializeToString()))
-            assert RESPONSE.FromString(await anext(watched)).status == 1
-            await asyncio.gather(one.server.stop(), until_stopped(watched))
-
-    async def until_stopped(watched):
-        assert RESPONSE.FromString(await anext(watched)).status == 2
-        assert [answer async for answer in watched] == []
-
-    in_time(scenario())
-
-
-def test_the_command_health(folder, bundles):
-    async def scenario():
-        async with consortium(folder, {}, bundles=bundles) as one:
-            for name in ("analyst", "north"):
-                keys = bundles[name].folder
-                ended = await asyncio.to_thread(
-                    fedboost, "health", "--aggregator", one.address, "--keys", keys
-                )
-                assert (ended.code, ended.out, ended.err) == (0, "serving\n", "")
-            keys = bundles["aggregator"].folder
-            ended = await asyncio.to_thread(fedboost, "health", "--aggregator", one.address, "--keys", keys)
-            assert ended.code == 2
-            assert "is the bundle of an aggregator, an analyst's is needed" in ended.err
-            return one.address
-
-    address = in_time(scenario())
-    arguments = ("--aggregator", address, "--insecure-loopback", "--wait", "0.3")
-    ended = fedboost("health", *arguments)
-    assert ended.code == 2
-    assert f"no aggregator answers at {address} (waited 0.3 s)" in ended.err
 
 
 # ---- the small pieces -------------------------------------------------------------------------------

@@ -1,29 +1,20 @@
 """The start of a site's memory: nothing is forgotten without a person who says so, in one line each."""
 
 import asyncio
-import hashlib
 import shutil
-import sqlite3
-from contextlib import closing
 
 import pytest
+from memories import THREE, begun, noisy, question
 from sites import Log, fedboost, rows, terms, written
+from starts import RULES, SITE, Running, starts
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.privacy import fields
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.site import Release
-from fedboost.protocol.site_memory import Offer
 from fedboost.runtime.config import read_party
-from fedboost.runtime.site.memory_file import make_file
-from fedboost.runtime.site.memory_start import memory_path, open_log, open_memory
+from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 from tests.cli.test_privacy import lines, refused
-from tests.runtime.site.test_memory_file import ANY, BUDGET, THREE, begun, noisy, question, spend_all
-
-SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.parquet"\ndataset = "patients"\n'
-RULES = "[policy]\nepsilon = 1.2\ndelta = 1e-5\n"
 
 
 @pytest.fixture
@@ -33,46 +24,6 @@ def site(tmp_path):
     file = tmp_path / "party.toml"
     file.write_text(SITE)
     return file
-
-
-class Running:
-    """What a party has at its start, and what it notes of sessions."""
-
-    def __init__(self, file):
-        self.config, self.log = read_party(file), Log()
-        self.audit = open_log(self.config)
-        try:
-            self.memory = open_memory(self.config, self.audit, self.log)
-        except ConfigError:
-            self.audit.close()
-            raise
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.memory.close()
-        self.audit.close()
-
-    def begin(self, name, agreement):
-        session = self.memory.begin(Offer(name, agreement), ANY)
-        self.audit.admitted(name, agreement)
-        return session
-
-    def answer(self, session, name, turn, charge=None):
-        """As a session does: first the memory, then the log."""
-        if charge:
-            session.charge(charge.name, charge.cost)
-        session.ask(question(turn), NOWHERE, question(turn).after)
-        self.record(name, turn, charge)
-
-    def record(self, name, turn, charge=None):
-        place = question(turn).digest.hex(), ""
-        self.audit.record(Release(name, turn, 1, "RangeQuery", 256, 100, "masked", THREE, charge, *place))
-
-    def end(self, session, name, reason=""):
-        session.end(reason)
-        self.audit.ended(name, reason)
 
 
 def held(file, name, turns, agreement=None, ends=True):
@@ -85,14 +36,6 @@ def held(file, name, turns, agreement=None, ends=True):
             site.answer(session, name, turn, charge)
         if ends:
             site.end(session, name)
-
-
-def starts(file):
-    """A party that starts and stops again: what it logged."""
-    log = Log()
-    node = PartyNode(read_party(file), log, None)
-    node._close()
-    return log.events
 
 
 # ---- a new one --------------------------------------------------------------------------------------
@@ -248,104 +191,6 @@ def test_a_restored_memory_is_there_and_not_made_with_a_ledger(site):
     ledger = site.parent / "a"
     said = refused("privacy", "init", "--restored", "--from", ledger, "--config", site)
     assert "exclude each other" in said
-
-
-# ---- a ledger of an earlier version -----------------------------------------------------------------
-
-
-def earlier_ledger(path, dataset="patients", sessions=("s",), charged=0.4):
-    """A ledger as the version before this one wrote it."""
-
-    def sealed(*row):
-        parts = (value if isinstance(value, bytes) else repr(value).encode() for value in row)
-        return *row, hashlib.sha256(fields.pack(*parts)).digest()
-
-    with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        file.executescript(
-            """
-            CREATE TABLE sessions (dataset TEXT, party TEXT, session TEXT, terms TEXT, delta REAL,
-                planned REAL, begun TEXT, secret BLOB, seal BLOB);
-            CREATE TABLE rows (dataset TEXT, party TEXT, session TEXT, terms TEXT, hash BLOB, seal BLOB);
-            CREATE TABLE charges (dataset TEXT, party TEXT, session TEXT, release TEXT, cost REAL, at TEXT,
-                seal BLOB);
-            PRAGMA application_id = 0x46424C31;
-            PRAGMA user_version = 2;
-            """
-        )
-        for name in sessions:
-            for digest in ("one digest", "another"):
-                row = dataset, "north", name, digest, 1e-5, 0.5, "2026-01-01T00:00:00Z", b"k" * 32
-                file.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", sealed(*row))
-            row = dataset, "north", name, "a release", charged, "2026-01-01T00:00:00Z"
-            file.execute("INSERT INTO charges VALUES (?, ?, ?, ?, ?, ?, ?)", sealed(*row))
-
-
-@pytest.mark.parametrize("rules", ["", RULES])
-@pytest.mark.parametrize("name", ["party.toml", "renamed.toml"])
-def test_an_earlier_ledger_is_moved_by_a_person_and_never_ignored(site, rules, name):
-    ledger, file = site.parent / "party.ledger.sqlite", site.parent / name
-    earlier_ledger(ledger, charged=0.02)
-    site.rename(file)
-    file.write_text(SITE + rules)
-    command = f"`fedboost privacy init --from {ledger} --config {file}` moves it"
-    with pytest.raises(ConfigError) as error:
-        starts(file)
-    assert command in str(error.value)
-    for arguments in (("budget",), ("init",)):
-        assert command in refused("privacy", *arguments, "--config", file)
-    end = fedboost("privacy", "init", "--from", ledger, "--config", file)
-    assert "it knows 1 sessions and 1 releases" in end.out
-    starts(file)
-    (spent,) = lines("privacy", "budget", "--config", file)
-    assert (spent["cost"], spent["sessions"], spent["releases"]) == (0.02, 1, 1)
-    with Running(file) as running:
-        with pytest.raises(Refused, match="session s"):
-            running.begin("s", noisy(0.1))
-        running.begin("t", noisy(0.1))
-
-
-def test_a_budget_counts_what_was_moved(site):
-    ledger = site.parent / "party.ledger.sqlite"
-    earlier_ledger(ledger, charged=BUDGET.cost)
-    site.write_text(SITE + RULES)
-    fedboost("privacy", "init", "--from", ledger, "--config", site)
-    with Running(site) as running, pytest.raises(Refused, match="no session with noise fits"):
-        spend_all(running.memory, "t", noisy(0.01))
-
-
-def test_a_ledger_of_other_rows_is_nobodys_business(site):
-    earlier_ledger(site.parent / "south.ledger.sqlite", dataset="others")
-    starts(site)
-
-
-def test_a_key_that_is_no_more_says_how_to_move_what_it_named(site):
-    earlier_ledger(site.parent / "mine.sqlite")
-    site.write_text('ledger = "mine.sqlite"\n' + SITE)
-    line = refused("privacy", "budget", "--config", site)
-    assert "key 'ledger' was removed" in line
-    assert f"`fedboost privacy init --from mine.sqlite --config {site}`" in line
-
-
-def test_an_earlier_ledger_in_the_place_of_the_memory_is_said(site):
-    path = memory_path(read_party(site))
-    path.parent.mkdir(parents=True)
-    earlier_ledger(path)
-    with pytest.raises(ConfigError, match="is a ledger of an earlier version; move it away, then"):
-        starts(site)
-    moved = path.rename(site.parent / "moved")
-    assert fedboost("privacy", "init", "--from", moved, "--config", site).code == 0
-
-
-def test_what_is_no_ledger_is_not_moved(site):
-    assert "cannot read" in refused("privacy", "init", "--from", site.parent / "none", "--config", site)
-    for source in (site, site.parent / "north.parquet"):
-        line = refused("privacy", "init", "--from", source, "--config", site)
-        assert f"{source}: is no ledger of an earlier version of fedboost" in line
-    other = site.parent / "other.sqlite"
-    make_file(other, "patients")
-    line = refused("privacy", "init", "--from", other, "--config", site)
-    assert "is a site's memory of this version; --from wants a ledger of an earlier version" in line
-    assert not memory_path(read_party(site)).exists()
 
 
 # ---- a damaged one, and two processes ---------------------------------------------------------------
