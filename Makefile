@@ -28,7 +28,7 @@ protos: $(VENV)/dev
 # What docs/benchmarks.md is written from. DATA=folder with the real tables; see benchmarks/README.md.
 RESULTS ?= benchmarks/results
 # benchmark,options: if one fails, those after it are measured all the same
-measure = -$(BIN)/python benchmarks/$(1).py $(2) --json $(RESULTS)/$(1).json
+measure = -$(BIN)/python $(wildcard benchmarks/*/$(1).py) $(2) --json $(RESULTS)/$(1).json
 
 bench: $(VENV)/dev
 	mkdir -p $(RESULTS)

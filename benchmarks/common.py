@@ -32,6 +32,7 @@ from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.data.table import SUFFIXES, read_table
 from fedboost.runtime.data.values import column_of
 
+HERE = Path(__file__).parent
 Float32 = npt.NDArray[np.float32]
 LOAD = round(os.getloadavg()[0], 1) if hasattr(os, "getloadavg") else None
 """Of the machine before the benchmark began: mean number of processes that ran or waited, in a minute."""
@@ -193,6 +194,12 @@ def record(
     }
 
 
+def script(benchmark: str) -> Path:
+    """Return the file of a benchmark; ValueError if there is not exactly one."""
+    [path] = HERE.glob(f"*/{benchmark}.py")
+    return path
+
+
 def command(benchmark: str, words: Sequence[str]) -> str:
     """What anyone would type for the same results: paths are theirs, and where the JSON goes is no matter."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -201,7 +208,8 @@ def command(benchmark: str, words: Sequence[str]) -> str:
         parser.add_argument(option)
     paths, others = parser.parse_known_args(words)
     given = [f"{option} {name}" for option, name in PATHS.items() if getattr(paths, option.strip("-"))]
-    return " ".join(["python", f"benchmarks/{benchmark}.py", *given, *others])
+    path = script(benchmark).relative_to(HERE.parent).as_posix()
+    return " ".join(["python", path, *given, *others])
 
 
 def machine() -> dict[str, Any]:

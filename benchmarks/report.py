@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from common import script
+
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 
@@ -155,7 +157,7 @@ def sections(page: str) -> dict[str, str]:
 def section_of(name: str, result: Mapping[str, Any]) -> str:
     """One section of the page."""
     tables = [part for table in result["tables"] for part in (f"{table['title']}:", *markdown(table))]
-    said = ast.get_docstring(ast.parse((HERE / f"{name}.py").read_text())) or ""
+    said = ast.get_docstring(ast.parse(script(name).read_text())) or ""
     parts = [
         f"## {SECTIONS[name].heading}",
         f"    {result['command']}",

@@ -1,4 +1,4 @@
-"""Being here puts this folder on the path, so that every test can import `inprocess`.
+"""Settings of all tests; what tests share is in `helpers`, which is on the path.
 
 A pool of Paillier powers holds a few: a session of a test needs no more, and a thread would go on to fill it.
 Hypothesis draws the same examples in every run: a failing check is found by the change that caused it.

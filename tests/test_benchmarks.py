@@ -13,7 +13,7 @@ import common
 import report
 
 BENCHMARKS = report.HERE
-SCRIPTS = {path.stem for path in BENCHMARKS.glob("*.py") if "__main__" in path.read_text()} - {"report"}
+SCRIPTS = {path.stem for path in BENCHMARKS.glob("*/*.py") if "__main__" in path.read_text()}
 SPREAD = common.Table(
     "CPU seconds",
     ("side", "a tree", "holds"),
@@ -43,8 +43,9 @@ def test_every_script_is_described_and_run_by_make():
     readme = (BENCHMARKS / "README.md").read_text()
     make = (BENCHMARKS.parent / "Makefile").read_text()
     for name in report.SECTIONS:
-        assert f"| `{name}.py` |" in readme
-        assert f"python benchmarks/{name}.py" in readme
+        path = f"{common.script(name).parent.name}/{name}.py"
+        assert f"| `{path}` |" in readme
+        assert f"python benchmarks/{path}" in readme
         assert f"$(call measure,{name}" in make
 
 
@@ -59,7 +60,7 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     assert {name: text for name, text in after.items() if name != "speed"} == {
         name: text for name, text in before.items() if name != "speed"
     }
-    assert "    python benchmarks/speed.py --data FOLDER --repeats 3\n" in after["speed"]
+    assert "    python benchmarks/speed/speed.py --data FOLDER --repeats 3\n" in after["speed"]
     table = "| side | a tree | holds |\n|---|--:|---|\n| fedboost \\| one | 0.12 | yes |\n| b | 1 |  |\n"
     assert f"\n\nCPU seconds:\n\n{table}\nA note\\*.\n" in after["speed"]
     assert page.read_text().startswith("# What was measured\n")

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 import pytest
+from memories import THREE, noisy
 from pyarrow import parquet
 from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
-from test_memory_file import THREE, noisy
-from test_privacy_cli import lines
 
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
@@ -22,6 +21,7 @@ from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
+from tests.cli.test_privacy import lines
 
 ALONE = {"protection": "plain"}
 """One party, whose answers are easily read."""

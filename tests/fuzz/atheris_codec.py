@@ -1,7 +1,7 @@
 """A longer target, led by coverage: what the generators of this folder do not think of.
 
     pip install atheris
-    PYTHONPATH=. python tests/fuzz/atheris_codec.py -max_total_time=120 FOLDER
+    PYTHONPATH=.:tests/helpers python tests/fuzz/atheris_codec.py -max_total_time=120 FOLDER
 
 The project does not need atheris otherwise, and pytest does not collect this file. FOLDER keeps the inputs
 that reached new code, so that the next run goes on from there; it is filled with real messages first. The

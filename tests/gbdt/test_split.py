@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from splits import layout_of
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt import binned
-from fedboost.gbdt import histogram as histograms
-from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.split import SplitRule
-from fedboost.gbdt.threads import ONE, Threads
 
 UNITS = Scale(15, 16)  # one unit is 1.0
 SIXTEENTHS = Scale(11, 16)
@@ -31,11 +28,6 @@ def rule(gradient=SIXTEENTHS, hessian=UNITS, **settings):
         "learning_rate": 1.0,
     }
     return SplitRule(**{**values, **settings}, gradient=gradient, hessian=hessian)
-
-
-def layout_of(*sizes, missing=()):
-    cuts = tuple(np.arange(size - 1, dtype=np.float32) for size in sizes)
-    return Layout.of(CutPoints(cuts, tuple(f in missing for f in range(len(sizes)))))
 
 
 @pytest.mark.parametrize(
@@ -177,166 +169,6 @@ def test_a_side_has_fewer_levels_than_the_threshold():
 
 def test_one_level_alone_is_no_split():
     assert by_levels((48, 3)) is None
-
-
-# ---- histograms: layout, totals, invariants ---------------------------------------------------------
-
-
-def test_layout_stands_feature_after_feature_with_the_missing_bin_last():
-    layout = layout_of(3, 1, 2, missing=[0, 2])
-    assert layout.offsets.tolist() == [0, 4, 5]
-    assert layout.value_bins.tolist() == [3, 1, 2]
-    assert layout.missing.tolist() == [True, False, True]
-    assert (layout.bins, layout.cells) == (8, 16)
-
-
-def test_build_and_the_sibling_by_subtraction():
-    rng = np.random.default_rng(0)
-    layout = layout_of(5, 9, missing=[1])
-    codes = np.stack([rng.integers(0, 5, 500), rng.integers(0, 10, 500)]).astype(np.uint8)
-    bins = BinnedRows.of(codes, np.array([5, 10]))
-    gradient, hessian = rng.integers(-128, 129, 500), rng.integers(0, 129, 500)
-    pairs = (gradient << 32) + hessian
-
-    def built(rows):
-        nodes = [np.flatnonzero(rows).astype(np.uint32)]
-        out = np.zeros((1, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, [pairs], layout, 128, out, ONE)
-        return out[0]
-
-    some = rng.random(500) < 0.3
-    assert (built(np.ones(500, bool)) - built(some)).tolist() == built(~some).tolist()
-    total = int(gradient[some].sum()), int(hessian[some].sum())
-    assert histograms.node_total(built(some)[: layout.cells], layout) == total
-
-
-@pytest.mark.parametrize("bits", [8, 16, 24])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
-    limit, rows = 1 << (bits - 1), 1500
-    codes = np.zeros((1, rows), np.uint8)
-    pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
-    everyone = np.arange(rows, dtype=np.uint32)
-    out = np.zeros((1, 4), np.int64)
-    bins = BinnedRows.of(codes, np.array([1]))
-    histograms.build(bins, [everyone], [pairs], layout_of(1), limit, out, ONE)
-    assert out[0, :2].tolist() == [sign * limit * rows, limit * rows]
-
-
-@pytest.mark.parametrize("share_of_rare", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("features", [1, 2, 63, 64, 65, 200])
-def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
-    features, share_of_rare, monkeypatch
-):
-    rng = np.random.default_rng(features)
-    layout = layout_of(*rng.integers(9, 256, features))
-    codes = rng.integers(0, layout.value_bins, (300, features)).astype(np.uint8)
-    monkeypatch.setattr(binned, "MIN_SPARSE_FEATURES", 1)
-    often = rng.random(features) < share_of_rare
-    codes[rng.random(codes.shape) < 0.97 * often] = 0  # whatever bin is the common one
-    bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)
-    assert (bins.sparse is not None) == (share_of_rare > 0 and features > 1)
-    pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
-    nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
-    due = np.zeros((3, layout.bins, 2), np.int64)
-    for node, rows in enumerate(nodes):
-        for stat, values in enumerate((pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF)):
-            for feature, offset in enumerate(layout.offsets.tolist()):
-                np.add.at(due[node, :, stat], offset + codes[rows, feature].astype(int), values)
-    for number in (1, 2, 3):
-        out = np.zeros((3, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, [pairs] * 3, layout, 128, out, Threads(number))
-        assert out[:, : layout.cells].tolist() == due.reshape(3, -1).tolist()
-        for sums, rows in zip(out, nodes, strict=True):
-            gradient, hessian = pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF
-            assert sums[layout.cells :].tolist() == [gradient[gradient > 0].sum(), hessian.sum()]
-
-
-def test_features_that_disagree_are_a_peer_error():
-    layout = layout_of(2, 2)
-    sound = np.array([1, 2, 3, 4, 4, 6, 0, 0], np.int64)
-    assert histograms.node_total(sound, layout) == (4, 6)
-    for place in range(4, 8):
-        wrong = sound.copy()
-        wrong[place] += 1
-        with pytest.raises(PeerError, match="feature 1 do not sum"):
-            histograms.node_total(wrong, layout)
-
-
-def test_a_negative_hessian_is_a_peer_error():
-    with pytest.raises(PeerError, match="negative"):
-        histograms.node_total(np.array([1, -2, 3, 8], np.int64), layout_of(2))
-
-
-# ---- what is known of a node ------------------------------------------------------------------------
-
-
-def sums_of(gradient, hessian, codes, layout):
-    """Of rows of one feature: what a party answers, read."""
-    cells = np.zeros(layout.cells + 2, np.int64)
-    np.add.at(cells, 2 * codes, gradient)
-    np.add.at(cells, 2 * codes + 1, hessian)
-    cells[-2:] = gradient[gradient > 0].sum(), hessian.sum()
-    return NodeSums.read(cells, layout)
-
-
-@given(
-    rows=st.lists(
-        st.tuples(st.integers(-50, 50), st.integers(0, 40), st.integers(0, 3), st.booleans()),
-        min_size=1,
-        max_size=30,
-    ),
-    extra=st.integers(0, 3),
-)
-def test_the_widths_of_a_child_hold_its_sums_and_are_no_wider_than_its_parents(rows, extra):
-    gradient, hessian, codes, left = (np.array(column) for column in zip(*rows, strict=True))
-    layout = layout_of(4)
-    parent = sums_of(gradient, hessian, codes, layout)
-    child = sums_of(gradient[left], hessian[left], codes[left], layout)
-    other = sums_of(gradient[~left], hessian[~left], codes[~left], layout)
-    sibling = parent.sibling(child)
-    assert (sibling.total, sibling.positive) == (other.total, other.positive)
-    assert sibling.histogram.tolist() == other.histogram.tolist()
-    widths = parent.widths(child.total, other.total)
-    last = np.array([child.positive, child.total[1]])
-    assert histograms.fit(np.concatenate([child.histogram, last]), widths)
-    magnitudes = int(np.abs(gradient).sum())
-    assert 1 <= widths[0] <= magnitudes.bit_length() + 1
-    assert 1 <= widths[1] <= max(1, int(hessian.sum()).bit_length())
-
-
-def test_sums_over_rows_that_are_not_those_of_the_bins_are_a_peer_error():
-    layout = layout_of(2)
-    assert NodeSums.read(np.array([5, 1, 1, 3, 6, 4], np.int64), layout).positive == 6
-    for last in ([5, 4], [-1, 4], [6, 5], [6, 3]):
-        with pytest.raises(PeerError, match="not those of its bins"):
-            NodeSums.read(np.array([5, 1, 1, 3, *last], np.int64), layout)
-
-
-def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
-    layout = layout_of(1)
-    parent = NodeSums.read(np.array([0, 8, 10, 8], np.int64), layout)
-    child = NodeSums.read(np.array([-5, 4, 6, 4], np.int64), layout)
-    with pytest.raises(PeerError, match="more than its parent has"):
-        parent.sibling(child)  # the sibling would have 5 in all, and 4 above 0
-    with pytest.raises(PeerError, match="fewer than its children have"):
-        parent.widths((-11, 4), (11, 4))
-
-
-@pytest.mark.parametrize(
-    ("sums", "fits"),
-    [
-        ([7, 15], True),
-        ([-7, 15], True),
-        ([8, 15], False),
-        ([-8, 0], True),
-        ([-9, 0], False),
-        ([0, 16], False),
-        ([], True),
-    ],
-)
-def test_what_fits_cells_of_4_and_4_bits(sums, fits):
-    assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits
 
 
 # ---- some features ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from fedboost.privacy.shamir import PRIME, SHARE_BYTES, combine, draw_number, sp
 
 
 def at(place, points):
-    """The twin: Lagrange's polynomial through `points` (point to value) at `place`, first as a fraction."""
+    """Reference: Lagrange's polynomial through `points` (point to value) at `place`, first as a fraction."""
     total = Fraction(0)
     for point, value in points.items():
         term = Fraction(value)

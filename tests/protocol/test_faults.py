@@ -1,4 +1,5 @@
-"""Seeds of the simulator of faults (tests/faults.py): 2,000 here, more with benchmarks/faults.py."""
+"""Seeds of the simulator of faults (tests/helpers/faults.py): 2,000 here; a script in benchmarks/robustness
+plays more."""
 
 import collections
 

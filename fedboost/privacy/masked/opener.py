@@ -15,7 +15,7 @@ A turn, with ctx = everything both ends must agree on:
 
 Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
 opened; pairwise keys are replaced after each epoch and never leave the party.
-Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/test_masked.py.
+Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/masked.
 """
 
 import contextlib

@@ -1,0 +1,324 @@
+"""What does a tree cost over the network, beside XGBoost's allreduce, beside one process, and with masks?
+
+Trains on generated dense float32 rows, binary:logistic, depth 6, 256 bins. Every party is a process that
+computes in one thread, and so is the aggregator; they talk gRPC over loopback: `plain` without keys, `masked`
+with mutual TLS. XGBoost's workers are processes with one thread, too, joined by its tracker (rabit). The
+sides train in turns; fedboost's models are compared.
+
+A tree's seconds are wall time between the end of round 5 and the end of round 25 of the same training,
+divided by 20; its CPU seconds are those of all processes of the side together in that time. All share the
+cores of one machine here.
+
+The claims: 200,000 x 50, three processes: `plain` takes at most as long as XGBoost, `masked` at most 1.4
+times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows
+and two threads, `masked` at most 1.25 times `plain`.
+"""
+
+# One thread in every process, none that spins, and that must be said before the libraries are imported.
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import common
+import numpy as np
+import pyarrow as pa
+import xgboost as xgb
+from common import LABEL, generate, spread
+from pyarrow import parquet
+from xgboost.collective import CommunicatorContext
+from xgboost.tracker import RabitTracker
+
+import fedboost as fb
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
+
+EARLY, LATE = 5, 25
+"""Rounds between whose ends trees are timed."""
+WORKER_SECONDS = 300.0
+"""So long a worker of XGBoost may take."""
+
+THREADS = 2
+"""Of the one process."""
+ONE, XGBOOST, PLAIN, MASKED = "one process", "XGBoost", "plain", "masked, mTLS"
+
+
+@dataclass(frozen=True)
+class Case:
+    """So many rows, shared by so many processes: which sides train, and the claims on pairs of them."""
+
+    rows: int
+    processes: int
+    sides: tuple[str, ...]
+    claims: tuple[tuple[str, str, float], ...]
+    """(side, other side, how many times its seconds at most)."""
+
+
+CASES = {
+    "allreduce": Case(200_000, 3, (XGBOOST, PLAIN, MASKED), ((PLAIN, XGBOOST, 1.0), (MASKED, XGBOOST, 1.4))),
+    "processes": Case(1_000_000, 4, (ONE, PLAIN, MASKED), ((PLAIN, ONE, 1.3), (MASKED, PLAIN, 1.25))),
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of a tree: on the wall, and of the CPU in all processes of the side."""
+
+    wall: float
+    cpu: float
+
+    @classmethod
+    def between(cls, early: tuple[float, float], late: tuple[float, float]) -> "Cost":
+        """From both clocks at the ends of the two rounds."""
+        wall, cpu = ((end - start) / (LATE - EARLY) for start, end in zip(early, late, strict=True))
+        return cls(wall, cpu)
+
+
+def main() -> None:
+    """Measure every case."""
+    parser = common.arguments(__doc__ or "", needs_data=False)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
+    parser.add_argument("--features", type=int, default=50, help="default 50")
+    parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
+    options = parser.parse_args()
+    if options.features < 1 or options.repeats < 1:
+        common.fail("--features and --repeats must be at least 1")
+    results = {}
+    for name in options.cases:
+        print(f"{name}: {CASES[name].rows:,} rows, {CASES[name].processes} processes ...", file=sys.stderr)
+        results[name] = measure(CASES[name], options.features, options.repeats)
+    report(results, options)
+
+
+def measure(case: Case, features: int, repeats: int) -> list[dict[str, Cost]]:
+    """Train on every side in turn, so many times."""
+    columns, label = generate(case.rows, features)
+    table = pa.table({**columns, LABEL: label})
+    names = [f"party-{i + 1}" for i in range(case.processes)]
+    terms = fb.Terms.read(
+        {
+            "columns": {"label": LABEL, "numeric": list(columns)},
+            "rounds": LATE,
+            "protection": "plain",
+            "parties": names,
+        }
+    )
+    with TemporaryDirectory(prefix="fedboost-") as folder, ExitStack() as running:
+        files = {name: Path(folder) / f"{name}.parquet" for name in names}
+        for path, part in zip(files.values(), common.equal_parts(table, case.processes), strict=True):
+            parquet.write_table(part, path)
+        boosters: list[Any] = []
+        sides = _sides(case, terms, table, files, running, boosters)
+        for warm_up in (ONE, PLAIN, MASKED):  # kernels are compiled, rows are read
+            if warm_up in sides:
+                sides[warm_up]()
+        found = []
+        for number in range(repeats):
+            print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
+            found.append({side: sides[side]() for side in case.sides})
+    if any(booster != boosters[0] for booster in boosters):
+        common.fail("the models of two sides differ")
+    return found
+
+
+def _sides(
+    case: Case,
+    terms: fb.Terms,
+    table: pa.Table,
+    files: Mapping[str, Path],
+    running: ExitStack,
+    boosters: list[Any],
+) -> dict[str, Callable[[], Cost]]:
+    """How each side of a case trains once; the processes of fedboost run until `running` is closed."""
+
+    def over_grpc(kind: type[LocalCluster], protection: str) -> Callable[[], Cost]:
+        folder = Path(running.enter_context(TemporaryDirectory(prefix="fedboost-")))
+        one = running.enter_context(kind(folder, files, policy=ANYTHING))
+        return lambda: time_network(one, terms.changed(protection=protection), boosters)
+
+    sides: dict[str, Callable[[], Cost]] = {}
+    for side in case.sides:
+        match side:
+            case "one process":
+                sides[side] = lambda: time_one_process(terms, table, boosters)
+            case "XGBoost":
+                sides[side] = lambda: time_xgboost(list(files.values()))
+            case "plain":
+                sides[side] = over_grpc(WithoutKeys, "plain")
+            case _:
+                sides[side] = over_grpc(OneThread, "masked")
+    return sides
+
+
+# ---- fedboost ---------------------------------------------------------------------------------------
+
+
+class OneThread(LocalCluster):
+    """A consortium with keys whose parties have one thread each."""
+
+    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
+        threads = {"nthread": 1} if "party" in config else {}
+        return super()._spawn(stem, {**threads, **config}, *options)
+
+
+class WithoutKeys(OneThread):
+    """The same without keys and encryption."""
+
+    @property
+    def analyst(self) -> Any:
+        """An analyst's connection to the aggregator."""
+        return fb.connect(self.address, insecure_loopback=True)
+
+    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
+        bare = {key: value for key, value in config.items() if key != "keys"}
+        return super()._spawn(stem, bare, "--insecure-loopback", *options)
+
+
+def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cost:
+    """One training by processes that run already. The aggregator's own seconds count."""
+    processes = [one.aggregator.pid, *(process.pid for process in one.parties.values())]
+    marks, wall = {}, 0.0
+    training = one.analyst.train(terms)
+    for row in training:
+        wall += row["seconds"]
+        if row["round"] + 1 in (EARLY, LATE):
+            marks[row["round"] + 1] = wall, sum(map(cpu_seconds, processes))
+    boosters.append(training.model.booster)
+    return Cost.between(marks[EARLY], marks[LATE])
+
+
+def cpu_seconds(process: int) -> float:
+    """Seconds that all threads of a process have run so far (Linux: its clock is known by its id)."""
+    return time.clock_gettime(~process << 3 | 2)
+
+
+def time_one_process(terms: fb.Terms, table: pa.Table, boosters: list[Any]) -> Cost:
+    """One training in this process, by one party with all rows."""
+    marks: list[tuple[float, float]] = []
+
+    def mark(row: Mapping[str, float]) -> None:
+        marks.append((time.monotonic(), time.process_time()))
+
+    result = fb.simulate(terms, [table], on_round=mark, nthread=THREADS)
+    boosters.append(result.model.booster)
+    return Cost.between(marks[EARLY - 1], marks[LATE - 1])
+
+
+# ---- XGBoost ----------------------------------------------------------------------------------------
+
+
+class Clock(xgb.callback.TrainingCallback):
+    """Reads both clocks at the end of each round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.marks: list[tuple[float, float]] = []
+
+    def after_iteration(self, model: object, epoch: int, evals_log: object) -> bool:
+        """Go on in any case."""
+        self.marks.append((time.monotonic(), time.process_time()))
+        return False
+
+
+def time_xgboost(files: list[Path]) -> Cost:
+    """One training by a worker a file: the slowest one's seconds, and the CPU seconds of all."""
+    tracker = RabitTracker(n_workers=len(files), host_ip="127.0.0.1")
+    tracker.start()
+    with ExitStack() as running:
+        pipes = [running.enter_context(worker(tracker.worker_args(), path)) for path in files]
+        costs = []
+        for pipe in pipes:
+            if not pipe.poll(WORKER_SECONDS):
+                common.fail("a worker of XGBoost does not answer")
+            costs.append(pipe.recv())
+    tracker.wait_for()
+    return Cost(max(cost.wall for cost in costs), sum(cost.cpu for cost in costs))
+
+
+@contextmanager
+def worker(args: dict[str, Any], path: Path) -> Iterator[Connection]:
+    """A process of XGBoost, which sends its cost through the pipe, and is over afterwards."""
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe(duplex=False)
+    process = spawn.Process(target=train_xgboost, args=(theirs, args, path), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        process.join(10)
+        process.terminate()
+        process.join()
+
+
+def train_xgboost(pipe: Connection, args: dict[str, Any], path: Path) -> None:
+    """What a worker does."""
+    table = parquet.read_table(path)
+    label = table.column(LABEL).to_numpy()
+    rows = np.ascontiguousarray(np.column_stack([c.to_numpy() for c in table.drop_columns([LABEL]).columns]))
+    settings = {
+        "objective": "binary:logistic",
+        "tree_method": "hist",
+        "max_depth": 6,
+        "max_bin": 256,
+        "nthread": 1,
+    }
+    clock = Clock()
+    with xgb.config_context(verbosity=0), CommunicatorContext(**args):
+        matrix = xgb.QuantileDMatrix(rows, label, max_bin=256, nthread=1)
+        xgb.train(settings, matrix, LATE, callbacks=[clock])
+    pipe.send(Cost.between(clock.marks[EARLY - 1], clock.marks[LATE - 1]))
+
+
+# ---- what came of it --------------------------------------------------------------------------------
+
+
+def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
+    """The table, with the claims, and the JSON file."""
+    rows, ratios = [], []
+    for name, repeats in results.items():
+        case = CASES[name]
+        for side in case.sides:
+            costs = [repeat[side] for repeat in repeats]
+            row = [
+                f"{case.rows:,}, {1 if side == ONE else case.processes} x {side}".replace("1 x one", "one"),
+                spread([cost.wall for cost in costs], 3),
+                spread([cost.cpu for cost in costs], 3),
+            ]
+            for mine, other, most in case.claims:
+                if mine != side:
+                    continue
+                values = [repeat[mine].wall / repeat[other].wall for repeat in repeats]
+                median = statistics.median(values)
+                row += [f"{spread(values, 2)} x {other}", f"{most:g}", "yes" if median <= most else "NO"]
+                ratios.append({"case": name, "side": mine, "to": other, "median": median, "at_most": most})
+            rows.append(row)
+    table = common.Table(
+        f"Seconds a tree, {options.features} features, depth 6, 256 bins, {os.cpu_count()} cores: "
+        f"median (least - most) of {options.repeats}",
+        ("side", "wall", "CPU of all", "ratio of wall", "claim", "holds"),
+        rows,
+    )
+    shown = {
+        name: [{side: asdict(cost) for side, cost in repeat.items()} for repeat in repeats]
+        for name, repeats in results.items()
+    }
+    values = {"features": options.features, "cases": shown, "ratios": ratios}
+    common.publish(options, [table], values)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Whatever goes wrong when, does a session end with the right model, or a named error?
+
+Plays seeds of the simulator of faults (tests/helpers/faults.py) and counts how they came out: messages lost
+and said twice, parties and the aggregator killed or out of memory at any moment, and every opened sum held to
+what the rows give.
+
+The claim: no seed breaks an invariant. Those that do are printed, belong into tests/protocol/test_faults.py,
+and make the exit status 1.
+"""
+
+import collections
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "helpers"))
+
+import common
+from faults import play
+
+BATCH = 100
+
+
+def batch(first: int) -> tuple[collections.Counter[str], collections.Counter[str], list[str]]:
+    """How a hundred seeds came out, the faults they had, and the seeds that broke an invariant."""
+    ends: collections.Counter[str] = collections.Counter()
+    faults: collections.Counter[str] = collections.Counter()
+    broken = []
+    for seed in range(first, first + BATCH):
+        try:
+            outcome = play(seed)
+        except Exception as error:  # noqa: BLE001 - whatever comes out is what is looked for
+            broken.append(f"{seed}: {type(error).__name__}: {error}")
+            continue
+        shrunk = any(len(roster) < len(outcome.terms.parties) for roster in outcome.rosters)
+        model = "the fault-free model" if not shrunk else "a model of a roster that changed"
+        ends[f"{outcome.terms.session.on_loss}: {'a named error' if outcome.model is None else model}"] += 1
+        faults += outcome.faults
+    return ends, faults, broken
+
+
+def main() -> int:
+    parser = common.arguments(__doc__, needs_data=False)
+    parser.add_argument("--seeds", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    ends: collections.Counter[str] = collections.Counter()
+    faults: collections.Counter[str] = collections.Counter()
+    broken: list[str] = []
+    with ProcessPoolExecutor() as pool:
+        starts = range(arguments.first, arguments.first + arguments.seeds, BATCH)
+        for some_ends, some_faults, some_broken in pool.map(batch, starts):
+            ends += some_ends
+            faults += some_faults
+            broken += some_broken
+    seconds = time.monotonic() - began
+    shown = common.Table(
+        f"{arguments.seeds:,} seeds in {seconds:.0f} s",
+        ("what came of them, and what went wrong in them", "count"),
+        [(name, f"{count:,}") for counts in (ends, faults) for name, count in sorted(counts.items())],
+        [f"Violations: {len(broken)}; claimed none: {common.verdict(not broken)}."],
+    )
+    common.publish(arguments, [shown], {"seconds": seconds, "ends": ends, "faults": faults, "broken": broken})
+    print("\n".join(broken[:20]))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

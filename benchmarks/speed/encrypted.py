@@ -1,0 +1,179 @@
+"""How many cells a second do `paillier` and `bfv` mask, encrypt, add and open, beside plain phe?
+
+Cells of 46 bits of three parties, 48-bit slots, on one core. Seconds are CPU time of the process. `encrypt`
+is what a party does from integers to the bytes it sends, without anything made in advance; `encrypt, full
+pool` the same with all random powers ready, as between two turns. `mask` is what a party does before, with
+the masks of two others: a vector that is opened alone is noise. `add` is the sum of three ciphertexts,
+`check` what is done before with each that arrives, from bytes to numbers known to be ciphertexts. `blind` is
+what the aggregator does with a sum before the key holder sees it, `decrypt` what the key holder does, after a
+`check`, to have the bytes of its answer. phe has one cell in a ciphertext.
+
+The claims, in cells/s. paillier, 2048 bits: encrypt 50,000, with a full pool 3,000,000, add 3,000,000,
+decrypt 11,000, in constant time; 3072 bits: half of these; at most 13 bytes a cell. bfv: encrypt 2,000,000,
+decrypt 6,000,000; at most 26 bytes a cell. Masks take at most a hundredth of the time that encrypting takes
+with paillier.
+"""
+
+# One thread on every side, and that must be said before the libraries are imported.
+import os
+
+os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+import itertools
+import secrets
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import common
+import numpy as np
+from common import verdict
+from phe.paillier import generate_paillier_keypair
+
+from fedboost.privacy.bit_packing import Chunk, Segment
+from fedboost.privacy.encrypted import paillier
+from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_chunks
+from fedboost.privacy.protection import Tag
+from fedboost.privacy.protections import scheme_of
+
+PARTIES, BITS = 3, 46
+NAMES = ("north", "south", "east")
+CELLS = {"paillier": 42 * 63 * 2, "bfv": 8192 * 8}
+PHE_CELLS = 10
+CLAIMS = {
+    "paillier, 2048 bits": (5_000_000, 50_000, 3_000_000, 3_000_000, 11_000, 13),
+    "paillier, 3072 bits": (5_000_000, 25_000, 1_500_000, 1_500_000, 5_500, 13),
+    "bfv": (None, 2_000_000, None, None, 6_000_000, 26),
+}
+"""Cells/s to mask, to encrypt, with a full pool, to add and to decrypt, at least; bytes a cell, at most."""
+
+Rates = dict[str, list[float]]
+
+
+def main() -> None:
+    """Measure phe, then the schemes."""
+    parser = common.arguments(__doc__, needs_data=False)
+    parser.add_argument("--repeats", type=int, default=15, help="medians are taken over these (default 15)")
+    options = parser.parse_args()
+    measured: dict[str, Rates] = {}
+    for bits in (2048, 3072):
+        print(f"{bits} bits ...", file=sys.stderr)
+        measured[f"phe alone, {bits} bits"] = phe_alone(bits, options.repeats)
+        measured[f"paillier, {bits} bits"] = ours("paillier", bits, options.repeats)
+    print("bfv ...", file=sys.stderr)
+    measured["bfv"] = ours("bfv", 0, options.repeats)
+    report(measured, options)
+
+
+def phe_alone(bits: int, repeats: int) -> Rates:
+    """Rates of one cell a ciphertext."""
+    public, private = generate_paillier_keypair(n_length=bits)
+    cells = [secrets.randbelow(1 << BITS) - (1 << (BITS - 1)) for _ in range(PHE_CELLS)]
+    found: Rates = {"bytes": [2 * bits / 8]}
+
+    def turn() -> list[int]:
+        encrypted = timed(found, "encrypt", PHE_CELLS, lambda: [public.encrypt(cell) for cell in cells])
+        timed(found, "add", PHE_CELLS, lambda: [cell + cell + cell for cell in encrypted])
+        return timed(found, "decrypt", PHE_CELLS, lambda: [private.decrypt(cell) for cell in encrypted])
+
+    if any(turn() != cells for _ in range(repeats)):
+        common.fail("phe decrypts something else than it encrypted")
+    return found
+
+
+def ours(name: str, bits: int, repeats: int) -> Rates:
+    """Rates of one part of cells, and what it takes."""
+    cells = CELLS[name]
+    part, rng = Chunk(0, [(cells, BITS)]), np.random.default_rng(0)
+    words = rng.integers(0, 1 << BITS, cells, np.uint64)
+    with mock.patch.object(paillier, "POOL", 0):
+        secret = scheme_of(name).new_secret(bits)
+        cipher = secret.public.cipher(part, PARTIES)
+        size = len(cipher.encrypt(words))
+        found: Rates = {"bytes": [size / cells]}
+
+        pairs = PairMasks(
+            NAMES[0], Group.of(NAMES), bytes(32), {name: secrets.token_bytes(32) for name in NAMES[1:]}
+        )
+        turns = itertools.count()
+
+        def masked() -> Any:
+            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Segment(cells, BITS),))
+            values = words.view(np.int64)
+            return [part.residues(cells) for part, cells in masked_chunks(values, tag, pairs.streams(tag))]
+
+        masked()  # what is compiled is, the first time
+
+        def turn() -> Any:
+            timed(found, "mask", cells, masked)
+            sealed = timed(found, "encrypt", cells, lambda: cipher.encrypt(words))
+            one, two, three = (timed(found, "check", cells, lambda: cipher.read(sealed)) for _ in range(3))
+            total = timed(found, "add", cells, lambda: cipher.add(cipher.add(one, two), three))
+            request, blind = timed(found, "blind", cells, lambda: cipher.blind(total, secrets.token_bytes))
+            read = cipher.read(request)
+            answer = timed(found, "decrypt", cells, lambda: secret.decrypt(read))
+            return cipher.unblind(answer, blind)
+
+        if not all(np.array_equal(turn(), 3 * words) for _ in range(repeats)):
+            common.fail(f"{name} opens something else than the sum")
+        secret.public.close()
+    if name == "paillier":
+        with_a_full_pool(secret.public, cipher, words, size, repeats, found)
+    return found
+
+
+def with_a_full_pool(public: Any, cipher: Any, words: Any, size: int, repeats: int, found: Rates) -> None:
+    """The rate of `encrypt` when every power is ready, and the thread that makes them has ended its work."""
+    rows = size // (2 * public.bytes)
+    with mock.patch.object(paillier, "POOL", repeats * rows):
+        pool = public.pool()
+    while len(pool) < repeats * rows:
+        time.sleep(0.05)
+    for _ in range(repeats):
+        timed(found, "encrypt, full pool", len(words), lambda: cipher.encrypt(words))
+    public.close()
+
+
+def timed(found: Rates, what: str, cells: int, work: Callable[[], Any]) -> Any:
+    """The result of the work, whose rate is added to what was found."""
+    start = time.process_time()
+    result = work()
+    found.setdefault(what, []).append(cells / (time.process_time() - start))
+    return result
+
+
+def report(measured: dict[str, Rates], options: Any) -> None:
+    """The table and the JSON file."""
+    kinds = ("mask", "encrypt", "encrypt, full pool", "add", "decrypt")
+    rows = []
+    for name, found in measured.items():
+        claims = dict(zip((*kinds, "bytes"), CLAIMS.get(name, (None,) * 6), strict=True))
+        for what in (*kinds[:4], "check", "blind", "decrypt"):
+            if what in found:
+                rates, least = found[what], claims.get(what)
+                rate = statistics.median(rates)
+                shown = [f"{figure:,.0f}" for figure in (rate, min(rates), max(rates))]
+                holds = verdict(rate >= least) if least else ""
+                claim = f"{least:,}" if least else ""
+                rows.append((name, what, f"{shown[0]} ({shown[1]} - {shown[2]})", claim, holds))
+        (size,), most = found["bytes"], claims["bytes"]
+        rows.append(
+            (name, "bytes a cell", f"{size:.1f}", str(most or ""), verdict(size <= most) if most else "")
+        )
+    table = common.Table(
+        f"Cells/s, one core, 48-bit slots: median (least - most) of {options.repeats}",
+        ("case", "work", "measured", "claim", "holds"),
+        rows,
+        ["A slot of paillier is 6 bytes of a ciphertext's plaintext, one of bfv a number modulo 54 bits."],
+    )
+    common.publish(options, [table], {"measured": measured, "bits": BITS, "parties": PARTIES})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What does a tree cost beside XGBoost, LightGBM and scikit-learn, and what do more parties add?
+
+All train on the same float32 rows, binary:logistic, depth 6, 256 bins, learning rate 0.3, in turns: fedboost
+(one party, protection `plain`), XGBoost (`hist`, QuantileDMatrix), LightGBM (at most 64 leaves, the faster of
+row-wise and col-wise, which the table names), scikit-learn's HistGradientBoosting, and fedboost with three
+parties that hold the same rows, in one process. Seconds are CPU time with one thread and wall time with two.
+Those of a tree are taken between the ends of rounds 5 and 25 of the same training, divided by 20; fedboost's
+include the metric of each round and the encoding of every message. scikit-learn's are the difference of two
+trainings, of 5 and of 25 rounds. Categories reach all sides as the number of their level; kddcup99_10pct's
+label is normal or not.
+
+The claims: with one thread a tree costs at most 0.8 times XGBoost's and 0.6 times LightGBM's, with two
+threads at most 0.9 times XGBoost's; from raw floats to the end of the first tree it takes at most half of
+XGBoost's time; three parties cost at most 1.5 times one. The other figures are shown beside.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import common
+import numpy as np
+import peers
+import pyarrow as pa
+import pyarrow.compute as pc
+from common import generate, spread, verdict
+from peers import FEDBOOST, LIGHTGBM, SKLEARN, XGBOOST, Cost, Rows
+
+import fedboost as fb
+from fedboost.runtime.data.shard import to_shard
+
+THREE = "fedboost, three parties"
+Figure = Literal["tree", "first"]
+
+
+def read(dataset: common.Dataset, positive: str | None, options: argparse.Namespace) -> Rows:
+    """A real table as float32: levels by their number, missing values as NaN."""
+    table = common.load(options.data, dataset)
+    if positive is not None:
+        place = table.column_names.index(dataset.label)
+        others = pc.not_equal(table.column(dataset.label).cast(pa.string()), positive)
+        table = table.set_column(place, dataset.label, others)
+    terms = fb.Terms.draft(table, dataset.label)
+    shard = to_shard(table.slice(0, options.rows), terms, "all")
+    columns = dict(zip(terms.columns.features, map(np.asarray, shard.columns), strict=True))
+    return Rows.of(columns, shard.label)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where rows come from: so many that are generated, or a real table."""
+
+    rows: Callable[[argparse.Namespace], Rows]
+    real: bool = False
+
+
+def generated(rows: int, features: int) -> Source:
+    """Dense normal values."""
+    return Source(lambda options: Rows.of(*generate(min(rows, options.rows or rows), features)))
+
+
+def real(dataset: common.Dataset, positive: str | None = None) -> Source:
+    """A real table, its label the level `positive` against all others, if one is named."""
+    return Source(partial(read, dataset, positive), real=True)
+
+
+SOURCES = {
+    "long": generated(1_000_000, 50),
+    "wide": generated(200_000, 500),
+    "adult": real(common.ADULT),
+    "kddcup99_10pct": real(common.KDDCUP, "normal"),
+}
+SHARED = "long"
+"""The table that is also shared out to three parties."""
+THREADS: dict[int, Literal["cpu", "wall"]] = {1: "cpu", 2: "wall"}
+"""With so many threads, which seconds count."""
+CLAIMS: dict[tuple[Figure, int], dict[str, float]] = {
+    ("tree", 1): {XGBOOST: 0.8, LIGHTGBM: 0.6},
+    ("tree", 2): {XGBOOST: 0.9},
+    ("first", 1): {XGBOOST: 0.5},
+    ("first", 2): {XGBOOST: 0.5},
+}
+"""How many times this side's seconds fedboost may take, on the tables CLAIMED."""
+CLAIMED = ("long", "wide", "adult", "kddcup99_10pct")
+"""The others are shown only."""
+PARTIES_AT_MOST = 1.5
+"""How many times one party's seconds a tree of three may take, with one thread, on the table SHARED."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a table and a number of threads: the costs of every side, a repeat after the other."""
+
+    table: str
+    claimed: bool
+    threads: int
+    wise: str
+    repeats: list[dict[str, Cost]]
+
+    def seconds(self, side: str, figure: Figure) -> list[float]:
+        """Of each repeat, by the clock that counts."""
+        return [getattr(getattr(repeat[side], figure), THREADS[self.threads]) for repeat in self.repeats]
+
+    def ratios(self, side: str, other: str, figure: Figure) -> list[float]:
+        """How many times the other's seconds, in each repeat."""
+        pairs = zip(self.seconds(side, figure), self.seconds(other, figure), strict=True)
+        return [mine / its for mine, its in pairs]
+
+
+def main() -> None:
+    """Time all sides in turns, on one table after the other."""
+    parser = common.arguments(__doc__, needs_data=False)
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="where adult and kddcup99_10pct are, to measure on these too",
+    )
+    parser.add_argument("--tables", nargs="+", choices=SOURCES, default=[*SOURCES], metavar="NAME")
+    parser.add_argument("--rows", type=int, metavar="N", help="of each table at most N rows, for a quick try")
+    parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
+    options = parser.parse_args()
+    if (options.rows is not None and options.rows < 100) or options.repeats < 1:
+        common.fail("--rows must be at least 100, --repeats at least 1")
+    peers.compile_kernels()
+    results = []
+    chosen = {name: source for name, source in SOURCES.items() if name in options.tables}
+    if options.data is None:
+        chosen = {name: source for name, source in chosen.items() if not source.real}
+    if not chosen:
+        common.fail("--tables: these are real ones; say with --data where they are")
+    for name, source in chosen.items():
+        rows = source.rows(options)
+        for threads in THREADS:
+            print(f"{name}, threads: {threads} ...", file=sys.stderr)
+            results.append(measure(name, rows, threads, options.repeats))
+    tables = [trees(results), firsts(results), *([shards(results)] if SHARED in chosen else [])]
+    common.publish(options, tables, {"results": [asdict(result) for result in results]})
+
+
+def measure(name: str, rows: Rows, threads: int, repeats: int) -> Measured:
+    """Train with every side in turn, so many times."""
+    clock = THREADS[threads]
+    wise = min(peers.WISE, key=lambda wise: getattr(peers.time_lightgbm(rows, threads, wise).tree, clock))
+    sides = {**peers.TIMED, LIGHTGBM: partial(peers.time_lightgbm, wise=wise)}
+    if name == SHARED and threads == 1:
+        sides[THREE] = partial(peers.time_fedboost, parties=3)
+    found = []
+    for number in range(repeats):
+        print(f"repeat {number + 1} of {repeats} ...", file=sys.stderr)
+        found.append({side: train(rows, threads) for side, train in sides.items()})
+    shape = "{:,} x {}".format(*rows.matrix.shape)
+    table = f"{name}, {shape}" if SOURCES[name].real else shape
+    return Measured(table, name in CLAIMED, threads, wise, found)
+
+
+# ---- what came of it --------------------------------------------------------------------------------
+
+
+def trees(results: Sequence[Measured]) -> common.Table:
+    """What a tree costs."""
+    return beside("Seconds a tree", "tree", results)
+
+
+def firsts(results: Sequence[Measured]) -> common.Table:
+    """What it takes until there is a tree."""
+    return beside("Seconds from raw floats to the end of the first tree", "first", results)
+
+
+def beside(title: str, figure: Figure, results: Sequence[Measured]) -> common.Table:
+    """Median seconds of every side, and fedboost's as a multiple of the others'."""
+    sides = (FEDBOOST, XGBOOST, LIGHTGBM, SKLEARN)
+    rows = []
+    for result in results:
+        shown = [f"{statistics.median(result.seconds(side, figure)):.4f}" for side in sides]
+        shown[sides.index(LIGHTGBM)] += f" {result.wise}"
+        claims, held = CLAIMS[figure, result.threads] if result.claimed else {}, []
+        for other in (XGBOOST, LIGHTGBM):
+            ratios = result.ratios(FEDBOOST, other, figure)
+            shown += [spread(ratios, 2), f"{claims[other]:g}" if other in claims else ""]
+            held += [statistics.median(ratios) <= claims[other]] if other in claims else []
+        threads = f"{result.threads}, {THREADS[result.threads]}"
+        rows.append([result.table, threads, *shown, verdict(all(held)) if held else ""])
+    return common.Table(
+        f"{title}: median of {len(results[0].repeats)}; ratios: median (least - most)",
+        ("rows", "threads", *sides, "of XGBoost's", "claim", "of LightGBM's", "claim", "holds"),
+        rows,
+    )
+
+
+def shards(results: Sequence[Measured]) -> common.Table:
+    """What three parties cost beside one."""
+    rows = []
+    for result in results:
+        if THREE not in result.repeats[0]:
+            continue
+        ratios = result.ratios(THREE, FEDBOOST, "tree")
+        seconds = [spread(result.seconds(side, "tree"), 3) for side in (FEDBOOST, THREE)]
+        holds = statistics.median(ratios) <= PARTIES_AT_MOST
+        rows.append([result.table, *seconds, spread(ratios, 2), f"{PARTIES_AT_MOST:g}", verdict(holds)])
+    headings = ("rows", "one party", "three parties", "ratio", "claim", "holds")
+    return common.Table("CPU seconds a tree of all parties, one process, one thread", headings, rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,227 @@
+"""Boosting with noise: what it learns, what it costs, and what of rows is in what it asks."""
+
+import math
+
+import numpy as np
+import pytest
+import xgboost
+from inprocess import one_party, randomly, run, shard_of, terms_of
+from noisy_trainings import LOCAL, MASKED, RANGES, ROWS, data, trained
+from sklearn.metrics import roc_auc_score
+
+from fedboost.boosting.programs import dp_random_trees
+from fedboost.boosting.queries.cut_points import QuantileQuery, RangeQuery
+from fedboost.boosting.queries.noisy import SumsQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.errors import PeerError, Refused
+from fedboost.gbdt.cut_points import Grid
+from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.privacy.noise import accounting
+from fedboost.terms import noise as noise_of_terms
+
+
+@pytest.mark.parametrize("method", ["additive", "random", "staged", "hist"])
+def test_it_learns_what_can_be_learned(method):
+    X, y = data()
+    noise = {**LOCAL["noise"], "epsilon": 8.0, "method": method}
+    session = trained(protection="plain", noise=noise)
+    assert session.phase == "done"
+    assert roc_auc_score(y, session.booster.predict(X)) > 0.8
+
+
+def test_masked_shares_of_three_parties_learn_as_well():
+    X, y = data()
+    session = trained(parts=randomly(ROWS, 3), **MASKED)
+    assert session.phase == "done", session.error
+    assert roc_auc_score(y, session.booster.predict(X)) > 0.8
+    assert len(session.booster.trees) == 4 * 5
+    assert all(not row.metrics for row in session.history)
+
+
+@pytest.mark.parametrize("objective", ["multi:softprob", "reg:squarederror", "count:poisson"])
+def test_other_objectives(objective):
+    kind, more = {
+        "multi:softprob": ("classes", {"num_class": 3}),
+        "reg:squarederror": ("number", {"label_range": (0, 100)}),
+        "count:poisson": ("count", {"label_range": (0, 12)}),
+    }[objective]
+    X, y = data(kind)
+    session = trained(kind, objective=objective, **LOCAL, **more)
+    assert session.phase == "done", session.error
+    predicted = session.booster.predict(X)
+    if objective == "multi:softprob":
+        assert np.mean(predicted.argmax(axis=1) == y) > 0.55
+    else:
+        assert np.corrcoef(predicted, y)[0, 1] > 0.5
+        assert predicted.mean() == pytest.approx(y.mean(), rel=0.1)
+
+
+def test_the_model_is_one_of_xgboost():
+    X, _ = data()
+    booster = trained(**LOCAL).booster
+    theirs = xgboost.Booster()
+    theirs.load_model(bytearray(booster.to_xgboost().encode()))
+    names, kinds = list(booster.features), ["q"] * 3 + ["c"] * 2
+    matrix = xgboost.DMatrix(X, feature_names=names, feature_types=kinds, enable_categorical=True)
+    assert np.abs(theirs.predict(matrix) - booster.predict(X)).max() < 1e-6
+
+
+def test_two_sessions_draw_other_noise_for_the_same_trees():
+    one, other = (trained(cut_points="even", **LOCAL).booster for _ in range(2))
+    assert [tree.left for tree in one.trees] == [tree.left for tree in other.trees]
+    assert one.trees[0].value != other.trees[0].value
+
+
+# ---- what it costs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [LOCAL, MASKED], ids=["local", "distributed"])
+def test_what_is_charged_is_what_was_planned_and_within_epsilon(settings):
+    parts = randomly(ROWS, 3) if settings is MASKED else one_party(ROWS)
+    session = trained(parts=parts, **settings)
+    plan, noise = session.terms.plan, session.terms.noise
+    for site in session.sites.values():
+        charged = site.memory.charged
+        assert math.fsum(charged.values()) == pytest.approx(plan.cost, rel=1e-12)
+        assert len(charged) == 1 + 1 + session.terms.trees.rounds
+    assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) <= noise.epsilon
+    assert accounting.epsilon_of(math.sqrt(plan.cost), noise.delta) > 0.999 * noise.epsilon
+
+
+@pytest.mark.parametrize(("parties", "colluding"), [(3, None), (5, None), (5, 2)])
+def test_honest_shares_alone_have_the_noise_that_is_promised(parties, colluding):
+    X, _ = data(rows=10)
+    settings = {**MASKED, **({} if colluding is None else {"colluding": colluding})}
+    terms = terms_of(X, parties, levels=(3, 8), ranges=RANGES, **settings)
+    honest = parties - (colluding or 1)
+    due = accounting.mu_of(1.0, 1e-5)
+    releases = terms.plan.releases.values()
+    mu = math.sqrt(sum(one.times * (one.sensitivity / one.share) ** 2 / honest for one in releases))
+    assert mu <= due
+    assert mu > 0.995 * due  # counts get noise of a few dozens, in whole numbers
+
+
+def test_without_counts_the_whole_cost_is_that_of_trees():
+    X, _ = data(rows=10)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
+    kinds = {type(query) for query in asked(cut_points="even")}
+    assert kinds == {StartQuery, SumsQuery, EndRoundQuery}
+    assert len(terms.plan.releases) == 2
+
+
+# ---- what is asked ----------------------------------------------------------------------------------
+
+
+def asked(**settings):
+    """The questions of a session, each once."""
+    found = []
+    X, y = data(rows=300)
+
+    def spied(terms, grown):
+        program = dp_random_trees.train(terms, grown)
+        query = next(program)
+        while True:
+            found.append(query)
+            try:
+                query = program.send((yield query))
+            except StopIteration as end:
+                return end.value
+
+    run(X, y, one_party(300), program=spied, levels=(3, 8), ranges=RANGES, **LOCAL, **settings)
+    return found
+
+
+def test_nothing_of_rows_is_asked_without_noise():
+    found = asked(rounds=3)
+    assert [type(query) for query in found] == [
+        RangeQuery,
+        StartQuery,
+        EndRoundQuery,
+        *[SumsQuery, EndRoundQuery] * 3,
+    ]
+    assert all(query.cells == 0 for query in found if isinstance(query, EndRoundQuery))
+
+
+def test_the_structure_of_trees_has_nothing_of_rows_in_it():
+    X, y = data(rows=300)
+    one = run(
+        X,
+        y,
+        one_party(300),
+        program=dp_random_trees.train,
+        levels=(3, 8),
+        ranges=RANGES,
+        cut_points="even",
+        **LOCAL,
+    )
+    other = run(
+        -X[::-1],
+        1 - y,
+        one_party(300),
+        program=dp_random_trees.train,
+        levels=(3, 8),
+        ranges=RANGES,
+        cut_points="even",
+        **LOCAL,
+    )
+    for mine, its in zip(one.booster.trees, other.booster.trees, strict=True):
+        assert (mine.left, mine.feature, mine.threshold) == (its.left, its.feature, its.threshold)
+        assert (mine.categories, mine.missing_left) == (its.categories, its.missing_left)
+
+
+def test_additive_trees_have_one_feature_each_and_take_turns():
+    trees = trained(**LOCAL).booster.trees
+    of_trees = [
+        {feature for feature, left in zip(tree.feature, tree.left, strict=True) if left >= 0}
+        for tree in trees
+    ]
+    assert of_trees == [{number % 5} for number in range(len(trees))]
+    assert max(len(tree.leaves) for tree in trees) == 8
+
+
+def test_a_party_gives_nothing_without_noise():
+    X, y = data(rows=50)
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
+    for query in (RowsQuery(), QuantileQuery(50, (Grid.first(3),) * 3)):
+        with pytest.raises(Refused, match="without noise"):
+            query.check(terms)
+    without = terms_of(X, 1, levels=(3, 8))
+    with pytest.raises(Refused, match="noise"):
+        RangeQuery(1 << 40, 3).check(without)
+    party = HorizontalHolder(lambda: shard_of(X, y), terms)
+    party.answer(RangeQuery(1 << 40, 3))
+    with pytest.raises(PeerError, match="once"):
+        party.answer(RangeQuery(1 << 40, 3))
+
+
+@pytest.mark.parametrize("method", ["random", "hist"])
+def test_one_row_moves_a_sum_by_no_more_than_its_bound(method):
+    """The whole way from rows to integers: each tree's sums with a row more, or without it."""
+    X, y = data(rows=200)
+    X[7], y[7] = np.nan, 1.0
+    noise = {**LOCAL["noise"], "method": method}
+    terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, rounds=6, protection="plain", noise=noise)
+    rest = np.delete(np.arange(200), 7)
+    parties = [
+        HorizontalHolder(lambda rows=rows: shard_of(X, y, rows=rows), terms) for rows in (slice(None), rest)
+    ]
+    program = dp_random_trees.train(terms, [])
+    query, moved = next(program), {"CUT_POINTS": [], "START": [], "TREES": []}
+    while True:
+        answers = [party.answer(query) for party in parties]
+        if not isinstance(query, EndRoundQuery):
+            what = query.release(terms).what
+            name = next(name for name in moved if getattr(noise_of_terms, name) == what)
+            moved[name].append(math.dist(*answers))
+        try:
+            query = program.send(answers[0])
+        except StopIteration:
+            break
+    plan = [release.sensitivity for release in terms.plan.releases.values()]
+    for kind, most in zip(moved.values(), plan, strict=True):
+        assert max(kind) <= most
+    assert len(moved["TREES"]) >= 6
+    assert min(moved["TREES"]) > 0
+    if method == "hist":  # a row is in a bin of each feature: no bound below this one would hold
+        assert max(moved["TREES"]) > 0.4 * plan[-1]

@@ -1,0 +1,273 @@
+"""`fedboost approve`: what a person at a site reads, and what it allows."""
+
+import os
+import pty
+import stat
+import sys
+import threading
+import tomllib
+
+import pyarrow as pa
+import pytest
+from approvals import SITE, THREE, approvals, offered, permits, run
+from pyarrow import csv
+from sites import fedboost, rows, terms
+
+from fedboost.people.summary import summary
+from fedboost.runtime.config import to_toml
+from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
+
+ASKED = "Approve these terms for the rows of this site? [y/N] "
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder with rows.csv, party.toml without a policy, and terms.toml."""
+    monkeypatch.chdir(tmp_path)
+    csv.write_csv(rows(), "rows.csv")
+    (tmp_path / "party.toml").write_text(SITE)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(offered()))
+    return tmp_path
+
+
+@pytest.fixture
+def typed(monkeypatch):
+    """Somebody at a terminal who types each line once there is a question for it."""
+    ours, theirs = pty.openpty()
+    later = []
+    with os.fdopen(theirs) as keyboard:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+
+        def lines(*texts):
+            for number, text in enumerate(texts):
+                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
+                later[-1].start()
+
+        yield lines
+        for timer in later:
+            timer.join()
+    os.close(ours)
+
+
+def test_yes_allows_these_terms_and_no_others(folder, typed):
+    assert COMMAND in permits(offered())
+    typed("y")
+    end = run()
+    assert end.code == 0, end.err
+    assert ASKED in end.err
+    assert permits(offered()) == ""
+    (path,) = approvals(folder)
+    assert path.name == f"{offered().digest}.toml"
+    assert end.out.splitlines()[-1] == f"approved, until this file is removed: {path}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    written = tomllib.loads(path.read_text())
+    assert written.pop("time")
+    assert written == {
+        "digest": offered().digest,
+        "parties": list(THREE),
+        "analysts": [],
+        "columns": {"label": ["y"], "features": ["age", "dose", "ward"]},
+        "relaxed": {"min_rows_per_leaf": 4},
+        "relaxed_from": {"min_rows_per_leaf": 10},
+    }
+    changed = offered(rounds=4)
+    assert permits(changed) == (
+        f"site north refuses: it has not approved these terms (digest {changed.digest[:8]}..., it approved "
+        f"{offered().digest[:8]}...); run there `{COMMAND}`"
+    )
+    (folder / "party.toml").write_text(SITE + f"policy = {{ parties = {to_toml(THREE)} }}\n")
+    assert permits(changed).startswith("site north refuses: its policy has columns.label = [], ")
+    (folder / "party.toml").write_text(SITE)
+    path.unlink()  # the next offer is refused again
+    assert COMMAND in permits(offered())
+
+
+@pytest.mark.parametrize("answer", ["n", "", "yess"])
+def test_no_allows_nothing(folder, typed, answer):
+    typed(answer)
+    end = run()
+    assert (end.code, approvals(folder)) == (1, [])
+    assert end.err.endswith("not approved: nothing was written\n")
+    assert COMMAND in permits(offered())
+
+
+def test_the_text_fits_a_terminal_and_says_all(folder):
+    wide = offered(
+        max_depth=9, eval_metric=["auc", "error@0.3"], validation_fraction=0.2, num_parallel_tree=101
+    )
+    (folder / "terms.toml").write_text(terms_to_toml(wide))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert all(len(line) < 80 for line in end.out.splitlines()[:-1])
+    assert f"this site    north, {rows().num_rows} rows of rows.csv" in end.out
+    wards = rows().column("ward").to_pylist()
+    counts = ", ".join(f"{ward} {wards.count(ward)}" for ward in "abc")
+    assert f"levels, rows ward: {counts}" in end.out
+    assert "The terms break 5 rules of this site's policy." in end.out
+    for rule in (
+        "max_depth = 8",
+        "min_rows_per_leaf = 10",
+        "validation = false",
+        "metrics_at_thresholds = false",
+        "max_trees_per_round = 100",
+    ):
+        assert f"\n  {rule}\n" in end.out
+    assert permits(wide) == ""
+
+
+def test_a_level_of_one_person_is_marked(folder):
+    table = rows()
+    person = ["person 4" if i == 4 else "others" for i in range(table.num_rows)]
+    csv.write_csv(table.append_column("who", pa.array(person)), "rows.csv")
+    columns = {"label": "y", "categorical": {"who": ["person 4", "others", "elsewhere"]}}
+    agreement = offered(columns=columns)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    end = run("--yes")
+    others = table.num_rows - 1
+    assert f'levels, rows who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
+    assert "(!) fewer than 10 rows here" in end.out
+    assert "(!)" not in summary(agreement)
+
+
+@pytest.mark.parametrize(
+    ("labels", "columns", "settings", "shown"),
+    [
+        (
+            ["HIV", *["none"] * 199],
+            {"positive": "HIV"},
+            {},
+            'label, rows  y: "not HIV" 199, HIV 1 (!)',
+        ),
+        ([1, *[0] * 199], {}, {}, "label, rows  y: 0 199, 1 1 (!)"),
+        (
+            [*["flu"] * 20, *["cold"] * 171, *["HIV"] * 9],
+            {"classes": ["cold", "flu", "HIV", "gout"]},
+            {"objective": "multi:softprob"},
+            "label, rows  y: cold 171, flu 20, HIV 9 (!), gout 0",
+        ),
+        (
+            [*[1] * 20, *[0] * 180],
+            {},
+            {"objective": "multi:softprob", "num_class": 3},
+            "label, rows  y: 0 180, 1 20, 2 0",
+        ),
+        ([*range(200)], {}, {"objective": "reg:squarederror"}, ""),
+    ],
+)
+def test_the_rows_of_each_label_value_are_counted(folder, labels, columns, settings, shown):
+    """With one row of "HIV" among 200 nothing was said of it."""
+    csv.write_csv(pa.table({"age": [*range(200)], "y": labels}), "rows.csv")
+    agreement = offered(columns={"label": "y", "numeric": ["age"], **columns}, **settings)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    lines = [line for line in end.out.splitlines() if line.startswith("label, rows")]
+    assert lines == [shown] * bool(shown)
+    assert ("(!) fewer than 10 rows here" in end.out) == ("(!)" in shown)
+
+
+def test_label_values_that_the_terms_name_are_shown_without_a_table():
+    named = {"label": "y", "numeric": ["age"]}
+    assert "positive     HIV: the label value that counts as 1" in summary(
+        offered(columns={**named, "positive": "HIV"})
+    )
+    of_three = offered(columns={**named, "classes": ["a", "b c", "d"]}, objective="multi:softprob")
+    assert 'classes      a, "b c", d\n' in summary(of_three)
+
+
+def test_what_is_loud(folder):
+    plain = offered(protection="plain")
+    (folder / "terms.toml").write_text(terms_to_toml(plain))
+    end = run("--yes")
+    assert "THE AGGREGATOR SEES THIS SITE'S OWN NUMBERS" in end.out
+    assert permits(plain) == ""
+    columns = {**plain.columns.model_dump(mode="json"), "ranges": {"age": [0, 100], "dose": [-9, 9]}}
+    noise = {"epsilon": 1.0, "delta": 1e-5, "placement": "central"}
+    central = terms(THREE, protection="masked", columns=columns, noise=noise, rounds=2)
+    (folder / "terms.toml").write_text(terms_to_toml(central))
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert " ".join(end.out.split()).count("THE AGGREGATOR SEES EXACT SUMS") == 2
+    assert permits(central) == ""
+
+
+def test_no_approval_spends_a_budget(folder):
+    (folder / "party.toml").write_text(SITE + "policy = { epsilon = 1.0, delta = 1e-5 }\n")
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err == (
+        "fedboost: party north cannot approve these terms: its policy has epsilon = 1, and the terms have no "
+        "noise, which costs more than any budget; add noise with delta = 1e-05, or change the policy\n"
+    )
+    (folder / "party.toml").write_text(SITE)
+    assert run("--yes").code == 0
+    (path,) = approvals(folder)
+    path.write_text(path.read_text().replace("min_rows_per_leaf = 4", "epsilon = 99.0"))
+    assert permits(offered()) == (
+        f"site north refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
+    )
+
+
+def test_a_rule_that_became_stricter_wants_another_approval(folder):
+    assert run("--yes").code == 0
+    (folder / "party.toml").write_text(SITE + "policy = { max_rounds = 2 }\n")
+    assert "max_rounds = 2" in permits(offered())
+
+
+def test_rows_with_levels_that_nobody_declared_are_counted(folder):
+    for missing, said in (
+        (1, "; 1 row with another level counts as missing"),
+        (2, "; 2 rows with other levels count as missing"),
+    ):
+        wards = ["a"] * (30 - missing) + ["d", "e"][:missing]
+        numbers = {name: [1] * 15 + [0] * 15 for name in ("age", "dose", "y")}
+        csv.write_csv(pa.table({**numbers, "ward": wards}), "rows.csv")
+        text = " ".join(run("--yes").out.split())
+        assert f"levels, rows ward: a {30 - missing}, b 0, c 0{said}" in text
+
+
+@pytest.mark.parametrize(
+    ("parties", "settings", "said"),
+    [
+        (3, {}, "if another site works with the aggregator, they can learn this site's numbers"),
+        (4, {}, "1 other site may work with the aggregator without learning this site's numbers"),
+        (
+            7,
+            {"colluding": 2},
+            "up to 2 other sites may work with the aggregator without learning this site's numbers",
+        ),
+    ],
+)
+def test_who_may_work_with_the_aggregator(parties, settings, said):
+    agreement = terms([f"site {number}" for number in range(parties)], protection="masked", **settings)
+    assert f"colluders {said} model " in " ".join(summary(agreement).split())
+
+
+def test_nobody_to_ask(folder, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    end = run()
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err.endswith("--yes approves without a question\n")
+    (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
+    end = run("--yes")
+    assert (end.code, approvals(folder)) == (2, [])
+    assert end.err == "fedboost: no analyst: name who may train under these terms, --analyst NAME\n"
+
+
+def test_a_key_holder_approves_without_rows(folder):
+    agreement = terms((*THREE, "keys"), protection="bfv", keyholder="keys", keyholder_rows=False)
+    (folder / "terms.toml").write_text(terms_to_toml(agreement))
+    (folder / "party.toml").write_text('party = "keys"\naggregator = "localhost:7070"\n')
+    end = run("--yes")
+    assert end.code == 0, end.err
+    assert "this site  " not in end.out
+    assert "keys decrypts sums and has no rows" in end.out
+    assert permits(agreement) == ""
+
+
+def test_digest_says_how_to_approve(folder):
+    end = fedboost("digest", "terms.toml")
+    assert end.out.startswith(summary(read_terms(folder / "terms.toml")))
+    assert end.out.splitlines()[-1] == COMMAND

@@ -1,0 +1,290 @@
+"""`fedboost audit`: what left the site, in plain words."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from typing import get_args
+
+import pytest
+from audit_logs import PAIR, PLACE, RELEASE, written
+from inprocess import sites_of
+from sites import fedboost, rows, terms
+
+from fedboost.boosting.programs.boosting import train as boosting
+from fedboost.boosting.queries.rounds import BY_PARTY
+from fedboost.boosting.queries.union import Query
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.cli import audit
+from fedboost.errors import ConfigError
+from fedboost.people.words import QUERIES
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.party import PartySession
+from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.site.audit import AuditLog, read_log
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "north.audit.jsonl"
+
+
+def test_the_audit_tells_what_left_in_plain_words(path, capsys):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR))
+        for turn in (1, 2):
+            log.record(dataclasses.replace(RELEASE, session="one", turn=turn))
+        log.record(
+            dataclasses.replace(RELEASE, session="one", turn=3, what="HistogramQuery", roster=PAIR[:1])
+        )
+        log.ended("one", "")
+        log.ended("two", "site north refuses: its policy has max_rounds = 50, and more was asked for")
+        log.admitted("three", terms(["north", "south", "east"], protection="masked"))
+        log.record(dataclasses.replace(RELEASE, session="three", protection="masked"))
+        log.ended("three", "party east was lost")
+        log.admitted("one", terms(PAIR))
+    audit.audit(path, json=False)
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[1:])) < 80
+    head, warnings, table, first, second, third, again, foot = out.split("\n\n")
+    assert head.startswith(
+        f"{path}: unbroken, 10 entries\nNo entry was changed or removed inside it; whether"
+    )
+    assert head.endswith("shows only with --expect.")
+    assert warnings.startswith("3 WARNINGS\nABUSE? = ")
+    assert "\n  1. ABUSE? Session one: sums over other parties than the terms allow" in warnings
+    assert (
+        "2. ABUSE? Session one: 2 times row count; magnitudes of labels, weights, where the terms allow "
+        in (" ".join(warnings.split()))
+    )
+    assert "session three had" not in warnings.lower()  # plain hides nothing
+    verdicts = {line[17:44].strip(): line[63:] for line in table.splitlines()[1:]}
+    assert verdicts == {
+        "one (1 of 2)": "warnings 1, 2",
+        "two": "nothing left",
+        "three": "warning 3",
+        "one (2 of 2)": "warnings 1, 2",
+    }
+    assert first.startswith("Session one (1 of 2): see warnings 1 and 2\n  when         2")
+    assert again.startswith("Session one (2 of 2): see warnings 1 and 2\n  when         2")
+    text, histograms = " ".join(first.split()), terms(PAIR).trees.rounds * terms(PAIR).trees.max_depth
+    assert terms(PAIR).digest in text
+    assert "north, south" in text
+    assert "4: y, age, dose, ward" in text
+    assert "plain: the aggregator could see this site's own numbers" in text
+    assert "row count; magnitudes of labels, weights 2 1 770 6.2 kB" in text
+    assert f"sums over groups of rows, by interval 1 {histograms} 385 3.1 kB" in text
+    assert "in all 3 1155 9.2 kB" in text
+    assert "over 1 of 2 parties: north" in text
+    assert text.endswith("ended with a model, the aggregator says")
+    assert "max_rounds = 50" in second
+    assert second.endswith("left         nothing")
+    assert "masked: the aggregator could see sums over the parties, never" in third
+    assert third.endswith("ended        without a model: party east was lost")
+    assert "left         nothing" in again
+    assert "no end recorded" in again
+    assert read_log(path)[-1].hash in foot
+
+
+def test_a_session_is_listed_answer_by_answer(path):
+    with AuditLog(path) as log:
+        for name in ("one", "two"):
+            log.admitted(name, terms(PAIR), "anna", name * 9)
+            log.record(dataclasses.replace(RELEASE, session=name, **PLACE))
+            log.record(
+                dataclasses.replace(RELEASE, session=name, turn=7, what="help to open the sum", cells=0)
+            )
+            log.ended(name, "")
+    end = fedboost("audit", path, "--session", "two")
+    assert end.code == 0
+    assert "Session two" in end.out
+    assert "Session one" not in end.out
+    assert "signed by    anna, the analyst" in end.out
+    assert "2 sessions of this log are under these terms" in fedboost("audit", path).out
+    lines = end.out.splitlines()
+    assert max(map(len, lines[1:])) < 80
+    assert "      1       1  row count; magnitudes of labels, weights    abababa  cdcdcdc" in lines
+    assert "      7       1  help to open a sum: keys, no data           -        -" in lines
+    assert "RowsQuery" not in end.out
+    events = [
+        json.loads(line) for line in fedboost("audit", path, "--session", "two", "--json").out.splitlines()
+    ]
+    assert [event["event"] for event in events] == ["session", "released", "released", "verified"]
+    assert events[1]["question"] == "ab" * 32
+    for arguments in ((), ("--json",)):
+        end = fedboost("audit", path, "--session", "three", *arguments)
+        assert (end.code, end.out) == (2, "")
+        assert end.err == f"fedboost: {path}: has no session 'three'; it has one, two\n"
+
+
+def test_the_beginning_of_a_name_is_enough_where_no_other_session_has_it(path):
+    names = ["session-0123456789abcdef-and-more", "session-0123456789abcdef-and-others", "other"]
+    with AuditLog(path) as log:
+        for name in names * 2:
+            log.admitted(name, terms(PAIR))
+            log.ended(name, "")
+    out = fedboost("audit", path).out
+    (cut,) = {line[17:].split()[0] for line in out.splitlines() if " session-" in line and line[:2] == "20"}
+    assert cut.endswith("…")
+    line = fedboost("audit", path, "--session", cut).err
+    assert f"2 sessions begin with '{cut[:-1]}': {names[0]}, {names[1]}; write more" in line
+    for given, name in (("ot", "other"), (names[0][:-2], names[0]), (names[1][:-3] + "…", names[1])):
+        end = fedboost("audit", path, "--session", given)
+        assert (end.code, f"Session {name} " in end.out) == (0, True)
+    assert fedboost("audit", path, "--session", "").code == 2
+
+
+def test_many_sessions_have_a_line_each(path):
+    with AuditLog(path) as log:
+        for number in range(20):
+            session = f"session-{number:08x}" if number else "a name of a session that is too long for it"
+            log.admitted(session, terms(PAIR, rounds=2), attempt=1 + (number == 4))
+            log.record(dataclasses.replace(RELEASE, session=session, attempt=1 + (number == 4)))
+            if number != 3:
+                log.ended(session, "party east was lost" if number == 2 else "")
+        log.ended("session-refused", "site north refuses")
+    out = fedboost("audit", path).out
+    lines = out.splitlines()
+    assert max(map(len, lines[1:])) < 80
+    assert len(lines) <= 41
+    ends = {line[17:].split()[0]: line for line in lines if " session-" in line and line[:2] == "20"}
+    assert len(ends) == 20
+    assert ends["session-00000001"].endswith("        1  model     as agreed")
+    assert ends["session-00000002"].endswith("  no model  as agreed")
+    assert lines[lines.index(ends["session-00000002"]) + 1] == "    party east was lost"
+    assert ends["session-00000003"].endswith("  open      as agreed")
+    assert ends["session-refused"].endswith("  refused   nothing left")
+    assert [name for name, line in ends.items() if "warning" in line] == ["session-00000004"]
+    assert ends["session-00000004"].endswith("  warning 1")
+    assert "1. CHECK: Session session-00000004 begins in this log with attempt 2." in out
+    assert "--session NAME" in out
+
+
+def test_an_answer_that_is_sent_again_is_marked(path):
+    with AuditLog(path) as log:
+        for attempt in (1, 2):
+            log.admitted("one", terms(PAIR), attempt=attempt)
+            log.record(dataclasses.replace(RELEASE, session="one", attempt=attempt, **PLACE))
+        other = {**PLACE, "roster": PAIR[:1], "attempt": 3}
+        log.record(dataclasses.replace(RELEASE, session="one", **other))
+    lines = fedboost("audit", path, "--session", "one").out.splitlines()
+    marks = [line[0] for line in lines if line.endswith("abababa  cdcdcdc")]
+    assert marks == [" ", "=", "="]
+    text = " ".join(" ".join(lines).split())
+    assert "2 of 3 answers were the same answer sent again, 1 of them for a sum over other parties" in text
+    assert "= the same answer sent again" in text
+
+
+def test_a_refused_session_has_no_table_of_answers(path):
+    with AuditLog(path) as log:
+        log.ended("one", "site north refuses")
+    out = fedboost("audit", path, "--session", "one").out
+    assert "No warnings: no answer left.\n" in out
+    assert "  left         nothing\n" in out
+    assert "turn" not in out
+
+
+def test_a_log_that_knows_its_party_says_whose_it_is(path):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR))
+    assert "The log of party" not in fedboost("audit", path).out
+    with AuditLog(path) as log:
+        log.admitted("two", terms(PAIR), party="north")
+    assert "\nThe log of party north. No entry was changed" in fedboost("audit", path).out
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--json",), 0), (("--strict",), 1)])
+def test_a_reader_that_goes_away_changes_no_exit_code(arguments, code, path):
+    with AuditLog(path) as log:
+        log.admitted("one", terms(PAIR), attempt=2)
+        log.record(RELEASE)
+        log.record(dataclasses.replace(RELEASE, session="one", attempt=2))
+    assert without_a_reader("audit", path, *arguments) == (code, b"")
+
+
+def test_other_commands_end_as_by_the_signal_when_their_reader_goes_away():
+    assert without_a_reader("--version") == (141, b"")
+
+
+def without_a_reader(*arguments):
+    """Run the command with nobody at the other end of its output: its exit code, and standard error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "fedboost", *map(str, arguments)]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": writing, "stderr": subprocess.PIPE}
+    try:
+        end = subprocess.run(command, env=environment, **pipes)
+    finally:
+        os.close(writing)
+    return end.returncode, end.stderr
+
+
+def test_an_empty_log_says_so_and_none_is_an_error(path, capsys):
+    with pytest.raises(ConfigError, match="cannot read: No such file"):
+        audit.audit(path, json=False)
+    path.touch()
+    audit.audit(path, json=False)
+    assert capsys.readouterr().out == f"{path}: the log is empty, nothing is recorded in it\n"
+
+
+def test_nothing_is_told_of_a_log_with_a_broken_chain(path, capsys):
+    lines = written(path)
+    path.write_bytes(b"".join(lines[1:]))
+    with pytest.raises(ConfigError, match="line 1: "):
+        audit.audit(path, json=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_names_from_outside_cannot_move_the_cursor(path, capsys):
+    nasty = "a\x1b[2J\r\n\u202eb"
+    with AuditLog(path) as log:
+        columns = {"label": "y\u202e", "numeric": ["x\u2028"]}
+        log.admitted(nasty, terms(["north", "south"], columns=columns))
+        log.record(dataclasses.replace(RELEASE, session=nasty, what=nasty, protection=nasty, roster=(nasty,)))
+        log.ended(nasty, f"{nasty} \udcff")
+    audit.audit(path, json=False)
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+def trained(agreement, sites):
+    """Train with these sites, every message in turn."""
+    aggregator = AggregatorSession("s", agreement, boosting, NOTHING_YET)
+    ends = {name: PartySession(site) for name, site in sites.items()}
+    waiting = deque(aggregator.start())
+    while waiting:
+        name, message = waiting.popleft()
+        for reply in ends[name].handle(message):
+            waiting.extend(aggregator.handle(name, reply))
+    assert aggregator.phase == "done"
+
+
+def test_all_that_leaves_in_a_masked_training_is_told_in_words(path, capsys):
+    agreement = terms(["north", "south", "east"], protection="masked")
+    shards = {name: to_shard(rows(), agreement, name) for name in agreement.parties}
+    sites, releases = sites_of(agreement, shards), []
+    with AuditLog(path) as log:
+        sites["north"] = dataclasses.replace(
+            sites["north"],
+            taken=lambda offer: log.admitted("s", offer.terms),
+            record=lambda one: (log.record(one), releases.append(one)),
+        )
+        trained(agreement, sites)
+        log.ended("s", "")
+    audit.audit(path, json=False)
+    table = capsys.readouterr().out.split("what left")[1]
+    kinds = {release.what for release in releases}
+    noisy = {"RangeQuery", "SumsQuery"}
+    assert kinds == set(QUERIES) - {"VoteQuery", "ResidualQuery", BY_PARTY} - noisy
+    assert all(QUERIES[kind] in table for kind in kinds)
+    assert table.split("in all")[1].split()[:2] == [
+        str(len(releases)),
+        str(sum(release.cells for release in releases)),
+    ]
+
+
+def test_every_question_there_is_has_words():
+    others = {"help to open the sum", BY_PARTY}
+    assert {question.__name__ for question in get_args(Query)} == set(QUERIES) - others

@@ -1,0 +1,64 @@
+"""`fedboost terms` and `fedboost digest`, as a user types them."""
+
+import pyarrow as pa
+import pytest
+from commands import done
+from pyarrow import csv
+from sites import fedboost, rows, terms
+
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
+
+
+def test_terms_drafts_a_short_file_that_simulate_accepts(folder):
+    parties = ("--party", "north", "--party", "south", "--party", "east")
+    end = done("terms", "rows.csv", "--label", "y", "--exclude", "site", *parties, "--out", "drafted.toml")
+    assert end.out == ""
+    text = (folder / "drafted.toml").read_text()
+    assert len(text.splitlines()) <= 15
+    drafted = read_terms(folder / "drafted.toml")
+    assert drafted.columns == terms().columns
+    assert drafted.parties == ("north", "south", "east")
+    assert "# 10 rows in a leaf at least: sites refuse fewer by default\nmin_child_weight = 2.5\n" in text
+    (folder / "drafted.toml").write_text(text.replace("rounds = 100", "rounds = 2"))
+    done("simulate", "drafted.toml", "--data", "rows.csv", "--out", "model.json")
+    assert len(Model.load("model.json").booster.trees) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "leaves"),
+    [
+        (("--label", "y"), 2.5),
+        (("--label", "ward"), 5.0),
+        (("--label", "age"), 10.0),
+        (("--label", "y", "--objective", "count:poisson"), None),
+        (("--label", "y", "--weight", "age"), None),
+    ],
+)
+def test_drafted_terms_keep_the_rows_of_a_leaf_that_sites_want(folder, options, leaves):
+    done("terms", "rows.csv", *options, "--exclude", "site", "--out", "drafted.toml")
+    drafted = read_terms(folder / "drafted.toml")
+    assert drafted.trees.min_child_weight == (1.0 if leaves is None else leaves)
+    broken = [breach.key for breach in Policy().breaches(drafted)]
+    assert ("min_rows_per_leaf" in broken) == (leaves is None)
+
+
+def test_a_digest_of_terms_that_nobody_is_offered(folder):
+    (folder / "alone.toml").write_text(terms_to_toml(terms()))
+    for name, said in (("alone.toml", "names no parties"), ("nowhere.toml", "No such file")):
+        end = fedboost("digest", name)
+        assert (end.code, end.out) == (2, "")
+        assert end.err.startswith(f"fedboost: {name}: ")
+        assert said in end.err
+        assert end.err.count("\n") == 1
+
+
+def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
+    table = rows().append_column("note", pa.array([None] * rows().num_rows, pa.string()))
+    csv.write_csv(table, "rows.csv")
+    end = done("terms", "rows.csv", "--label", "y")
+    (folder / "drafted.toml").write_text(end.out)
+    assert set(read_terms(folder / "drafted.toml").columns.features) == {"age", "dose", "ward", "site"}
+    assert "left out note" in end.err
+    assert "parties = " in end.err

@@ -1,0 +1,156 @@
+"""Messages that hypothesis generates."""
+
+import numpy as np
+from hypothesis import strategies as st
+
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.rounds import EndRoundQuery
+from fedboost.boosting.queries.start import RowsQuery, StartQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
+from fedboost.boosting.state import BoostingState, Round, Scales
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.gbdt.tree import Split
+from fedboost.protocol.messages import (
+    Admit,
+    Ask,
+    Assist,
+    Attest,
+    Bye,
+    Close,
+    Join,
+    Leave,
+    Meet,
+    Open,
+    Report,
+    Request,
+)
+from fedboost.terms.terms import Terms
+from fedboost.wire.training import Failed, ModelPart, RoundDone, Waiting
+
+u32 = st.integers(0, 2**32 - 1)
+u64 = st.integers(0, 2**64 - 1)
+rows = st.integers(1, 2**48 - 1)
+words = st.text(max_size=20)
+characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="[]<")
+names = st.text(characters, min_size=1, max_size=10)
+scales = st.builds(Scale, st.integers(-256, 256), st.integers(1, 32))
+levels = st.one_of(st.just(0), st.integers(0, 2**256 - 1))
+splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32, levels), max_size=4).map(tuple)
+
+
+@st.composite
+def terms(draw):
+    columns = draw(st.lists(names, min_size=2, max_size=6, unique=True))
+    categorical = {columns.pop(): draw(st.lists(names, min_size=1, max_size=3, unique=True))}
+    return Terms.read(
+        {
+            "columns": {"label": columns[0], "numeric": columns[1:], "categorical": categorical},
+            "parties": draw(st.lists(st.sampled_from("abcdef"), max_size=3, unique=True)),
+            "rounds": draw(st.integers(1, 100_000)),
+            "learning_rate": draw(st.floats(0, 1, exclude_min=True)),
+            "reg_lambda": draw(st.floats(0, 1e300)),
+            "program": draw(names),
+            "protection": "plain",
+        }
+    )
+
+
+@st.composite
+def grids(draw):
+    starts, widths, subdivisions, place = [], [], [], 0
+    for _ in range(draw(st.integers(0, 5))):
+        place += draw(st.integers(0, 2**30))
+        width = draw(st.integers(0, KEY_BITS))
+        if place + 2**width > 2**KEY_BITS:
+            break
+        starts.append(place)
+        widths.append(width)
+        subdivisions.append(draw(st.integers(0, min(width, 23))))
+        place += 2**width
+    return Grid(np.array(starts, np.uint32), np.array(widths, np.uint8), np.array(subdivisions, np.uint8))
+
+
+byte = st.integers(0, 255)
+floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
+cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
+cut_points = st.lists(st.tuples(cuts, st.booleans(), st.booleans()), max_size=4).map(
+    lambda of: CutPoints(
+        tuple(c for c, _, _ in of), tuple(m for _, m, _ in of), tuple(f for f, one in enumerate(of) if one[2])
+    )
+)
+values = st.lists(st.tuples(u32, st.floats()), max_size=5).map(tuple)
+few_numbers = st.lists(u32, max_size=5).map(tuple)
+trees = st.integers(-1, 2**31 - 1)
+residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbers, u32, scales)
+queries = st.one_of(
+    st.builds(RowsQuery),
+    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
+    st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.builds(
+        HistogramQuery,
+        rows,
+        u32,
+        splits,
+        st.lists(u32, max_size=5).map(tuple),
+        u32,
+        scales,
+        scales,
+        st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
+        st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
+        st.floats(),
+    ),
+    st.builds(VoteQuery, rows, u32, splits, st.lists(u32, max_size=5).map(tuple), u32, u32, scales, scales),
+    residuals,
+    st.builds(
+        EndRoundQuery,
+        rows,
+        st.integers(-1, 2**31 - 1),
+        splits,
+        values,
+        st.lists(st.sampled_from([*sorted(METRICS), "error@0.25", "tweedie-nloglik@1.9"]), max_size=3).map(
+            tuple
+        ),
+        scales,
+        st.booleans(),
+        st.lists(st.text(max_size=20), max_size=2).map(tuple),
+        st.booleans(),
+    ),
+)
+few_bytes = st.binary(max_size=50)
+times = st.integers(-(1 << 63), (1 << 63) - 1)
+requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
+state = st.builds(
+    BoostingState,
+    u32,
+    st.none() | st.builds(StartQuery, rows, cut_points, scales, scales),
+    st.lists(st.builds(Round, splits, values), max_size=3).map(tuple),
+    splits,
+    u32,
+    st.none() | st.builds(Scales, scales, scales, st.floats(allow_nan=False)),
+    st.none() | residuals,
+)
+from_party = st.one_of(
+    st.builds(Join, words, words, u32, few_bytes),
+    st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
+    st.builds(Assist, u32, u32, few_bytes),
+    st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
+    st.builds(Leave, words),
+)
+to_party = st.one_of(
+    st.builds(Admit, words, terms(), u32, requests),
+    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), state),
+    st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
+    st.builds(Open, u32, u32, few_bytes),
+    st.builds(Close, u32, u32),
+    st.builds(Bye, words),
+)
+traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
+train_events = st.one_of(
+    st.builds(Waiting, st.lists(words, max_size=3).map(tuple)),
+    st.builds(RoundDone, u32, st.dictionaries(words, st.floats(), max_size=3), st.floats(), traffic),
+    st.builds(ModelPart, st.binary(max_size=50), st.booleans(), traffic),
+    st.builds(Failed, words),
+)

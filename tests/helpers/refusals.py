@@ -1,0 +1,31 @@
+"""Commands that are refused with one line."""
+
+from sites import fedboost
+
+from fedboost.runtime.site.config import STATE
+
+
+def refused(folder, arguments, *said):
+    """Run the command; it must end with one line that says these things, and leave the folder as it was, but
+    for a memory that a party begins at its start and logs."""
+
+    def times():
+        files = (file for file in folder.rglob("*") if STATE not in file.parts)
+        return {file: file.stat().st_mtime_ns for file in files}
+
+    before = times()
+    end = fedboost(*arguments)
+    assert end.code == 2, end.err
+    lines = end.err.splitlines(keepends=True)
+    check_one_line("".join(line for line in lines if "a new memory of this site" not in line), said)
+    assert "model:" not in end.out
+    assert times() == before
+
+
+def check_one_line(text, said):
+    assert text.startswith("fedboost: ")
+    assert text.endswith("\n")
+    assert text.count("\n") == 1, text
+    assert "Traceback" not in text
+    for part in said:
+        assert part in text

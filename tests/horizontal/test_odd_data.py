@@ -1,0 +1,104 @@
+"""Rows that teach nothing, or hardly anything: constant labels, absent features, extreme sizes."""
+
+import json
+
+import numpy as np
+import pytest
+from inprocess import model_of, one_party, run
+from trainings import PARTITIONS, REGRESSION, ROWS, SMALL, data
+
+
+def test_a_feature_that_is_missing_everywhere():
+    X, y, _ = data()
+    X[:, 2] = np.nan
+    text = model_of(X, y, PARTITIONS["3 at random"], **SMALL)
+    assert text == model_of(X, y, one_party(ROWS), **SMALL)
+    trees = json.loads(text)["learner"]["gradient_booster"]["model"]["trees"]
+    inner = [
+        f for t in trees for f, left in zip(t["split_indices"], t["left_children"], strict=True) if left > 0
+    ]
+    assert inner
+    assert 2 not in inner
+
+
+def test_a_feature_that_is_missing_at_one_party_only():
+    X, y, _ = data()
+    parts = PARTITIONS["3 at random"]
+    X[parts[1], 0] = np.nan
+    assert model_of(X, y, parts, **SMALL) == model_of(X, y, one_party(ROWS), **SMALL)
+
+
+def test_nothing_but_constant_features_gives_the_base_score():
+    X, y, _ = data()
+    session = run(np.ones_like(X), y, PARTITIONS["3 at random"], **SMALL)
+    assert all(tree.left == [-1] for tree in session.booster.trees)
+    assert session.booster.predict(np.ones((1, 5), np.float32))[0] == pytest.approx(y.mean(), abs=1e-4)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_constant_label_fails_and_says_so(label):
+    X, y, _ = data()
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], **SMALL)
+    assert session.booster is None
+    assert session.phase == "failed"
+    assert f"the label is {label} in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_constant_label_with_weights_fails_and_says_so(label):
+    X, y, weight = data()
+    session = run(X, np.full_like(y, label), PARTITIONS["3 at random"], weight, **SMALL)
+    assert session.booster is None
+    assert f"the label is {label} in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("label", [0.0, 7.5, -1e9, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_constant_label_of_a_regression_fails_and_says_so(label, weighted):
+    X, y, weight = data()
+    parts = PARTITIONS["3 at random"]
+    session = run(X, np.full_like(y, label), parts, weight if weighted else None, **REGRESSION)
+    assert session.booster is None
+    assert "the label is the same in every row of every party" in str(session.error)
+
+
+@pytest.mark.parametrize("far", [1e4, -1e5])
+def test_labels_far_from_zero_are_learned(far):
+    X, y, _ = data("number")
+    session = run(X, (y + far).astype(np.float32), PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 12})
+    assert session.history[-1].metrics["rmse"] < np.std(y) / 3
+
+
+def test_weights_that_are_all_zero_fail_and_say_so():
+    X, y, weight = data()
+    session = run(X, y, PARTITIONS["3 at random"], np.zeros_like(weight), **SMALL)
+    assert session.booster is None
+    assert "weights of all parties sum to zero" in str(session.error)
+
+
+def test_a_base_score_of_the_terms_is_taken():
+    X, y, _ = data()
+    session = run(X, y, PARTITIONS["3 at random"], base_score=0.25, **SMALL)
+    assert session.booster.base_score == 0.25
+
+
+def test_rows_of_weight_zero_count_for_nothing():
+    """They move no cut point that matters here: the features have few values."""
+    X, y, _ = data()
+    X = np.nan_to_num(np.round(X[:, :4]))
+    weight = (np.arange(ROWS) % 4 > 0).astype(np.float32)
+    kept = weight > 0
+    flipped = np.where(kept, y, 1 - y)
+    parts = PARTITIONS["3 at random"]
+    assert model_of(X, y, parts, weight, **SMALL) == model_of(X, flipped, parts, weight, **SMALL)
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e16])
+def test_labels_of_any_size(size):
+    X, y, _ = data("number")
+    y = (y * size).astype(np.float32)
+    session = run(X, y, PARTITIONS["3 at random"], **{**REGRESSION, "rounds": 8})
+    assert session.error is None
+    assert np.isfinite(session.booster.predict(X)).all()
+    if size > 1:
+        assert np.std(session.booster.predict(X) - y) < np.std(y.astype(np.float64)) / 2

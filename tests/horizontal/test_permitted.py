@@ -1,0 +1,164 @@
+"""Queries a party does not answer: out of order, or not what the terms allow."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from answers import CONSTANT, CUTS, LEVEL_CUTS, LEVELS_OF, ROOT, SPLIT, START, party_after
+from inprocess import terms_of
+
+from fedboost.boosting.queries.base import CONSTANT_TREE
+from fedboost.boosting.queries.cut_points import QuantileQuery
+from fedboost.boosting.queries.leaves import ResidualQuery
+from fedboost.boosting.queries.rules import check_splits
+from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
+from fedboost.errors import PeerError, Refused
+from fedboost.fixedpoint import UNIT, Scale
+from fedboost.gbdt import threads
+from fedboost.gbdt.cut_points import Grid
+from fedboost.gbdt.tree import Split
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch):
+    monkeypatch.setattr(threads, "BLOCK", 64)
+
+
+RESIDUALS = ResidualQuery(4, CONSTANT_TREE, (), (0,), (0,), 32, UNIT)
+COUNT = QuantileQuery(4, (Grid.first(1),))
+FINE = Grid(np.zeros(1, np.uint32), np.array([8], np.uint8), np.array([8], np.uint8))
+LEVELS = [
+    dataclasses.replace(ROOT, splits=(Split(max(2 * i - 1, 0), 0, 0, True, 2 * i + 1),), nodes=(2 * i + 1,))
+    for i in range(6)
+]
+
+
+@pytest.mark.parametrize(
+    ("before", "query", "says"),
+    [
+        ((), ROOT, "no cut points"),
+        ((), CONSTANT, "no cut points"),
+        ((START,), START, "given already"),
+        ((START,), ROOT, "tree 0 while tree -1"),
+        ((START, CONSTANT), CONSTANT, "tree -1 while tree 0"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, tree=1), "tree 1 while tree 0"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, bins=5), "5 bins, the cut points make 4"),
+        ((START, CONSTANT, ROOT), dataclasses.replace(ROOT, nodes=(1,)), "node 1 is not a leaf"),
+        (
+            (START, CONSTANT, ROOT),
+            dataclasses.replace(ROOT, nodes=(1,), splits=(SPLIT, SPLIT)),
+            "node 0 is not a leaf",
+        ),
+        ((START, CONSTANT, ROOT), ROOT, "the root must be asked for once, and first"),
+        ((START, CONSTANT), dataclasses.replace(ROOT, nodes=(1,)), "the root must be asked for once"),
+        ((START,), dataclasses.replace(CONSTANT, values=()), "leaf values"),
+        ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
+        ((COUNT,) * 5, COUNT, "given 5 times"),
+        ((START,), COUNT, "before the cut points"),
+        ((), QuantileQuery(4, (FINE,)), "the first grid is not the coarse one"),
+        ((START, CONSTANT, ROOT, *LEVELS[:5]), LEVELS[5], "more levels than the terms allow"),
+        ((START,), RowsQuery(), "before the cut points"),
+    ],
+)
+def test_queries_out_of_order(before, query, says):
+    with pytest.raises(PeerError, match=says):
+        party_after(*before).answer(query)
+
+
+FULL = 2 << 6  # the nodes of a tree of depth 6, and one
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        (dataclasses.replace(ROOT, nodes=(2, 2)), "or one twice"),
+        (dataclasses.replace(ROOT, widths=((20, 20), (20, 20))), "cells of 2 nodes for the sums of 1"),
+        (dataclasses.replace(ROOT, widths=((0, 20),)), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=((20, 0),)), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=((65, 1),)), "more than 64"),
+        (dataclasses.replace(ROOT, widths=((1, 64),)), "more than 64"),
+        (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)), "splits that a tree of depth 6"),
+        (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, 0),)), "splits that a tree of depth 6"),
+        (dataclasses.replace(ROOT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
+        (dataclasses.replace(CONSTANT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
+        (dataclasses.replace(CONSTANT, values=((0, 0.0),) * 65), "65 leaves"),
+        (dataclasses.replace(CONSTANT, exponents=True), "the terms need no exponents"),
+        (dataclasses.replace(ROOT, bins=1 << 27), "at most 134217728 are given"),
+        (RESIDUALS, "which binary:logistic has no use for"),
+        (dataclasses.replace(ROOT, threshold=0.5), "rows drawn by gradients of size 0.5, the terms say"),
+        (dataclasses.replace(CONSTANT, sizes=True), "the terms need no sizes of gradients"),
+    ],
+)
+def test_queries_the_terms_do_not_allow(query, says):
+    with pytest.raises(Refused, match=says):
+        query.check(terms_of(np.zeros((1, 1)), 1))
+
+
+@pytest.mark.parametrize("threshold", [0.0, -1.0, math.nan, math.inf])
+def test_thresholds_that_cannot_be(threshold):
+    terms = terms_of(np.zeros((1, 1)), 1, sampling_method="gradient_based", subsample=0.5)
+    dataclasses.replace(ROOT, threshold=1e-30).check(terms)
+    with pytest.raises(Refused, match="rows drawn by gradients of size"):
+        dataclasses.replace(ROOT, threshold=threshold).check(terms)
+
+
+@pytest.mark.parametrize(
+    "cut_points",
+    [
+        CUTS.with_categories((5, 3)),
+        CUTS.with_categories((3, 6)),
+        dataclasses.replace(LEVEL_CUTS, categorical=()),
+        dataclasses.replace(LEVEL_CUTS, categorical=(0, 1, 2)),
+        dataclasses.replace(LEVEL_CUTS, missing=(True, True, False)),
+        dataclasses.replace(LEVEL_CUTS, cuts=(*LEVEL_CUTS.cuts[:2], CUTS.cuts[0])),
+    ],
+)
+def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
+    fine = Scale(0, START_BITS)
+    StartQuery(4, LEVEL_CUTS, fine, fine).check(LEVELS_OF)
+    with pytest.raises(Refused, match="not the levels of the terms"):
+        StartQuery(4, cut_points, fine, fine).check(LEVELS_OF)
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        Split(0, 0, 0, True, 1, 0b1),
+        Split(0, 1, 0, True, 1),
+        Split(0, 1, 1, True, 1),
+        Split(0, 1, 1, True, 1, 0b1),
+        Split(0, 1, 0, True, 1, 0b1000),
+        Split(0, 1, 0, True, 1, -1),
+        Split(0, 3, 0, True, 1),
+        Split(0, -1, 0, True, 1),
+    ],
+)
+def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
+    check_splits(
+        LEVELS_OF, (Split(0, 0, 1, True, 1), Split(1, 1, 0, True, 3, 0b110), Split(3, 2, 0, True, 5, 31))
+    )
+    with pytest.raises(Refused, match=f"split 1 is not one by feature {split.feature} of the terms"):
+        check_splits(LEVELS_OF, (split,))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nodes": (1,)}, "another node than all rows, before the first tree"),
+        ({"width": 8}, "cells of 8 bits"),
+        ({"width": 31}, "cells of 31 bits"),
+        ({"starts": (0, 0)}, "2 of them for 1 nodes"),
+        ({"starts": (1,), "width": 24}, "begins where none does"),
+        ({"starts": (1 << 32,), "width": 24}, "begins where none does"),
+        ({"weight": Scale(0, 24)}, "weights of 16 bits here"),
+        ({"tree": 0, "nodes": (0, 0), "starts": (0, 0)}, "or one twice"),
+        ({"splits": (Split(0, 0, 0, False, 1),)}, "splits of the constant"),
+    ],
+)
+def test_residuals_the_terms_do_not_allow(change, says):
+    of = terms_of(np.zeros((1, 1)), 1, objective="reg:absoluteerror", rounds=2)
+    RESIDUALS.check(of)
+    dataclasses.replace(RESIDUALS, tree=0, nodes=(1, 2), starts=(0, 1 << 24), width=24).check(of)
+    with pytest.raises(Refused, match=says):
+        dataclasses.replace(RESIDUALS, **change).check(of)

@@ -1,0 +1,225 @@
+"""Sums under encryption: they are exact, and what an opener refuses.
+
+What every protection promises is in test_contract.py. Keys of 512 bits stand for larger ones where the size
+does not matter; keys of 2048 come through the public door.
+"""
+
+import sys
+
+import numpy as np
+import pytest
+from consortium import (
+    SESSION,
+    encrypted_opener,
+    encrypted_sealers,
+    help_open,
+    keys_of_pairs,
+    small_secret,
+    tag_of,
+    upload,
+    vectors,
+)
+from schemes import GROUP, HOLDER, OTHER, PARTIES, THIRD, asked, cipher_of, needs_bfv, needs_paillier
+
+from fedboost.errors import ConfigError, PeerError, SessionFailed
+from fedboost.privacy import fields
+from fedboost.privacy.encrypted.ends import EncryptedSealer
+from fedboost.privacy.encrypted.key_holder import KeyHolder
+from fedboost.privacy.encrypted.scheme import NAME_BYTES, agreement_key, greeting_of, scheme_key
+from fedboost.privacy.protections import scheme_of
+
+# ---- sums are exact ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", range(2, 65))
+def test_sums_of_signed_numbers_of_every_width(scheme, bits):
+    """Each party's number fits the cell, too, as the numbers of a training do."""
+    rng, cells = np.random.default_rng(bits), 30
+    lowest, highest = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+    due = rng.integers(lowest, highest, cells, endpoint=True)
+    due[:3] = lowest, highest, 0
+    first = due // 2
+    of = {HOLDER: first, OTHER: due - first, THIRD: np.zeros(cells, np.int64)}
+    tag = tag_of(PARTIES, cells=cells, bits=bits)
+    sealers, opener = encrypted_sealers(scheme, PARTIES), encrypted_opener(scheme, tag)
+    upload(opener, sealers, of, tag)
+    assert help_open(opener, sealers).tolist() == due.tolist()
+
+
+def test_the_key_of_the_public_door_opens_sums(scheme):
+    secret = scheme_of(scheme).new_secret(2048)
+    public = scheme_of(scheme).read_public(secret.public.to_bytes(), 2048)
+    tag = tag_of(PARTIES, cells=500, bits=46)
+    of, due = vectors(PARTIES, 500, 46)
+    keys = keys_of_pairs(PARTIES)
+    sealers = {
+        party: EncryptedSealer(
+            party, GROUP, SESSION, keys[party], public, secret if party == HOLDER else None, 1
+        )
+        for party in PARTIES
+    }
+    opener = encrypted_opener(scheme, tag, public)
+    upload(opener, sealers, of, tag)
+    assert help_open(opener, sealers).tolist() == due.tolist()
+    public.close()
+    secret.public.close()
+
+
+def test_sealed_parts_are_no_longer_than_said(scheme):
+    tag = tag_of(PARTIES, cells=9000, bits=46)
+    (part,) = encrypted_sealers(scheme, PARTIES)[OTHER].seal(np.zeros(9000, np.int64), tag)
+    most = cipher_of(scheme, 9000, 46).most_bytes() + NAME_BYTES
+    assert len(part) <= most
+    assert scheme != "paillier" or len(part) == most
+
+
+def test_a_key_holder_of_its_own_opens_what_was_announced(scheme):
+    """One that seals nothing, and is in no roster."""
+    tag = tag_of(PARTIES, cells=10, bits=46)
+    of, due = vectors(PARTIES, 10, 46)
+    opener = encrypted_opener(scheme, tag, keyholder="keyholder")
+    upload(opener, encrypted_sealers(scheme, PARTIES), of, tag)
+    holder = KeyHolder(small_secret(scheme), GROUP, SESSION, 1)
+    (request,) = opener.requests().values()
+    with pytest.raises(PeerError, match="not the last"):
+        holder.assist(request)
+    holder.announce(tag)
+    opener.assist("keyholder", holder.assist(request))
+    assert opener.open().tolist() == due.tolist()
+
+
+# ---- what an opener refuses -------------------------------------------------------------------------
+
+
+def sealed_by(scheme, party=OTHER, cells=3, bits=46):
+    tag = tag_of(PARTIES, cells=cells, bits=bits)
+    (part,) = encrypted_sealers(scheme, PARTIES)[party].seal(np.arange(cells), tag)
+    return tag, part
+
+
+def test_cells_under_another_key_are_a_peer_error(scheme):
+    tag, _ = sealed_by(scheme)
+    if scheme == "paillier":
+        from fedboost.privacy.encrypted import paillier
+
+        other = paillier.generate(512).public
+    else:
+        other = scheme_of("bfv").new_secret(0).public
+    sealer = EncryptedSealer(OTHER, GROUP, SESSION, keys_of_pairs(PARTIES)[OTHER], other, None, 0)
+    (part,) = sealer.seal(np.arange(3), tag)
+    with pytest.raises(PeerError, match="another key"):
+        encrypted_opener(scheme, tag).add(OTHER, 0, part)
+    other.close()
+
+
+@needs_paillier
+def test_numbers_that_are_no_ciphertexts_of_paillier_are_a_peer_error():
+    tag, part = sealed_by("paillier")
+    public, key = small_secret("paillier").public, small_secret("paillier")._key
+    n, square, size = int(public.n), int(public.square), len(part) - NAME_BYTES
+    for number in (0, square, square + 1, (1 << 8 * size) - 1):
+        opener = encrypted_opener("paillier", tag)
+        with pytest.raises(PeerError, match="out of range"):
+            opener.add(OTHER, 0, part[:NAME_BYTES] + number.to_bytes(size, "little"))
+    for number in (n, 7 * n, key.p, 12345 * key.q, square - n):
+        with pytest.raises(PeerError, match="no unit"):
+            opener.add(OTHER, 0, part[:NAME_BYTES] + number.to_bytes(size, "little"))
+    opener.add(OTHER, 0, part)
+
+
+@needs_paillier
+def test_one_bad_ciphertext_among_many_is_found():
+    tag, part = sealed_by("paillier", cells=100)
+    public = small_secret("paillier").public
+    size, n = 2 * public.bytes, int(public.n)
+    rows = (len(part) - NAME_BYTES) // size
+    assert rows > 3
+    for row in range(rows):
+        at = NAME_BYTES + row * size
+        with pytest.raises(PeerError, match="no unit"):
+            encrypted_opener("paillier", tag).add(
+                OTHER, 0, part[:at] + (3 * n).to_bytes(size, "little") + part[at + size :]
+            )
+
+
+@needs_bfv
+def test_bytes_that_are_no_ciphertext_of_bfv_are_a_peer_error():
+    import tenseal as ts
+
+    tag, part = sealed_by("bfv")
+    name, (row,) = part[:NAME_BYTES], fields.unpack(part[NAME_BYTES:])
+    context = small_secret("bfv").public.context
+    short = ts.bfv_vector(context, [1, 2, 3]).serialize()
+    product = ts.bfv_vector(context, [1] * 8192).serialize()
+    wrong = [b"", b"x", row[:-1], row[:100], bytes(len(row)), row[:200] + bytes(9) + row[209:], short]
+    opener = encrypted_opener("bfv", tag)
+    for data in wrong:
+        with pytest.raises(PeerError):
+            opener.add(OTHER, 0, name + fields.pack(data))
+    with pytest.raises(PeerError, match="2 ciphertexts where 1"):
+        opener.add(OTHER, 0, name + fields.pack(row, product))
+    opener.add(OTHER, 0, name + fields.pack(product))
+
+
+def test_answers_of_another_kind_are_refused(scheme):
+    sealers, opener, request, due = asked(scheme)
+    (answer,) = fields.unpack(sealers[HOLDER].assist(request))
+    for wrong in (answer[:-1], answer + b"\0", b""):
+        with pytest.raises(PeerError, match="bytes"):
+            opener.assist(HOLDER, fields.pack(wrong))
+    for wrong in (b"", fields.pack(answer, answer)):
+        with pytest.raises(PeerError, match="parts of plaintexts"):
+            opener.assist(HOLDER, wrong)
+    with pytest.raises(PeerError, match="cannot be opened yet"):
+        opener.open()
+    opener.assist(HOLDER, fields.pack(answer))
+    assert opener.open().tolist() == due.tolist()
+
+
+def test_an_answer_that_is_no_sum_ends_the_session_and_blames_nobody(scheme):
+    sealers, opener, request, _ = asked(scheme)
+    (answer,) = fields.unpack(sealers[HOLDER].assist(request))
+    with pytest.raises(SessionFailed, match="the key holder answered with something else, or a party"):
+        opener.assist(HOLDER, fields.pack(bytes(len(answer))))
+
+
+# ---- keys in greetings ------------------------------------------------------------------------------
+
+
+def test_a_greeting_has_both_keys(scheme):
+    public = small_secret(scheme).public
+    greeted = greeting_of(b"a" * 32, public)
+    assert agreement_key(greeted) == b"a" * 32
+    assert scheme_key(greeted) == public.to_bytes()
+    assert scheme_key(greeting_of(b"a" * 32, None)) == b""
+    for wrong in (b"", b"a" * 32, fields.pack(b"a"), fields.pack(b"a", b"b", b"c")):
+        for read in (agreement_key, scheme_key):
+            with pytest.raises(PeerError):
+                read(wrong)
+
+
+@needs_paillier
+def test_powers_of_the_secret_key_are_taken_in_constant_time(monkeypatch):
+    """GMP's other powers take a time that depends on the exponent."""
+    import gmpy2
+
+    secret, cipher = small_secret("paillier"), cipher_of("paillier", 3, 46)
+    read = cipher.read(cipher.encrypt(np.arange(3, dtype=np.uint64)))
+
+    def refused(*arguments):
+        raise AssertionError("a power whose time depends on its exponent")
+
+    for name in ("powmod", "powmod_base_list", "powmod_exp_list"):
+        monkeypatch.setattr(gmpy2, name, refused)
+    assert secret.decrypt(read)[:18] == b"".join(cell.to_bytes(6, "little") for cell in range(3))
+
+
+@needs_paillier
+def test_without_powers_in_constant_time_there_is_no_paillier(monkeypatch):
+    import gmpy2
+
+    monkeypatch.delattr(gmpy2, "powmod_sec")
+    monkeypatch.delitem(sys.modules, "fedboost.privacy.encrypted.paillier", raising=False)
+    monkeypatch.delattr("fedboost.privacy.encrypted.paillier", raising=False)
+    with pytest.raises(ConfigError, match=r"needs gmpy2 2\.2 or later"):
+        scheme_of("paillier")

@@ -1,0 +1,110 @@
+"""Keys of both schemes: which are made, and which are refused."""
+
+import builtins
+import sys
+
+import pytest
+from consortium import small_secret
+from schemes import needs_bfv, needs_paillier
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.privacy.encrypted.scheme import digest_of
+from fedboost.privacy.protections import scheme_of
+
+
+@pytest.fixture(scope="session")
+def large_secret():
+    """A Paillier key of the least size, through the public door."""
+    return scheme_of("paillier").new_secret(2048)
+
+
+@needs_paillier
+@pytest.mark.parametrize("bits", [0, 512, 1024, 2040, 2047, 2049, 1 << 20])
+def test_no_key_of_paillier_is_made_below_2048_bits(bits):
+    with pytest.raises(ConfigError, match="2048 to 8192"):
+        scheme_of("paillier").new_secret(bits)
+
+
+@needs_paillier
+def test_keys_of_paillier_that_cannot_be_are_refused(large_secret):
+    read, good = scheme_of("paillier").read_public, large_secret.public.to_bytes()
+    n = int.from_bytes(good)
+    assert int(read(good, 2048).n) == n
+    for data, least in (
+        (small_secret("paillier").public.to_bytes(), 0),  # whatever the terms say, 2048 is the floor
+        (good, 3072),
+        (good[1:], 2048),
+        (b"", 2048),
+        (b"\xff" * 4096, 2048),
+    ):
+        with pytest.raises(PeerError, match="bits; this session takes"):
+            read(data, least)
+    with pytest.raises(PeerError, match="another length"):
+        read(b"\0" + good, 2048)
+    import gmpy2
+
+    top = 1 << 2047
+    root, prime = int(gmpy2.next_prime(3 << 1022)), int(gmpy2.next_prime(top))
+    for number in (n + 1, top + 1 - (top + 1) % 3 + 3, n - n % 65521, root**2, prime):
+        assert number.bit_length() == 2048
+        with pytest.raises(PeerError, match="no product of two large primes"):
+            read(number.to_bytes(256), 2048)
+
+
+@needs_paillier
+def test_keys_of_paillier_are_of_fresh_primes_that_are_3_modulo_4(large_secret):
+    key = large_secret._key
+    assert key.p % 4 == key.q % 4 == 3
+    assert (key.p * key.q).bit_length() == 2048
+    assert abs(key.p.bit_length() - key.q.bit_length()) <= 1
+    assert large_secret.public.n != scheme_of("paillier").new_secret(2048).public.n
+
+
+@needs_bfv
+def test_keys_of_bfv_of_other_parameters_are_refused():
+    import tenseal as ts
+
+    read = scheme_of("bfv").read_public
+    good = small_secret("bfv").public.to_bytes()
+    assert digest_of(read(good, 0)) == digest_of(small_secret("bfv").public)
+    assert len(good) < 400_000
+
+    def saved(secret=False, degree=8192, plain=0x3FFFFFFFEF8001, primes=(40, 40, 40)):
+        context = ts.context(ts.SCHEME_TYPE.BFV, degree, plain, coeff_mod_bit_sizes=list(primes))
+        return context.serialize(save_secret_key=secret, save_galois_keys=False, save_relin_keys=False)
+
+    read(saved(), 0)
+    for data, why in (
+        (saved(secret=True), "secret key"),
+        (saved(degree=4096, primes=(30, 30, 30)), "other parameters"),
+        (saved(plain=1032193), "other parameters"),
+        (saved(primes=(40, 40, 41)), "other parameters"),
+        (good[:-1], "no BFV key"),
+        (b"", "no BFV key"),
+        (bytes(2 << 20), "more than any has"),
+    ):
+        with pytest.raises(PeerError, match=why):
+            read(data, 0)
+
+
+@pytest.mark.parametrize("name", ["paillier", "bfv"])
+def test_what_is_not_installed_is_named_with_the_extra_that_installs_it(name, monkeypatch):
+    real = builtins.__import__
+
+    def without(package, *rest):
+        if package.split(".")[0] in ("phe", "gmpy2", "tenseal"):
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return real(package, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.delitem(sys.modules, f"fedboost.privacy.encrypted.{name}", raising=False)
+    monkeypatch.delattr(f"fedboost.privacy.encrypted.{name}", raising=False)
+    with pytest.raises(ConfigError) as caught:
+        scheme_of(name)
+    assert f'pip install "fedboost[{name}]"' in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheme_of_another_name_is_a_config_error():
+    with pytest.raises(ConfigError, match="known: paillier, bfv"):
+        scheme_of("rsa")

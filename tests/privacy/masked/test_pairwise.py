@@ -1,0 +1,343 @@
+"""Protection `masked`: which keys are used for what, how they are agreed on, and what is forgotten."""
+
+from collections import Counter
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import pytest
+from consortium import (
+    SESSION,
+    drawing,
+    help_open,
+    keys_of_pairs,
+    masked_opener,
+    masked_sealers,
+    names,
+    tag_of,
+    upload,
+    vectors,
+)
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_all, lose_after_upload
+
+from fedboost.errors import PeerError
+from fedboost.privacy import fields
+from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.masked import pairwise
+from fedboost.privacy.masked.pairwise import Group, Handshake, context
+from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.masked.shares import self_stream
+
+# ---- keys and masks ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def streams(monkeypatch):
+    """The key of every stream of masks that was begun."""
+    keys = []
+
+    begin = pairwise.Stream.__init__
+
+    def listening(stream, key):
+        keys.append(key)
+        begin(stream, key)
+
+    monkeypatch.setattr(pairwise.Stream, "__init__", listening)
+    return keys
+
+
+@pytest.fixture
+def sealing_keys(monkeypatch):
+    """The key of every share that was encrypted; the nonce is always zero."""
+    keys = []
+
+    def listening(key):
+        keys.append(key)
+        return AESGCM(key)
+
+    monkeypatch.setattr("fedboost.privacy.masked.sealer.AESGCM", listening)
+    return keys
+
+
+def test_no_two_sealings_use_the_same_stream_or_key(streams, sealing_keys):
+    """Turns, attempts, trees, peers, sessions: each pair's mask is begun at both ends and never again."""
+    tags = [
+        replace(TAG, turn=turn, attempt=attempt, epoch=tree, transcript=transcript)
+        for turn, tree, transcript in ((1, -1, b"a"), (2, 0, b"b"), (3, 0, b"c"), (4, 1, b"c"), (5, 5, b"c"))
+        for attempt in (0, 1)
+    ]
+    for session in (b"one", b"two"):
+        sealers = masked_sealers(PARTIES, session=session, seed=session)
+        for tag in tags:
+            Turn(sealers, tag, session=session)
+    sealings = 2 * len(tags) * len(PARTIES)
+    counts = Counter(Counter(streams).values())
+    assert counts == {1: sealings, 2: sealings * 4 // 2}, "one self mask each, and four masks shared by two"
+    assert set(Counter(sealing_keys).values()) == {1}
+    assert len(sealing_keys) == sealings * 4
+    assert not set(streams) & set(sealing_keys)
+
+
+def test_the_same_keys_in_another_session_or_with_another_threshold_make_other_streams(streams):
+    for session, colluding in ((b"one", 1), (b"two", 1), (b"one", 0), (b"one", 2)):
+        group = Group.of(PARTIES, colluding)
+        for party, sealer in masked_sealers(PARTIES, session=session, group=group).items():
+            sealer._draw = drawing(f"{party} {session} {colluding}")
+            list(sealer.seal(X, TAG))
+    assert set(Counter(streams).values()) == {1, 2}
+
+
+def test_the_same_vector_looks_unrelated_each_time_it_is_sealed():
+    sealers = masked_sealers(PARTIES)
+    zeros = np.zeros(64, np.int64)
+    tags = [
+        replace(TAG, turn=n, attempt=a, epoch=n, segments=(Segment(64, 64),)) for n in (3, 4) for a in (0, 1)
+    ]
+    seen = [b"".join(sealers[party].seal(zeros, tag)) for tag in tags for party in PARTIES]
+    for one, other in combinations(seen, 2):
+        equal = np.count_nonzero(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8))
+        assert equal < 16, "512 random bytes agree in 2 places on average"
+
+
+def test_a_note_is_made_once_and_asked_for_again_it_is_the_same(turn, sealing_keys):
+    """Two sets of shares under one key and nonce would give both away."""
+    assert turn.sealers[ME].note() == turn.notes[ME]
+    assert sealing_keys == []
+    assert Turn(turn.sealers, replace(TAG, turn=4)).notes[ME] != turn.notes[ME]
+
+
+def test_what_a_party_sends_is_what_the_design_says():
+    """Reference of sealing: values plus the own mask, plus the masks of later parties, minus of earlier."""
+    group, keys = Group.of(names(3)), keys_of_pairs(names(3))
+    tag = tag_of(names(3), epoch=-1, cells=5)
+    ctx = context(SESSION, group, tag)
+    values = np.array([1, -1, 2**62, -(2**62), 0])
+
+    def mask_of(key):
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(40))
+        return np.frombuffer(stream, "<u8")
+
+    middle = MaskedSealer("p01", group, SESSION, keys["p01"], drawing("middle"))
+    own = drawing("middle")(32)
+    due = values.astype(np.uint64) + mask_of(pairwise.derive(own, b"self", ctx, b"p01"))
+    due += mask_of(pairwise.derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
+    due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
+    assert list(middle.seal(values, tag)) == [due.tobytes()]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(TAG, turn=4),
+        replace(TAG, attempt=2),
+        replace(TAG, epoch=3),
+        replace(TAG, epoch=-1),
+        replace(TAG, roster=PARTIES[:4]),
+        replace(TAG, transcript=b""),
+        replace(TAG, segments=(Segment(4, 64),)),
+        replace(TAG, segments=(Segment(3, 56),)),
+    ],
+)
+def test_everything_in_a_tag_is_in_its_context(other):
+    assert context(SESSION, GROUP, TAG) != context(SESSION, GROUP, other)
+    assert context(SESSION, GROUP, TAG) == context(SESSION, GROUP, replace(TAG, roster=PARTIES[::-1]))
+    assert context(b"other", GROUP, TAG) != context(SESSION, GROUP, TAG)
+    assert context(SESSION, Group.of(PARTIES, 0), TAG) != context(SESSION, GROUP, TAG)
+
+
+def chi_square(data):
+    """Of the bytes against evenly distributed ones: 255 degrees of freedom, mean 255, deviation 22.6."""
+    counts = np.bincount(np.frombuffer(data, np.uint8), minlength=256)
+    due = len(data) / 256
+    return float(((counts - due) ** 2 / due).sum())
+
+
+@pytest.mark.parametrize("bits", [1, 23, 64])
+@pytest.mark.parametrize("value", [0, -1, 77])
+def test_one_report_looks_uniformly_random(value, bits):
+    tag = replace(TAG, segments=(Segment(40_000, bits),))
+    for sealer in masked_sealers(PARTIES).values():
+        report = b"".join(sealer.seal(np.full(tag.cells, value), tag))
+        steps = np.diff(np.frombuffer(report, np.uint8)).tobytes()
+        bits = np.unpackbits(np.frombuffer(report, np.uint8))
+        assert 172 < chi_square(report) < 350, "0.001 % on either side"
+        assert 172 < chi_square(steps) < 350
+        assert abs(bits.mean() - 0.5) < 4.5 * 0.5 / np.sqrt(bits.size)
+
+
+def test_a_report_still_looks_random_when_its_self_mask_is_known():
+    """The pairs' masks hide it on their own: what commits and recoveries give away opens no report."""
+    tag = replace(TAG, segments=(Segment(40_000, 64),))
+    turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
+    for party in PARTIES:
+        stream = self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)
+        bare = np.frombuffer(turn.uploads[party], "<u8") - np.frombuffer(stream, "<u8")
+        assert 172 < chi_square(bare.tobytes()) < 350
+
+
+def test_without_any_mask_the_uniformity_test_fails():
+    assert chi_square(np.full(40_000, 77).tobytes()) > 350
+
+
+# ---- what is forgotten ------------------------------------------------------------------------------
+
+
+def secrets_in(thing, seen=None):
+    """Every byte string that can be reached from an object's attributes."""
+    seen = set() if seen is None else seen
+    if isinstance(thing, bytes | bytearray | memoryview):
+        yield bytes(thing)
+        return
+    if id(thing) in seen or isinstance(thing, type) or callable(thing):
+        return
+    seen.add(id(thing))
+    if isinstance(thing, dict):
+        inner = [*thing.keys(), *thing.values()]
+    elif isinstance(thing, list | tuple | set):
+        inner = list(thing)
+    else:
+        inner = list(getattr(thing, "__dict__", {}).values())
+    for each in inner:
+        yield from secrets_in(each, seen)
+
+
+def test_with_the_next_tree_the_old_keys_are_gone(sealers):
+    before = set(keys_of_pairs(PARTIES)[ME].values())
+    old = Turn(sealers, replace(TAG, epoch=-1))
+    old_keys, old_mask = set(sealers[ME]._pairs._keys.values()), old.commit()
+    assert before == old_keys <= set(secrets_in(sealers[ME])), "the first keys are those of epoch -1"
+    assert {old_mask, old.ctx} <= set(secrets_in(sealers[ME]))
+
+    Turn(sealers, replace(TAG, turn=4, epoch=0))
+    held = b"".join(secrets_in(sealers[ME]))
+    for secret in (*old_keys, old_mask, old.ctx):
+        assert secret not in held
+
+
+def test_old_masks_cannot_be_computed_from_what_is_left(sealers, streams):
+    """With all that is in memory after the ratchet taken for a key: no stream of an earlier tree."""
+    old_tag = replace(TAG, epoch=0)
+    old = Turn(sealers, old_tag)
+    used = set(streams)
+    Turn(sealers, replace(TAG, turn=4, epoch=1))
+    for party in PARTIES:
+        for secret in set(secrets_in(sealers[party])):
+            for low, high in combinations(PARTIES, 2):
+                key = pairwise.derive(secret, b"pair", old.ctx, low.encode(), high.encode())
+                assert key not in used
+            assert pairwise.derive(secret, b"self", old.ctx, party.encode()) not in used
+    first = keys_of_pairs(PARTIES)[ME][PEER]
+    of_tree_0 = pairwise.derive(first, b"ratchet", fields.number(-1))
+    pair = pairwise.derive(of_tree_0, b"pair", old.ctx, ME.encode(), PEER.encode())
+    assert pair in used, "while from the first key it can"
+
+
+def test_with_the_next_turn_the_old_self_mask_and_shares_are_gone(turn):
+    mask = turn.commit()
+    _, share = fields.unpack(turn.recover(PEER))
+    assert {mask, share} <= set(secrets_in(turn.sealers[ME]))
+    Turn(turn.sealers, replace(TAG, turn=4))
+    held = b"".join(secrets_in(turn.sealers[ME]))
+    assert mask not in held
+    assert share not in held
+
+
+def test_with_the_next_attempt_the_aborted_self_mask_is_gone(turn):
+    mask = turn.sealers[ME]._mask
+    Turn(turn.sealers, replace(TAG, attempt=2))
+    assert mask not in b"".join(secrets_in(turn.sealers[ME]))
+
+
+@pytest.mark.parametrize("trees", [(-1, 0, 1, 2), (0, 2), (2,)])
+def test_parties_that_were_away_for_some_trees_have_the_keys_of_the_others(trees):
+    """Keys depend on the tree alone, not on the trees that a party saw."""
+    sealers = masked_sealers(PARTIES)
+    for turn, tree in enumerate((-1, 0, 1, 2)):
+        roster = PARTIES if tree in trees else PARTIES[1:]
+        tag = tag_of(roster, turn=turn, epoch=tree)
+        of, due = vectors(roster, 3, 8)
+        opener = masked_opener(tag, PARTIES)
+        upload(opener, sealers, of, tag)
+        assert help_open(opener, sealers).tolist() == due.tolist()
+
+
+# ---- the handshake ----------------------------------------------------------------------------------
+
+
+def test_both_ends_of_a_pair_derive_the_same_key_and_no_two_pairs_do():
+    handshakes = {party: Handshake(drawing(party)) for party in PARTIES}
+    publics = {party: handshake.public for party, handshake in handshakes.items()}
+    keys = {party: handshakes[party].pair_keys(party, publics, SESSION) for party in PARTIES}
+    assert all(set(keys[party]) == set(PARTIES) - {party} for party in PARTIES)
+    assert all(keys[one][other] == keys[other][one] for one, other in combinations(PARTIES, 2))
+    assert len({key for of in keys.values() for key in of.values()}) == 10
+
+
+def test_the_session_is_in_every_key():
+    publics = {party: Handshake(drawing(party)).public for party in PARTIES}
+    keys = [Handshake(drawing(ME)).pair_keys(ME, publics, session) for session in (b"one", b"two")]
+    assert not set(keys[0].values()) & set(keys[1].values())
+
+
+@pytest.mark.parametrize("public", [b"", bytes(31), bytes(33), bytes(32), (1).to_bytes(32, "little")])
+def test_a_public_key_that_is_none_is_a_peer_error(public):
+    """All zeros and one are points of small order: the secret shared with them is known to everybody."""
+    with pytest.raises(PeerError, match=f"the key of party {PEER} is no X25519 key"):
+        Handshake(drawing(0)).pair_keys(ME, {PEER: public}, SESSION)
+
+
+def test_the_private_key_is_forgotten_once_the_pairs_have_theirs():
+    """It gives the first keys of the session, and so those of every tree, to whoever has it."""
+    handshake = Handshake(drawing(0))
+    publics = {PEER: Handshake(drawing(1)).public}
+    handshake.pair_keys(ME, publics, SESSION)
+    assert vars(handshake) == {"_private": None, "public": handshake.public}
+    with pytest.raises(PeerError, match="derived already"):
+        handshake.pair_keys(ME, publics, SESSION)
+
+
+def test_keys_are_derived_as_hkdf_does():
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
+    info = fields.pack(b"pair", b"context", b"north")
+    expand = HKDFExpand(hashes.SHA256(), 32, info)
+    assert pairwise.derive(b"k" * 32, b"pair", b"context", b"north") == expand.derive(b"k" * 32)
+
+
+# ---- what is printed --------------------------------------------------------------------------------
+
+
+def test_nothing_that_is_printed_has_a_secret(turn):
+    opener, sealers, _ = lose_after_upload([ME])
+    commit_all(opener, sealers)
+    mask = turn.commit()
+    stream = pairwise.Stream(mask)
+    for thing in (turn.sealers[ME], opener, Handshake(drawing(0)), stream, GROUP, TAG):
+        held = {secret for secret in secrets_in(thing) if len(secret) >= 16} | {mask}
+        held -= {TAG.transcript}  # the hash of the questions is no secret, and tags print it
+        for shown in (repr(thing), str(thing), f"{thing}"):
+            for secret in held:
+                assert secret.hex() not in shown
+                assert repr(secret)[2:-1] not in shown
+    assert repr(turn.sealers[ME]) == "MaskedSealer('p00')"
+
+
+def test_no_refusal_has_a_secret_in_its_message(turn):
+    mask = turn.commit()
+    bad = [
+        lambda sealer: sealer.seal(X, TAG),
+        lambda sealer: sealer.assist(turn.commit_request(**{PEER: b"x"})),
+        lambda sealer: sealer.assist(turn.recover_request(PEER, OTHER)),
+        lambda sealer: sealer.assist(fields.pack(b"?", turn.ctx)),
+    ]
+    for act in bad:
+        with pytest.raises(PeerError) as caught:
+            act(turn.sealers[ME])
+        assert caught.value.__cause__ is None
+        for secret in (mask, *secrets_in(turn.sealers[ME])):
+            if len(secret) >= 16:
+                assert repr(secret)[2:-1] not in str(caught.value)
+                assert secret.hex() not in str(caught.value)

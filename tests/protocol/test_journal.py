@@ -1,0 +1,163 @@
+"""Journals that cannot be."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from gathering import Together, begun, reason_of
+from liar import Left, Liar, root_of
+
+from fedboost.boosting.programs import boosting
+from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.trees import HistogramQuery
+from fedboost.boosting.state import NOTHING_YET
+from fedboost.errors import ConfigError
+from fedboost.gbdt.tree import Tree
+from fedboost.protocol import journal
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.events import Disconnected
+from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
+from fedboost.protocol.messages import Ask
+
+
+@pytest.fixture(scope="module")
+def honest():
+    """The records of a training with a tree that was cut short because p3 was lost."""
+    lost = []
+
+    def change(message):
+        query = message.query if isinstance(message, Ask) else None
+        if isinstance(query, HistogramQuery) and query.tree == 1 and query.splits:
+            lost.append(message)
+            return [Disconnected("its connection closed")]
+        return [] if lost else None
+
+    together = Together(change, protection="plain", on_loss="shrink")
+    session = together.play()
+    assert session.phase == "done", session.error
+    records = [journal.decode(data) for data in together.written]
+    assert any(isinstance(record, Grew) for record in records)
+    return together.terms, records, session.booster.to_xgboost()
+
+
+def resumed(terms, records):
+    return AggregatorSession("s", terms, boosting.train, NOTHING_YET, past=records)
+
+
+def test_a_journal_is_believed_wherever_it_ends(honest):
+    terms, records, _ = honest
+    for size in range(len(records) + 1):
+        session = resumed(terms, records[:size])
+        assert session.start() != []
+        assert session.phase == "joining"
+
+
+def place_of(records, kind, number=0):
+    return [place for place, record in enumerate(records) if isinstance(record, kind)][number]
+
+
+def changed(records, kind, number=0, **fields):
+    place = place_of(records, kind, number)
+    return [*records[:place], dataclasses.replace(records[place], **fields), *records[place + 1 :]]
+
+
+def moved(records, kind, to):
+    place = place_of(records, kind)
+    rest = records[:place] + records[place + 1 :]
+    return [*rest[:to], records[place], *rest[to:]]
+
+
+def in_disorder(splits, *rest):
+    return [splits[::-1] * 2, *rest]
+
+
+HAND_MADE = {
+    "begun twice": lambda r, t: [Begun("s", t, "analyst"), *r],
+    "sums swapped": lambda r, t: [r[0], r[2], r[1], *r[3:]],
+    "a sum missing": lambda r, t: [r[0], *r[2:]],
+    "a sum twice": lambda r, t: [*r[:2], r[1], *r[2:]],
+    "a sum too short": lambda r, t: changed(r, Opened, 1, total=r[2].total[:-1]),
+    "a sum of nothing": lambda r, t: changed(r, Opened, 0, total=np.zeros(0, np.int64)),
+    "a sum too long": lambda r, t: changed(r, Opened, 0, total=np.ones(10**6, np.int64)),
+    "other counts": lambda r, t: changed(r, Opened, 1, total=r[2].total + 1),
+    "no rows": lambda r, t: changed(r, Opened, 0, total=r[1].total * 0),
+    "attempts that go back": lambda r, t: changed(r, Gathered, 1, attempt=1),
+    "attempt 0": lambda r, t: changed(r, Gathered, 0, attempt=0),
+    "attempt -1": lambda r, t: changed(r, Gathered, 0, attempt=-1),
+    "an attempt beyond all numbers": lambda r, t: changed(r, Gathered, 0, attempt=2**70),
+    "never gathered": lambda r, t: r[1:],
+    "strangers": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p1", "p2", "x")),
+    "one twice": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p0", "p1", "p2")),
+    "nobody": lambda r, t: changed(r, Gathered, 0, roster=()),
+    "too few": lambda r, t: changed(r, Gathered, -1, roster=("p0",)),
+    "fewer from the beginning": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p1", "p2")),
+    "a tree before its time": lambda r, t: moved(r, Grew, 1),
+    "a tree after its end": lambda r, t: moved(r, Grew, place_of(r, Grew) + 1),
+    "a tree twice": lambda r, t: [*r[: place_of(r, Grew)], r[place_of(r, Grew)], *r[place_of(r, Grew) :]],
+    "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, Grew)]],
+    "a tree after the last": lambda r, t: [*r, r[place_of(r, Grew)]],
+    "a tree without leaves": lambda r, t: changed(r, Grew, tree=Tree()),
+    "a tree of other splits": lambda r, t: changed(r, Grew, known=[[], 1, None, None], last=()),
+    "splits in disorder": lambda r, t: changed(r, Grew, known=in_disorder(*r[place_of(r, Grew)].known)),
+    "a tree of no level": lambda r, t: changed(r, Grew, known=[r[place_of(r, Grew)].known[0], 0, None, None]),
+    "a tree in another turn": lambda r, t: changed(r, Grew, turn=10**6),
+    "turns that go back": lambda r, t: changed(r, Opened, -1, turn=1),
+    "more sums after the end": lambda r, t: [*r, next(x for x in reversed(r) if isinstance(x, Opened))],
+}
+
+
+@pytest.mark.parametrize("what", HAND_MADE)
+def test_a_journal_that_cannot_be_is_refused(honest, what):
+    terms, records, _ = honest
+    with pytest.raises(ConfigError) as caught:
+        resumed(terms, HAND_MADE[what](list(records), terms))
+    assert "\n" not in str(caught.value)
+
+
+def test_sums_with_which_the_program_failed_fail_again(honest):
+    """The process died after it had recorded the sum that nothing can be learnt from: the session ends with
+    the program's sentence, and the aggregator starts."""
+    terms, records, _ = honest
+    session = resumed(terms, [records[0], dataclasses.replace(records[1], total=records[1].total * 0)])
+    session.start()
+    assert session.phase == "failed"
+    assert "0 rows" in reason_of(session)
+
+
+@pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
+def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
+    """A restarted aggregator begins the tree again, by the numbers that its turns had. Others would not be
+    compared with what was asked: so the children of any split could be asked for, one after the other."""
+    liar = Liar(on_loss=on_loss)
+    first = liar.train(root_of(1))
+    tree_begins, turn = liar.state.before_tree, liar.turn
+    liar.gather(tree_begins)
+    liar.ask(first, turn)  # as an honest one does
+    liar.gather(tree_begins)
+    with pytest.raises(Left, match="turn 1 asked after turn"):
+        liar.ask(first, 1)
+
+
+def test_a_party_that_was_away_comes_back_where_a_tree_begins():
+    """In the midst of one it would have to believe how gradients were rounded, and which rows were drawn."""
+    liar = Liar(on_loss="shrink")
+    liar.train(root_of(1))
+    begun().gather(liar.state.before_tree)
+    with pytest.raises(Left, match="stand where it cannot"):
+        begun().gather(liar.state)
+
+
+def test_before_a_tree_split_no_party_was_away():
+    liar = Liar(on_loss="shrink")
+    liar.train(root_of(0))
+    with pytest.raises(Left, match="stand where it cannot"):
+        begun().gather(liar.state.before_tree)
+
+
+def test_turns_beyond_those_of_the_terms_are_not_asked():
+    liar = Liar(rounds=1, max_depth=1)
+    liar.gather()
+    for _ in range(liar.terms.max_turns):
+        liar.ask(RowsQuery())
+    with pytest.raises(Left, match="where the terms have"):
+        liar.ask(RowsQuery())

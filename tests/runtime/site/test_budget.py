@@ -1,0 +1,210 @@
+"""A site's budget: no release is uncharged, none is charged twice, nothing is released beyond it."""
+
+import math
+import re
+
+import pytest
+from memories import BUDGET, THREE, begun, cost_of, noisy, opened, spend_all
+from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.people.privacy_report import report_of
+from fedboost.people.summary import summary
+from fedboost.protocol.site_memory import Limits, Offer
+from fedboost.runtime.model_file import Model
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.audit_entry import Released
+from fedboost.runtime.site.memory_file import NAME, read_spent
+from fedboost.runtime.site.policy import Policy
+from fedboost.terms.reading import read_model
+
+CENTRAL = noisy(noise={"epsilon": 0.1, "delta": 1e-5, "placement": "central"})
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / NAME
+
+
+# ---- the budget -------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused_when_it_is_offered_with_what_is_left(path):
+    with opened(path, budget=BUDGET) as memory:
+        spend_all(memory, "s", noisy())
+        with pytest.raises(Refused) as error:
+            begun(memory, "t")
+    left = BUDGET.left(cost_of(path))
+    assert str(error.value) == (
+        "party north: the terms ask for epsilon 1 at delta 1e-05, and its budget for these rows, epsilon 1.2 "
+        f"at delta 1e-05, has {math.floor(left * 1e4) / 1e4:g} left; lower the epsilon of the noise to "
+        f"{math.floor(left * 1e4) / 1e4:g} at most at delta 1e-05, unless the site "
+        "raises `epsilon` in its policy"
+    )
+    assert 0.2 < left < 1.0
+
+
+def test_a_refusal_says_which_epsilon_fits_at_the_delta_of_the_terms(path):
+    with opened(path, budget=BUDGET) as memory:
+        spend_all(memory, "s", noisy())
+        asked = noisy(noise={"epsilon": 1.0, "delta": 1e-7})
+        with pytest.raises(Refused) as error:
+            begun(memory, "t", asked)
+        fits = float(re.search(r"to (\S+) at most at delta 1e-07", str(error.value))[1])
+        assert fits > BUDGET.left(cost_of(path))
+        with pytest.raises(Refused):
+            begun(memory, "u", noisy(noise={"epsilon": fits + 0.002, "delta": 1e-7}))
+        spend_all(memory, "v", noisy(noise={"epsilon": fits, "delta": 1e-7}))
+    assert cost_of(path) <= BUDGET.cost
+
+
+def test_what_is_left_can_be_spent_to_the_last_and_then_nothing(path):
+    with opened(path, budget=BUDGET) as memory:
+        sessions, left = 0, 1.0
+        while left >= 0.01:
+            spend_all(memory, f"s{sessions}", noisy(left))
+            sessions, left = sessions + 1, math.floor(BUDGET.left(cost_of(path)) * 1e4) / 1e4
+        assert sessions >= 2
+        with pytest.raises(Refused, match="no session with noise fits"):
+            begun(memory, "u", noisy(0.01))
+    assert cost_of(path) <= BUDGET.cost
+
+
+def test_a_session_that_goes_on_needs_only_the_rest_of_its_plan(path):
+    agreement = noisy(1.2)
+    with opened(path, budget=BUDGET) as memory:
+        spend_all(memory, "s", agreement)
+    with opened(path, budget=BUDGET) as memory:
+        session = spend_all(memory, "s", agreement)
+        with pytest.raises(Refused, match="session s asks for more releases than its terms plan"):
+            session.charge("another", agreement.plan.releases["sums of all rows"].cost)
+    assert cost_of(path) <= BUDGET.cost
+
+
+def test_no_session_is_charged_more_than_its_terms_plan_whether_there_is_a_budget_or_not(path):
+    """Else an aggregator that asks again and again would have the model less private than its card says."""
+    agreement = noisy()
+    with opened(path) as memory:
+        session = spend_all(memory, "s", agreement)
+        with pytest.raises(Refused, match=r"north: session s asks for more .* less private than they say"):
+            session.charge("another", agreement.plan.releases["sums of all rows"].cost)
+        spend_all(memory, "t", agreement)  # another session
+
+
+def test_sums_that_the_aggregator_sees_exactly_fit_no_budget(path):
+    """At ebe8635 terms with placement = "central" and epsilon .01 fitted any budget, and were charged .01."""
+    with opened(path, budget=BUDGET) as memory:
+        for epsilon in (0.01, 1.0):
+            asked = noisy(noise={"epsilon": epsilon, "delta": 1e-5, "placement": "central"})
+            with pytest.raises(Refused, match=r'placement = "central" nothing hides .* no such session fits'):
+                begun(memory, "s", asked)
+    with opened(path) as memory:  # without a budget
+        session = begun(memory, "s", CENTRAL)
+        with pytest.raises(Refused, match="more releases than its terms plan"):
+            session.charge("one", CENTRAL.plan.cost)
+
+
+def test_parties_of_one_dataset_draw_noise_of_their_own_in_one_session(path):
+    """By the same secret two that hold the same rows would draw the same noise, and be charged for one."""
+    agreement = noisy()
+    with opened(path) as north, opened(path, party="south") as south:
+        sessions = [spend_all(memory, "s", agreement) for memory in (north, south)]
+        assert sessions[0].secret != sessions[1].secret
+    assert cost_of(path) == pytest.approx(2 * agreement.plan.cost, rel=1e-12, abs=0)
+
+
+def test_parties_of_one_dataset_know_each_others_sessions(path):
+    """One session at both of them is one."""
+    with opened(path) as north, opened(path, party="south") as south:
+        for memory in (north, south):
+            memory.begin(Offer("s", noisy(), 1, "ann", b"nonce"), Limits(max_sessions=1)).meet(1)
+        with pytest.raises(Refused, match="took part in 1 sessions"):
+            south.begin(Offer("t", noisy()), Limits(max_sessions=1))
+        begun(south, "t")
+        more = noisy(parties=[*THREE, "west"])
+        with pytest.raises(Refused, match="would show fewer than 3 of them"):
+            begun(north, "u", more)
+        assert north.sessions == 2
+
+
+def test_releases_beyond_the_budget_are_refused_one_by_one(path):
+    with opened(path, budget=BUDGET) as one, opened(path, budget=BUDGET, party="south") as other:
+        agreement = noisy(1.2)
+        sessions = begun(one, "s", agreement), begun(other, "t", agreement)
+        costs = [release.cost for release in agreement.plan.releases.values() for _ in range(release.times)]
+        for number, cost in enumerate(costs):
+            sessions[0].charge(f"{number}", cost)
+        with pytest.raises(Refused, match="session t asks for one more release"):
+            sessions[1].charge("one", costs[0])
+
+
+def test_of_two_that_were_admitted_the_later_is_refused_in_the_middle(path):
+    with opened(path, budget=BUDGET) as one, opened(path, budget=BUDGET, party="south") as other:
+        begun(one, "s")
+        begun(other, "t")
+        spend_all(one, "s", noisy())
+        with pytest.raises(Refused):
+            spend_all(other, "t", noisy())
+    assert cost_of(path) <= BUDGET.cost
+
+
+# ---- the policy and the network ---------------------------------------------------------------------
+
+
+def test_a_budget_refuses_what_has_no_noise_or_a_larger_delta():
+    named = {"parties": "any", "columns": "any", "min_rows_per_leaf": 1}
+    rules = read_model(Policy, {**named, "epsilon": 3.0, "delta": 1e-6}, "party.toml")
+    with pytest.raises(Refused, match=r"policy has epsilon = 3, and the terms have no noise"):
+        rules.permit(terms(THREE, protection="masked"), "north")
+    with pytest.raises(Refused, match=r"policy has delta = 1e-06, and the noise .* has delta = 1e-05"):
+        rules.permit(noisy(), "north")
+    rules.permit(noisy(noise={"epsilon": 9.0, "delta": 1e-6}), "north")
+    read_model(Policy, named, "party.toml").permit(noisy(), "north")
+    assert "epsilon 1 at delta 1e-05" in summary(noisy())
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ({"epsilon": 3.0}, "epsilon is half a budget: add delta = 1e-5"),
+        ({"delta": 1e-5}, "delta is half a budget: add epsilon = 3.0"),
+        ({"epsilon": 0, "delta": 1e-5}, "greater than 0"),
+        ({"epsilon": 1, "delta": 0.5}, "0.001"),
+    ],
+)
+def test_half_a_budget_is_a_mistake(rules, words):
+    with pytest.raises(ConfigError, match=words):
+        read_model(Policy, rules, "party.toml")
+
+
+def test_memory_audit_log_and_card_say_the_same(tmp_path):
+    tables, files = shared_out(3), tmp_path / "files"
+    state = tmp_path / "c" / "state"
+
+    async def scenario():
+        bundles = bundles_of(tmp_path / "keys", THREE)
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            files.mkdir()
+            for name in THREE:
+                one.start_party(name, tables[name], audit=files / f"{name}.jsonl")
+            return [(await one.train(noisy())).model for _ in range(2)]
+
+    models = in_time(scenario())
+    card = report_of(models[0].terms)
+    due = math.fsum(release["cost"] for release in card["releases"] for _ in range(release["times"]))
+    assert card["cost"] == pytest.approx(due, rel=1e-12, abs=0)
+    assert models[0].fingerprint != models[1].fingerprint  # each session has noise of its own
+    for name in THREE:
+        spent = read_spent(state / name / NAME)
+        events = [entry.event for entry in read_log(files / f"{name}.jsonl")]
+        released = [one for one in events if isinstance(one, Released) and one.cost is not None]
+        logged = math.fsum({one.charge: one.cost for one in released}.values())
+        assert spent.cost == logged == math.fsum([due, due])
+        assert (spent.dataset, spent.sessions, spent.releases) == (name, 2, 8)
+    loaded = Model.from_bytes(models[0].to_bytes())
+    assert report_of(loaded.terms) == card
+    assert loaded.to_bytes() == models[0].to_bytes()
+    assert b'"fedboost.privacy"' in models[0].to_bytes()
+    said = fedboost("audit", files / "north.jsonl").out
+    assert f"epsilon {card['epsilon_spent']:.4g} was spent" in said
+    assert "sums over the rows in each leaf of a tree" in said

@@ -1,0 +1,216 @@
+"""What a site decides and records in a session over the network, and what nobody reads."""
+
+import base64
+import os
+import re
+
+import pyarrow as pa
+import pytest
+from masked_consortia import THREE, masked
+from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, terms, until
+
+from fedboost.errors import SessionFailed
+from fedboost.protocol.messages import Leave
+from fedboost.runtime.aggregator import connected
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.site import node
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.node import MAX_MISFITS
+from fedboost.runtime.site.policy import Policy
+from fedboost.wire.messages import encode_from_party
+
+# ---- what a site decides, and what it records -------------------------------------------------------
+
+
+def test_a_sites_policy_is_told_to_the_analyst_and_nothing_leaves(tmp_path, monkeypatch):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            await until(lambda: len(one.log.named("party here")) == 3)
+            config = one.nodes["east"]._config
+            policy = Policy.model_validate({**ANYTHING, "max_rounds": 2})
+            one.nodes["east"]._config = config.model_copy(update={"policy": policy})
+            with pytest.raises(SessionFailed, match=r"party east left: site east refuses: .*max_rounds = 2"):
+                await one.train(masked(tables))
+            return (await one.train(masked(tables, rounds=2))).model
+
+    assert in_time(scenario()).parties == THREE
+
+
+def test_the_audit_log_of_a_session_over_the_network(tmp_path):
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    log = tmp_path / "north.audit.jsonl"
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=log if name == "north" else None)
+            training = await one.train(masked(tables))
+            await one.stop_party("north")
+            return training
+
+    training = in_time(scenario())
+    end = fedboost("audit", log)
+    assert end.code == 0
+    assert "masked" in end.out
+    for name in THREE:
+        assert name in end.out
+    sent = training.traffic["north"][0]
+    recorded = sum(int(size) for size in re.findall(r'"bytes":(\d+)', log.read_text()))
+    assert 0.8 * sent < recorded <= sent
+    entries = log.read_text().splitlines()
+    log.write_text("\n".join(entries[:3] + entries[4:]) + "\n")
+    broken = fedboost("audit", log)
+    assert broken.code == 2
+    assert broken.err.count("\n") == 1
+
+
+# ---- offers that do not fit -------------------------------------------------------------------------
+
+
+MISFIT = "its rows do not fit the terms; its own log says which column and why"
+
+
+def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_path):
+    """Every refusal reads the same, is in the audit log as it left, and there are ten of them."""
+    tables = shared_out(3)
+    ages = tables["north"].column("age").to_pylist()
+    tables["north"] = tables["north"].set_column(0, "age", pa.array([*ages[:-1], 4711e300]))
+    audit = tmp_path / "north.audit.jsonl"
+    fitting = {"label": "y", "numeric": ["dose"]}
+    infinite, no_class = {"label": "y", "numeric": ["age"]}, {"label": "dose", "numeric": ["age"]}
+    absent = {"label": "y", "numeric": ["nothing"]}
+    offers = [absent, *[infinite, no_class] * (MAX_MISFITS // 2), fitting]
+
+    async def scenario():
+        said = []
+        async with consortium(tmp_path / "c", {}) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=audit if name == "north" else None)
+            await one.train(terms(THREE, columns=fitting))
+            for columns in offers:
+                with pytest.raises(SessionFailed) as caught:
+                    await one.train(terms(["north"], columns=columns, rounds=1))
+                said.append(str(caught.value).removeprefix("party north left: "))
+            await one.stop_party("north")
+            one.start_party("north", tables["north"])
+            await one.train(terms(THREE, columns=fitting))
+        return said, one.log.named("left the session")
+
+    said, logged = in_time(scenario())
+    assert said[0] == "column 'nothing' is missing"
+    assert said[1:-1] == [MISFIT] * MAX_MISFITS
+    assert re.fullmatch(r"its rows did not fit 10 offers, .* until it is started again", said[-1])
+    reasons = [values["reason"] for values in logged]
+    row = len(ages)
+    assert reasons[1].endswith(f"32-bit float: it is 4.711e+303 in row {row}")
+    assert "label column 'dose'" in reasons[2] or "label 'dose'" in reasons[2]
+    events = [entry.event for entry in read_log(audit) if entry.event.kind == "ended"]
+    assert [event.reason for event in events] == ["", *(f"party north: {words}" for words in said)]
+    assert "4.711e" not in audit.read_text()
+    told = fedboost("audit", audit).out
+    assert " ".join(told.split()).count(MISFIT) == MAX_MISFITS
+
+
+def test_a_refusal_is_recorded_before_it_leaves(tmp_path, monkeypatch):
+    """The aggregator cannot take it and hang up before it is written down."""
+    audit, recorded = tmp_path / "north.audit.jsonl", []
+    encode = encode_from_party
+
+    def listening(message):
+        if isinstance(message, Leave):
+            recorded.append(read_log(audit)[-1].event)
+        return encode(message)
+
+    monkeypatch.setattr(node, "encode_from_party", listening)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}) as one:
+            one.start_party("north", rows(), audit=audit)
+            with pytest.raises(SessionFailed):
+                await one.train(terms(["north"], columns={"label": "age", "numeric": ["dose"]}))
+
+    in_time(scenario())
+    assert [(event.kind, event.reason) for event in recorded] == [("ended", f"party north: {MISFIT}")]
+    assert [entry.event.kind for entry in read_log(audit)] == ["admitted", "ended"]
+    assert read_log(audit)[0].event.party == "north"
+
+
+def test_levels_nobody_declared_are_in_the_log_of_their_site(tmp_path):
+    tables = shared_out(3)
+    wards = tables["north"].column("ward").to_pylist()
+    tables["north"] = tables["north"].set_column(2, "ward", pa.array(["z", "z\n", *wards[2:]]))
+
+    async def scenario():
+        async with consortium(tmp_path / "c", tables) as one:
+            return (await one.train(terms(THREE))).model, one.log.events
+
+    model, events = in_time(scenario())
+    assert model.parties == THREE
+    assert [values for event, values in events if "declare" in event] == [
+        {"party": "north", "column": "ward", "level": "z", "rows": 2}
+    ]
+
+
+# ---- secrets ----------------------------------------------------------------------------------------
+
+
+def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
+    """Everything drawn, every private key, every derived key: in nothing that is written or sent."""
+    tables = shared_out(3)
+    bundles = bundles_of(tmp_path / "keys", tables)
+    secrets, said = [], []
+
+    def draw(size):
+        drawn = os.urandom(size)
+        secrets.append(drawn)
+        return drawn
+
+    derive = node.PartySession.__init__.__globals__["Handshake"].pair_keys
+
+    def pair_keys(handshake, *arguments):
+        keys = derive(handshake, *arguments)
+        secrets.extend(keys.values())
+        return keys
+
+    monkeypatch.setattr(node, "urandom", draw)
+    monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
+    for direction in ("encode_from_party", "encode_to_party"):
+        end = node if direction == "encode_from_party" else connected
+        encode = getattr(end, direction)
+
+        def listening(message, encode=encode):
+            said.append(repr(message).encode())
+            return encode(message)
+
+        monkeypatch.setattr(end, direction, listening)
+    log = tmp_path / "north.audit.jsonl"
+
+    async def scenario():
+        async with consortium(tmp_path / "c", {}, bundles=bundles) as one:
+            for name, table in tables.items():
+                one.start_party(name, table, audit=log if name == "north" else None)
+            model = (await one.train(masked(tables))).model
+            with pytest.raises(SessionFailed) as caught:
+                await one.train(masked(tables, columns={"label": "y", "numeric": ["nothing"]}))
+            await one.stop_party("north")
+            return model, caught.value, one.log.events
+
+    model, error, events = in_time(scenario())
+    secrets += [
+        base64.b64decode("".join(bundle.key.decode().splitlines()[1:-1])) for bundle in bundles.values()
+    ]
+    shown = b"".join([model.to_bytes(), str(error).encode(), repr(events).encode(), log.read_bytes()])
+    shown += repr((bundles, model)).encode()
+    assert len(secrets) > 100
+    for secret in secrets:
+        for form in (
+            secret,
+            secret.hex().encode(),
+            base64.b64encode(secret)[:-4],
+            repr(secret)[2:-1].encode(),
+        ):
+            assert form not in shown

@@ -1,0 +1,253 @@
+"""The start of a site's memory: nothing is forgotten without a person who says so, in one line each."""
+
+import asyncio
+import shutil
+
+import pytest
+from memories import THREE, begun, noisy, question
+from sites import Log, fedboost, rows, terms, written
+from starts import RULES, SITE, Running, starts
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.protocol.contracts import NOWHERE
+from fedboost.protocol.ledger import Charge
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.memory_start import memory_path
+from fedboost.runtime.site.node import PartyNode
+from tests.cli.test_privacy import lines, refused
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site's file, without a budget."""
+    written(tmp_path, {"north": rows(8)})
+    file = tmp_path / "party.toml"
+    file.write_text(SITE)
+    return file
+
+
+def held(file, name, turns, agreement=None, ends=True):
+    """A session that the site of this file takes part in; each turn is charged 0.1 where there is noise."""
+    agreement = agreement or terms(THREE, protection="masked")
+    with Running(file) as site:
+        session = site.begin(name, agreement)
+        for turn in range(1, turns + 1):
+            charge = Charge(f"{name} {turn}", 0.01) if agreement.noise else None
+            site.answer(session, name, turn, charge)
+        if ends:
+            site.end(session, name)
+
+
+# ---- a new one --------------------------------------------------------------------------------------
+
+
+def test_a_party_says_where_its_memory_is_and_what_it_knows(site):
+    path = str(site.parent / "fedboost.state" / "patients" / "memory.sqlite")
+    ((event, values),) = starts(site)
+    assert "a new memory of this site's sessions was begun" in event
+    assert (values["path"], values["sessions"]) == (path, 0)
+    held(site, "s", 2)
+    ((event, values),) = starts(site)
+    assert event == "memory of this site's sessions"
+    assert (values["path"], values["sessions"]) == (path, 1)
+
+
+def test_under_a_budget_a_person_begins_the_memory(site):
+    site.write_text(SITE + RULES)
+    with pytest.raises(ConfigError) as error:
+        starts(site)
+    assert "\n" not in str(error.value)
+    assert f"`fedboost privacy init --config {site}` begins one" in str(error.value)
+    end = fedboost("privacy", "init", "--config", site)
+    assert (end.code, end.err) == (0, "")
+    assert "a new memory, of the rows patients; it knows 0 sessions" in end.out
+    starts(site)
+    assert "there is a memory already" in refused("privacy", "init", "--config", site)
+    assert lines("privacy", "budget", "--config", site)[0]["left"] == pytest.approx(1.2, rel=1e-9)
+
+
+def test_a_state_folder_that_cannot_be_made_is_one_line(site):
+    (site.parent / "fedboost.state").write_text("")
+    with pytest.raises(ConfigError, match="cannot make this state folder"):
+        starts(site)
+    assert "cannot make this state folder" in refused("privacy", "init", "--config", site)
+
+
+# ---- one that is gone -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("audit", ["", 'audit = "elsewhere.jsonl"\n'])
+def test_where_the_memory_is_gone_a_person_decides(site, audit):
+    site.write_text(SITE + audit)
+    held(site, "s", 2)
+    path = memory_path(read_party(site))
+    path.unlink()
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match=r"the memory of this site is gone, .* restore the memory from a"
+        ):
+            starts(site)
+    assert "the memory of this site is gone" in refused("privacy", "budget", "--config", site)
+    assert not path.exists()
+    end = fedboost("privacy", "init", "--config", site)
+    assert "it knows 1 sessions" in end.out
+    starts(site)
+    with (
+        Running(site) as again,
+        pytest.raises(Refused, match="session s has ended here"),
+    ):
+        again.begin("s", terms(THREE, protection="masked"))
+
+
+def test_a_new_memory_knows_what_the_audit_log_has(site):
+    site.write_text(SITE + RULES)
+    fedboost("privacy", "init", "--config", site)
+    held(site, "s", 4, noisy())
+    before = lines("privacy", "budget", "--config", site)
+    memory_path(read_party(site)).unlink()
+    fedboost("privacy", "init", "--config", site)
+    (after,) = lines("privacy", "budget", "--config", site)
+    assert [{**after, "took_part": 0, "never_began": 1}] == before  # what was answered began
+    with Running(site) as again:
+        more = noisy(parties=[*THREE, "west"])
+        with pytest.raises(Refused, match="would show fewer than 3 of them"):
+            again.begin("t", more)
+
+
+def test_a_log_that_was_moved_away_is_no_reason_to_stop(site):
+    held(site, "s", 3)
+    read_party(site).audit.unlink()
+    (warning, _), _ = starts(site)
+    assert "the audit log is not the one" in warning
+    held(site, "t", 3)
+    assert len(starts(site)) == 1
+
+
+# ---- an older copy ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("since", ["a session", "more turns", "the end"])
+def test_an_older_copy_is_not_gone_on_with(site, since):
+    held(site, "s", 2, noisy(), ends=False)
+    path = memory_path(read_party(site))
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    if since == "a session":
+        held(site, "t", 0, noisy())
+    else:
+        with Running(site) as running:
+            session = begun(running.memory)
+            for turn in (3, 4) if since == "more turns" else ():
+                running.answer(session, "s", turn, Charge(f"s {turn}", 0.01))
+            if since == "the end":
+                running.end(session, "s")
+    newest = lines("privacy", "budget", "--config", site)
+    shutil.copy(copy, path)
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"this memory is older than .*: a copy was put back"):
+            starts(site)
+    assert "this memory is older than" in refused("privacy", "budget", "--config", site)
+    end = fedboost("privacy", "init", "--restored", "--config", site)
+    assert (end.code, end.err) == (0, "")
+    assert lines("privacy", "budget", "--config", site) == newest
+    with Running(site) as running:
+        for name in ("s", "t") if since == "a session" else ("s",):
+            with pytest.raises(Refused, match=f"session {name} has ended here"):
+                running.begin(name, noisy())
+
+
+def test_a_copy_that_missed_nothing_is_gone_on_with(site):
+    held(site, "s", 2)
+    path = memory_path(read_party(site))
+    shutil.copy(path, path.with_name("copy"))
+    path.unlink()
+    shutil.move(path.with_name("copy"), path)
+    starts(site)
+
+
+def test_a_party_that_was_killed_between_its_two_writes_starts_again(site):
+    """The log may then have the ends of offers that were refused, that the memory has not noted; or the
+    memory has an answer that the log has not."""
+    agreement = terms(THREE, protection="masked")
+    with Running(site) as running:
+        running.answer(running.begin("s", agreement), "s", 1)
+        for name in "tuv":
+            running.audit.ended(name, "refused")
+    starts(site)
+    with Running(site) as running:
+        begun(running.memory, agreement=agreement).ask(question(2), NOWHERE, NOWHERE)
+    starts(site)
+    with Running(site) as running:
+        for turn in (2, 3):
+            running.record("s", turn)
+    with pytest.raises(ConfigError, match="older"):
+        starts(site)
+
+
+def test_a_restored_memory_is_there_and_not_made_with_a_ledger(site):
+    assert "there is no memory; put it back first" in refused(
+        "privacy", "init", "--restored", "--config", site
+    )
+    ledger = site.parent / "a"
+    said = refused("privacy", "init", "--restored", "--from", ledger, "--config", site)
+    assert "exclude each other" in said
+
+
+# ---- a damaged one, and two processes ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("content", [b"", b"no database" * 100])
+def test_a_damaged_memory_without_a_backup_is_moved_away_and_another_begun(site, content):
+    held(site, "s", 2)
+    path = memory_path(read_party(site))
+    path.write_bytes(content)
+    remedy = "move it away, then `fedboost privacy init --config FILE` begins one"
+    with pytest.raises(ConfigError) as error:
+        starts(site)
+    assert remedy in str(error.value)
+    for command in (["init"], ["init", "--restored"], ["budget"]):
+        assert remedy in refused("privacy", *command, "--config", site)
+    path.rename(path.with_name("damaged"))
+    assert "it knows 1 sessions" in fedboost("privacy", "init", "--config", site).out
+    starts(site)
+
+
+def test_the_rest_of_a_memory_that_was_moved_away_does_not_get_into_a_new_one(site):
+    path = memory_path(read_party(site))
+    path.parent.mkdir(parents=True)
+    rest = path.with_name(f"{path.name}-wal")
+    rest.write_bytes(b"pages")
+    assert "is the rest of a memory that was moved away" in refused("privacy", "init", "--config", site)
+    assert not path.exists()
+    rest.unlink()
+    starts(site)
+
+
+def test_a_party_that_is_started_twice_is_named(site):
+    with Running(site):
+        with pytest.raises(ConfigError, match=r"another process of party 'north' works with this memory$"):
+            starts(site)
+        assert lines("privacy", "budget", "--config", site)[0]["sessions"] == 0
+        assert "stop the party first" in refused("privacy", "init", "--restored", "--config", site)
+    starts(site)
+
+
+def test_the_memory_of_other_rows_is_no_budget(site):
+    held(site, "s", 1)
+    folder = memory_path(read_party(site)).parent
+    site.write_text(SITE.replace("patients", "others") + RULES)
+    folder.rename(folder.with_name("others"))
+    said = "is the memory of the rows 'patients', not of 'others'"
+    with pytest.raises(ConfigError, match=said):
+        starts(site)
+    assert said in refused("privacy", "budget", "--config", site)
+
+
+def test_the_command_that_is_logged_names_the_sites_file(site):
+    file = site.rename(site.with_name("hospital.toml"))
+    log = Log()
+    node = PartyNode(read_party(file).model_copy(update={"aggregator": "127.0.0.1:1"}), log, None)
+    with pytest.raises(ConfigError, match="no aggregator"):
+        asyncio.run(node.run(0.1, False))
+    (hint,) = [event for event, _ in log.events if "nothing is approved here" in event]
+    assert f"--config {file}" in hint

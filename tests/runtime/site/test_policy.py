@@ -1,0 +1,249 @@
+"""A site's policy: every rule refuses and accepts, before a row is read, with a sentence for the analyst."""
+
+import numpy as np
+import pytest
+from policies import THREE, accepted, answer, offered, policy, refused
+from sites import terms
+
+from fedboost.errors import ConfigError, Refused
+from fedboost.fixedpoint import Scale
+from fedboost.gbdt.booster import Booster
+from fedboost.gbdt.kernels.objectives import logistic_gradients
+from fedboost.people.summary import summary
+from fedboost.runtime.local.simulation import simulate
+from fedboost.terms import continuation
+
+
+def weighted(**settings):
+    """Terms with a column of row weights, and one of base margins."""
+    columns = {"label": "y", "weight": "w", "base_margin": "m", "numeric": ["age", "dose"]}
+    return offered(columns=columns, **settings)
+
+
+# ---- rules ------------------------------------------------------------------------------------------
+
+
+def test_a_site_that_names_parties_and_columns_takes_part_where_masks_protect_it_and_nowhere_else():
+    assert accepted(policy(), offered())
+    assert refused(policy(), offered(protection="plain")) == (
+        'protections = ["masked"], and the terms have protection = "plain"'
+    )
+    assert refused(policy(), offered(THREE[:2], allow_two_parties=True)) == (
+        "min_parties = 3, and the terms name 2"
+    )
+
+
+def test_protections():
+    assert accepted(policy(protections=["plain"]), offered(protection="plain"))
+    assert accepted(policy(protections=["plain", "masked"]), offered())
+    assert refused(policy(protections="plain"), offered()).startswith('protections = ["plain"], and')
+
+
+def test_a_roster_that_changes_is_taken_part_in_where_the_site_says_so():
+    """The difference of sums over two rosters is a sum over fewer parties than any of them."""
+    five = ("north", "south", "east", "west", "centre")
+    assert refused(policy(), offered(five, on_loss="shrink")) == (
+        'on_loss = ["wait", "stop"], and the terms have on_loss = "shrink"'
+    )
+    assert accepted(policy(), offered(five, on_loss="stop"))
+    assert accepted(policy(on_loss=["wait", "shrink"]), offered(five, on_loss="shrink"))
+    assert accepted(policy(on_loss="shrink"), offered(five, on_loss="shrink"))
+    assert "on_loss" in refused(policy(on_loss="shrink"), offered(five))
+    text = " ".join(summary(offered(five, on_loss="shrink")).split())
+    assert "5: north, south, east, west, centre; if some are lost, 4 may go on" in text
+    # Without masks the aggregator sees each party's own numbers anyway.
+    assert accepted(policy(protections=["plain"]), offered(five, protection="plain", on_loss="shrink"))
+
+
+def test_min_parties():
+    assert accepted(policy(min_parties=2), offered(THREE[:2], allow_two_parties=True))
+    assert refused(policy(min_parties=4), offered()) == "min_parties = 4, and the terms name 3"
+
+
+def test_subsample():
+    """Sums over sets of rows that are known add up to single rows, masks or not."""
+    assert refused(policy(), offered(subsample=0.9)) == "subsample = 1, and the terms have subsample = 0.9"
+    assert accepted(policy(subsample=0.5), offered(subsample=0.5))
+    assert refused(policy(subsample=0.5), offered(subsample=0.4)).startswith("subsample = 0.5")
+    plain = policy(subsample=1, protections=["plain"])
+    assert accepted(plain, offered(subsample=0.4, protection="plain"))
+    by_gradients = {"subsample": 0.4, "sampling_method": "gradient_based"}
+    assert refused(policy(subsample=0.5), offered(**by_gradients)).startswith("subsample = 0.5")
+    assert accepted(policy(subsample=0.4), offered(**by_gradients))
+
+
+def test_a_bootstrap_draws_rows_whatever_its_share():
+    """Whoever knows how often each row counts has equations as many as trees."""
+    terms = offered(sampling_method="bootstrap")
+    assert refused(policy(), terms) == (
+        "subsample = 1, and the terms have subsample = 1 with a bootstrap, which draws 0.63 of the rows"
+    )
+    assert accepted(policy(subsample=0.6), terms)
+    assert refused(policy(subsample=0.6), offered(sampling_method="bootstrap", subsample=0.8))
+    assert accepted(policy(protections=["plain"]), offered(sampling_method="bootstrap", protection="plain"))
+
+
+@pytest.mark.parametrize("method", ["gradient_based", "bootstrap"])
+def test_rows_that_weigh_more_than_one_promise_no_number_of_them(method):
+    rules = policy(min_rows_per_leaf=5, subsample=0.1)
+    terms = {"subsample": 0.5, "min_child_weight": 5.0, "objective": "reg:squarederror"}
+    assert accepted(rules, offered(**terms))
+    assert refused(rules, offered(sampling_method=method, **terms)) == (
+        f'min_rows_per_leaf = 5, and the rows that sampling_method = "{method}" draws weigh more than 1: '
+        f"no leaf is sure of it"
+    )
+
+
+def test_party_metrics():
+    """A sum over the rows of one site is open, masks or not."""
+    open_ones = offered(party_metrics=True)
+    assert refused(policy(), open_ones) == "party_metrics = false, and the terms have party_metrics = true"
+    assert accepted(policy(party_metrics=True), open_ones)
+    assert accepted(policy(protections=["plain"]), offered(party_metrics=True, protection="plain"))
+    assert "this site's own numbers, but for its metrics other sites" in " ".join(summary(open_ones).split())
+    assert "but for" not in summary(offered())
+
+
+def test_max_rounds():
+    assert accepted(policy(max_rounds=50), offered(rounds=50))
+    assert refused(policy(max_rounds=50), offered(rounds=51)) == (
+        "max_rounds = 50, and the terms have rounds = 51"
+    )
+
+
+OF_ROLE = {
+    "label": ["y", "other"],
+    "features": ["age", "dose", "secret"],
+    "weight": ["w", "other"],
+    "base_margin": ["m", "other"],
+}
+
+
+@pytest.mark.parametrize(
+    ("role", "forbidden"),
+    [("label", "y"), ("weight", "w"), ("base_margin", "m"), ("features", "age"), ("features", "dose")],
+)
+def test_columns_are_allowed_by_role(role, forbidden):
+    assert accepted(policy(columns=OF_ROLE, base_margin=True), weighted())
+    fewer = {**OF_ROLE, role: [name for name in OF_ROLE[role] if name != forbidden]}
+    assert refused(policy(columns=fewer, base_margin=True), weighted()) == (
+        f"columns.{role} = [...], and the terms name '{forbidden}', which is not among them"
+    )
+    without = {name: names for name, names in OF_ROLE.items() if name != role}
+    assert refused(policy(columns=without, base_margin=True), weighted()).startswith(f"columns.{role} = [], ")
+
+
+def test_a_column_for_one_role_is_not_one_for_another():
+    rules = policy(columns={"label": "age", "features": ["y", "dose", "ward", "age"]})
+    assert refused(rules, offered()).startswith("columns.label = [...], and the terms name 'y'")
+
+
+def test_the_columns_a_site_allows_are_not_told_to_the_analyst():
+    rules = policy(columns={"label": "y", "features": "secret"})
+    assert "secret" not in refused(rules, offered())
+    with pytest.raises(Refused, match="it allows secret"):  # the site's own log says it
+        rules.permit(offered(), "north")
+    assert "..." in refused(policy(parties=["north", "quiet"]), offered())
+    assert "quiet" not in refused(policy(parties=["north", "quiet"]), offered())
+
+
+@pytest.mark.parametrize(
+    ("objective", "least", "enough"),
+    [("binary:logistic", 7, 1.75), ("reg:squarederror", 7, 7.0), ("binary:logistic", 2, 0.5)],
+)
+def test_min_rows_per_leaf_wants_the_min_child_weight_that_guarantees_it(objective, least, enough):
+    rules = policy(min_rows_per_leaf=least)
+    assert accepted(rules, offered(objective=objective, min_child_weight=enough))
+    rows = enough / least
+    too_little = (least - 1) * rows  # guarantees one row less
+    assert accepted(rules, offered(objective=objective, min_child_weight=np.nextafter(too_little, enough)))
+    assert refused(rules, offered(objective=objective, min_child_weight=too_little)) == (
+        f"min_rows_per_leaf = {least}, and the terms have min_child_weight = {too_little:g}, which with "
+        f"{objective} leaves {least - 1} row{'s' * (least > 2)} in a leaf"
+    )
+    assert f"; set min_child_weight = {enough:g}, or run" in answer(
+        rules, offered(objective=objective, min_child_weight=too_little)
+    )
+
+
+def test_min_rows_per_leaf_is_refused_where_the_terms_guarantee_nothing():
+    rules = policy(min_rows_per_leaf=2)
+    columns = offered().columns
+    first = Booster(offered().objective.loss, 0.5, columns.features, (), 1, tuple(columns.categorical))
+    again = offered(min_child_weight=9, xgb_model=continuation.written(first, columns))
+    assert accepted(policy(continue_models=True), again)
+    assert refused(rules, again) == (
+        "continue_models = false, and the terms continue a model (xgb_model), whose trees may part single "
+        "rows"
+    )
+    rules = policy(min_rows_per_leaf=2, base_margin=True)
+    assert refused(rules, weighted(min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and with the row weights of column 'w' no leaf is sure of it"
+    )
+    assert refused(rules, offered(scale_pos_weight=2.0, min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and with a scale_pos_weight no leaf is sure of it"
+    )
+    assert refused(rules, offered(program="sites:other", min_child_weight=1e300)) == (
+        "min_rows_per_leaf = 2, and program 'sites:other' does not promise it"
+    )
+    assert accepted(policy(base_margin=True), weighted(program="sites:other", min_child_weight=0))
+
+
+@pytest.mark.parametrize(("objective", "per_row"), [("binary:logistic", 0.25), ("reg:squarederror", 1.0)])
+def test_the_guaranteed_rows_are_what_training_keeps_to(objective, per_row):
+    def splits(rows_on_one_side):
+        side = np.arange(40) < rows_on_one_side
+        setting = terms(
+            objective=objective,
+            columns={"label": "y", "numeric": ["x"]},
+            rounds=1,
+            base_score=0.5,
+            min_child_weight=7 * per_row,
+        )
+        table = {"x": side.astype(np.float64), "y": side.astype(np.int64)}
+        return len(simulate(setting, [table]).model.booster.trees[0].leaves) == 2
+
+    assert accepted(policy(min_rows_per_leaf=7), offered(objective=objective, min_child_weight=7 * per_row))
+    assert splits(7)
+    assert not splits(6)
+
+
+@pytest.mark.parametrize("bits", [8, 16, 24])
+def test_no_rounded_hessian_is_above_its_bound_whatever_the_scale(bits):
+    label = np.array([0.0, 1.0] * 500, np.float32)
+    margin = np.concatenate([np.linspace(-9, 9, 500), np.linspace(-1e-7, 1e-7, 500)])
+    _, hessian = logistic_gradients(margin, label, np.ones(1000, np.float32))
+    assert hessian.max() == 0.25
+    for exponent in range(-8, 40):
+        scale = Scale(exponent, bits)
+        assert scale.encode(hessian).max() / scale.factor <= 0.25
+        assert scale.encode(np.ones(1))[0] / scale.factor <= 1.0
+
+
+# ---- the file ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "fault"),
+    [
+        ({"min_partys": 3}, "unknown key 'min_partys' (did you mean min_parties?)"),
+        ({"protections": []}, "protections: "),
+        ({"protections": ["msked"]}, "protections.0: "),
+        ({"min_parties": 0}, "min_parties: "),
+        ({"min_rows_per_leaf": 0}, "min_rows_per_leaf: "),
+        ({"max_rounds": 0}, "max_rounds: "),
+        ({"approval": "never"}, 'approval: write "auto" or "ask"'),
+        ({"approval": ["a" * 64]}, "single terms are approved by `fedboost approve"),
+        ({"parties": [""]}, "parties"),
+        ({"max_depth": 0}, "max_depth: "),
+        ({"columns": ["y", "age"]}, 'columns: name columns by role, columns = { label = ["y"], features = '),
+        ({"columns": "y"}, "columns: name columns by role"),
+        ({"columns": {"labels": ["y"]}}, "unknown key"),
+        ({"columns": {"label": [""]}}, "columns"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_one_line(rules, fault):
+    with pytest.raises(ConfigError) as error:
+        policy(**rules)
+    assert fault in str(error.value)
+    assert len(str(error.value).splitlines()) == 1

@@ -1,0 +1,300 @@
+"""Terms that are refused: one line that names the key."""
+
+import pytest
+from all_terms import BASE, CLASSES, COLUMNS, RANKING, REGRESSION, terms, with_columns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError
+from fedboost.terms.reading import nearest
+from fedboost.terms.terms import Terms
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        # unknown keys name the nearest known one
+        ({"max_dept": 3}, "unknown key 'max_dept' (did you mean max_depth?)"),
+        ({"eta": 0.1}, "unknown key 'eta' (did you mean learning_rate?)"),
+        ({"num_boost_round": 10}, "unknown key 'num_boost_round' (did you mean rounds?)"),
+        ({"lambda": 1}, "unknown key 'lambda' (did you mean reg_lambda?)"),
+        ({"metric": "auc"}, "unknown key 'metric' (did you mean eval_metric?)"),
+        ({"xyzzy": 1}, "unknown key 'xyzzy'"),
+        (
+            {"columns": {**COLUMNS, "numerics": ["a"]}},
+            "unknown key 'columns.numerics' (did you mean numeric?)",
+        ),
+        ({"columns": {**COLUMNS, "target": "y"}}, "unknown key 'columns.target' (did you mean label?)"),
+        ({"columns": {**COLUMNS, "max_dept": 1}}, "unknown key 'columns.max_dept'"),
+        # missing keys, wrong kinds, out of range
+        ({"columns": {"numeric": ["a"]}}, "key 'columns.label' is missing"),
+        ({"columns": 5}, "columns: "),
+        ({"rounds": 0}, "rounds: input should be greater than or equal to 1, got 0"),
+        ({"rounds": "many"}, "rounds: input should be a valid integer"),
+        ({"max_depth": 17}, "max_depth: input should be less than or equal to 16, got 17"),
+        ({"rounds": True}, "rounds: should be a number, got True"),
+        ({"max_depth": "6"}, "max_depth: should be a number, got '6'"),
+        ({"max_delta_step": "1.5"}, "max_delta_step: should be a number, got '1.5'"),
+        ({"parties": "a"}, "parties: should be a list, in brackets, got 'a'"),
+        ({"monotone_constraints": "(1,0)"}, "monotone_constraints: should be a table, { key = value }, got"),
+        ({"label": "y"}, "unknown key 'label': it belongs under [columns]"),
+        ({"learning_rate": 0}, "learning_rate: input should be greater than 0, got 0"),
+        ({"learning_rate": float("nan")}, "learning_rate: input should be a finite number, got nan"),
+        ({"reg_lambda": -1}, "reg_lambda: "),
+        ({"reg_alpha": float("inf")}, "reg_alpha: input should be a finite number, got inf"),
+        ({"max_bin": 257}, "max_bin: "),
+        ({"parties": ["a", "b", "c\nd"]}, "cannot be a party's name"),
+        ({"parties": ["a", "b", "c" * 65]}, "cannot be a party's name"),
+        ({"parties": ["a", "b"]}, "protection masked needs 3 parties, the terms name 2"),
+        ({"parties": ["a", "b"]}, "add parties, or set allow_two_parties = true, which hides from the"),
+        (
+            {"parties": ["a"], "allow_two_parties": True},
+            "protection masked needs 2 parties, the terms name 1",
+        ),
+        ({"colluding": 2}, "of which 2 collude"),
+        ({"max_bin": 1}, "max_bin: "),
+        ({"gradient_bits": 25}, "gradient_bits: "),
+        ({"cut_points": "exact"}, "cut_points: input should be 'grid' or 'even', got 'exact'"),
+        ({"parties": ["a", ""]}, "parties: '' cannot be"),
+        ({"parties": ["a", "b", "a"]}, "parties: a party is named more than once"),
+        # names that are not known
+        ({"objective": "binary:logistics"}, "objective: unknown objective 'binary:logistics' (did you mean "),
+        (
+            {"eval_metric": "aucc"},
+            "unknown eval_metric 'aucc' (did you mean auc?); "
+            "known: logloss, error, auc, aucpr, ks, ece, error@t",
+        ),
+        # combinations that cannot be trained
+        (
+            {"columns": {**COLUMNS, "base_margin": "m"}, "objective": "multi:softprob", "num_class": 3},
+            "columns.base_margin is one number a row; multi:softprob would need one for each class",
+        ),
+        ({"columns": {**COLUMNS, "base_margin": "b"}}, "column 'b' is named more than once"),
+        ({"columns": {**COLUMNS, "base_margin": "m\n"}}, r"column 'm\n' cannot have the character '\n'"),
+        ({"eval_metric": "rmse"}, "eval_metric rmse does not fit objective binary:logistic; use logloss"),
+        (
+            {"objective": REGRESSION, "eval_metric": ["auc"]},
+            "does not fit objective reg:squarederror; use rmse",
+        ),
+        (
+            {"interaction_constraints": [["a", "bb"]]},
+            "interaction_constraints names 'bb', which is no feature (did you mean b?)",
+        ),
+        (
+            {"monotone_constraints": {"aa": 1}},
+            "monotone_constraints names 'aa', which is no feature (did you mean a?)",
+        ),
+        ({"monotone_constraints": {"c": 1}}, "names 'c', which has levels, which have no order"),
+        ({"monotone_constraints": {"a": 2}}, "monotone_constraints.a: input should be -1, 0 or 1, got 2"),
+        (
+            {"monotone_constraints": {"a": 1}, "vote_top_k": 1},
+            "vote_top_k elects features without a look at monotone_constraints",
+        ),
+        ({"num_parallel_tree": 1024, "objective": "multi:softprob", "num_class": 2}, "2048 trees a round"),
+        (
+            {"objective": "reg:absoluteerror", "on_loss": "shrink", "protection": "plain"},
+            'reg:absoluteerror with on_loss = "shrink": its gradients are signs',
+        ),
+        ({"max_leaves": 1}, "max_leaves 1 is a tree without a split; 0 is no limit"),
+        ({"num_leaves": 31}, "unknown key 'num_leaves' (did you mean max_leaves?)"),
+        ({"subsample": 0.01}, "subsample: input should be greater than or equal to 0.05, got 0.01"),
+        ({"sampling_method": "goss"}, "sampling_method: input should be 'uniform', 'gradient_based' or"),
+        ({"sampling_method": "gradient_based"}, "gradient_based with subsample 1 would draw every row"),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "objective": "reg:absoluteerror"},
+            "those of reg:absoluteerror are signs and say nothing: set uniform",
+        ),
+        (
+            {"sampling_method": "gradient_based", "subsample": 0.5, "vote_top_k": 1},
+            "vote_top_k elects features by each party's own rows, and sampling_method gradient_based may",
+        ),
+        ({"validation_fraction": 0.01}, "validation_fraction must be 0, or 0.05 to 0.9"),
+        ({"early_stopping_rounds": 5}, "early_stopping_rounds needs validation rows"),
+        (
+            {"validation_fraction": 0.2, "columns": {**COLUMNS, "validation": "v"}},
+            "validation_fraction draws validation rows, and column 'v' names them: give one",
+        ),
+        ({"vote_top_k": 1, "colsample_bynode": 0.5}, "vote_top_k elects features, and colsample_* draws"),
+        ({"columns": {**COLUMNS, "row_id": "a"}}, "column 'a' is named more than once"),
+        ({"columns": {**COLUMNS, "validation": "v\n"}}, r"column 'v\n' cannot have the character '\n'"),
+        ({"random_state": 1}, "unknown key 'random_state' (did you mean seed?)"),
+        ({"objective": "multi:softprob"}, "multi:softprob needs num_class"),
+        ({"num_class": 3}, "num_class is for multi:softprob; binary:logistic has none"),
+        ({"objective": "reg:quantileerror"}, "reg:quantileerror needs quantile_alpha"),
+        (
+            {"objective": "reg:quantileerror", "quantile_alpha": 1},
+            "quantile_alpha: input should be less",
+        ),
+        ({"huber_slope": 3}, "huber_slope is for reg:pseudohubererror; binary:logistic has none"),
+        (
+            {"objective": "count:poisson", "scale_pos_weight": 3},
+            "scale_pos_weight is for binary:logistic; count:poisson has none",
+        ),
+        (
+            {"objective": "reg:tweedie", "tweedie_variance_power": 2},
+            "tweedie_variance_power: input should be",
+        ),
+        ({"objective": "reg:gamma", "base_score": 0}, "base_score 0.0 must be above 0 for reg:gamma"),
+        ({"eval_metric": "error@1.5"}, "unknown eval_metric 'error@1.5'"),
+        ({"eval_metric": "error@t"}, "eval_metric 'error@t' takes a number for t"),
+        ({"eval_metric": "mae"}, "eval_metric mae does not fit objective binary:logistic; use logloss"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"]}},
+            "columns.classes needs objective multi:softprob, not binary:logistic; for two values set",
+        ),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"]}, "objective": REGRESSION},
+            "columns.classes needs objective multi:softprob, not reg:squarederror",
+        ),
+        (
+            {**CLASSES, "num_class": 4},
+            "num_class is 4, columns.classes names 3: leave num_class out",
+        ),
+        ({"columns": {**COLUMNS, "classes": ["u"]}}, "columns: classes must be two label values or more"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "u"]}},
+            "columns: classes must be two label values or more",
+        ),
+        ({"columns": {**COLUMNS, "classes": ["u", ""]}}, "class '' is no label value: it counts as missing"),
+        ({"columns": {**COLUMNS, "classes": ["u", "v\n"]}}, r"class 'v\n' is not one line of text"),
+        (
+            {"columns": {**COLUMNS, "classes": ["u", "v"], "positive": "u"}},
+            "columns: positive is for labels of two values, classes for more: take one away",
+        ),
+        (
+            {"objective": "multi:softprob", "num_class": 100, "max_depth": 12},
+            "100 trees a round of depth 12 are too many",
+        ),
+        # rankings
+        ({"objective": "rank:ndcg"}, "rank:ndcg needs columns.group, the column that says which rows are"),
+        (
+            {"columns": {**COLUMNS, "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not binary:logistic",
+        ),
+        ({**RANKING, "columns": {**COLUMNS, "group": "a"}}, "column 'a' is named more than once"),
+        ({"columns": {**COLUMNS, "qid": "q"}}, "unknown key 'columns.qid' (did you mean group?)"),
+        (
+            {**RANKING, "lambdarank_pair_method": "mean"},
+            "lambdarank_pair_method mean draws pairs at random, and draws would depend on who holds the rows",
+        ),
+        (
+            {"objective": "survival:aft", "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.group needs objective rank:ndcg or rank:pairwise, not survival:aft",
+        ),
+        (
+            {**RANKING, "columns": {**COLUMNS, "label_upper_bound": "z", "group": "q"}},
+            "columns.label_upper_bound is for survival:aft; rank:ndcg has one label a row",
+        ),
+        ({**RANKING, "lambdarank_unbiased": True}, "unknown key 'lambdarank_unbiased'"),
+        ({**RANKING, "lambdarank_num_pair_per_sample": 0}, "lambdarank_num_pair_per_sample: input should be"),
+        ({"ndcg_exp_gain": False}, "ndcg_exp_gain is for rank:ndcg; binary:logistic has none"),
+        ({"objective": "rank:map"}, "unknown objective 'rank:map'; known: "),
+        (
+            {**RANKING, "eval_metric": "auc"},
+            "eval_metric auc does not fit objective rank:ndcg; use ndcg, ndcg-, ndcg@k, ndcg@k-",
+        ),
+        ({**RANKING, "eval_metric": "ndcg@0"}, "unknown eval_metric 'ndcg@0'"),
+        ({"eval_metric": "ndcg@5"}, "eval_metric ndcg@5 does not fit objective binary:logistic"),
+        ({"base_score": 1.0}, "base_score 1.0 must lie strictly between 0 and 1"),
+        (
+            {"objective": REGRESSION, "columns": {**COLUMNS, "positive": "yes"}},
+            "columns.positive needs objective binary:logistic, not reg:squarederror",
+        ),
+        ({"columns": {"label": "y"}}, "columns: no features: name at least one column"),
+        ({"columns": {"label": "a", "numeric": ["a"]}}, "columns: column 'a' is named more than once"),
+        ({"columns": {"label": "y", "weight": "a", "numeric": ["a"]}}, "'a' is named more than once"),
+        ({"columns": {"label": "y", "numeric": ["a", "a"]}}, "'a' is named more than once"),
+        ({"columns": {**COLUMNS, "categorical": {"a": ["x"]}}}, "'a' is named more than once"),
+        ({"columns": {**COLUMNS, "categorical": {"c": []}}}, "levels of 'c' must be at least one, each once"),
+        ({"columns": {**COLUMNS, "categorical": {"c": ["x", "x"]}}}, "levels of 'c'"),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": [f"{level}" for level in range(256)]}}},
+            "column 'c' has 256 levels, at most 255 can be: group the rare ones in the tables, or give them "
+            "as numbers and declare the column numeric",
+        ),
+        ({"max_cat_to_onehot": 0}, "max_cat_to_onehot: input should be greater than or equal to 1, got 0"),
+        ({"max_cat_threshold": 1}, "max_cat_threshold: input should be greater than or equal to 2, got 1"),
+        # names that no file or no reader of the model takes
+        (
+            {"columns": {"label": "y", "numeric": ["ok", "a[0]"]}},
+            "column 'a[0]' cannot have the character '['",
+        ),
+        ({"columns": {**COLUMNS, "categorical": {"c]": ["x"]}}}, "column 'c]' cannot have the character ']'"),
+        ({"columns": {"label": "y", "numeric": ["a<b"]}}, "column 'a<b' cannot have the character '<'"),
+        ({"columns": {"label": "y", "numeric": ["\x01"]}}, r"column '\x01' cannot have the character '\x01'"),
+        ({"columns": {**COLUMNS, "label": "y\n"}}, r"column 'y\n' cannot have the character '\n'"),
+        ({"columns": {**COLUMNS, "weight": "w\x85"}}, r"column 'w\x85' cannot have the character '\x85'"),
+        (
+            {"columns": {"label": "y", "numeric": ["\ud800"]}},
+            "columns.numeric.0: input should be a valid string",
+        ),
+        (
+            {"columns": {**COLUMNS, "categorical": {"c": ["x", "a\tb"]}}},
+            r"a level of 'c' has the character '\t'",
+        ),
+        ({"columns": {**COLUMNS, "categorical": {"c": ["\udfff"]}}}, r"a level of 'c' has the character"),
+    ],
+)
+def test_one_line_that_names_the_key(settings, says):
+    with pytest.raises(ConfigError) as caught:
+        Terms.read({**BASE, **settings}, "train.toml")
+    message = str(caught.value)
+    assert message.startswith("train.toml: ")
+    assert says in message
+    assert "\n" not in message
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*Terms.file_keys(), "etaa", "x"]),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.integers(),
+            st.floats(),
+            st.text(max_size=4),
+            st.lists(st.text(max_size=2), max_size=3),
+            st.dictionaries(st.text(max_size=3), st.text(max_size=2), max_size=2),
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_any_settings_are_read_or_refused_with_one_line(settings):
+    message = "terms: "
+    try:
+        terms(**settings)
+    except ConfigError as error:
+        message = str(error)
+    assert message.startswith("terms: ")
+    assert "\n" not in message
+
+
+def test_only_features_are_named_as_xgboost_wants_it():
+    schema = {"label": "y[0]", "weight": "<w>", "numeric": ["ä 1"], "categorical": {"c": ["[<]"]}}
+    assert terms(columns=schema).columns.features == ("ä 1", "c")
+
+
+@pytest.mark.timeout(5)
+def test_many_columns_are_checked_at_once():
+    names = [f"x{i}" for i in range(40_000)]
+    assert with_columns(numeric=names).columns.numeric == tuple(names)
+    with pytest.raises(ConfigError, match="'x7' is named more than once"):
+        with_columns(numeric=[*names, "x7"])
+
+
+def test_what_hangs_on_the_objective():
+    poisson = {"objective": "count:poisson"}
+    assert terms().objective.step == 0.0
+    assert terms(max_delta_step=2).objective.step == 2.0
+    assert terms(**poisson).objective.step == terms(**poisson).objective.loss.max_delta_step == 0.7
+    assert terms(**poisson, max_delta_step=0).objective.step == 0.0
+    assert terms(**poisson, max_delta_step=0).objective.loss.max_delta_step == 0.0
+    assert (terms().bits, terms(**poisson).bits, terms(**poisson, gradient_bits=12).bits) == (16, 24, 12)
+    assert terms(objective="reg:tweedie", tweedie_variance_power=1.2).metrics == ("tweedie-nloglik@1.2",)
+
+
+def test_nearest():
+    assert nearest("max_dept", ["max_depth", "rounds"]) == " (did you mean max_depth?)"
+    assert nearest("eta", ["max_depth"]) == ""
+    assert nearest("qqq", ["max_depth"]) == ""

@@ -1,0 +1,270 @@
+"""The documentation is true: its commands and its Python run, the files and names it points at exist."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import textwrap
+import tomllib
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import ending, free_port
+from sites import fedboost
+
+import fedboost as fb
+
+ROOT = Path(__file__).parents[1]
+SITES = ("north", "south", "east")
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("*/README.md")), *sorted((ROOT / "docs").glob("*.md"))]
+QUICKSTART = ROOT / "docs" / "quickstart.md"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    """The fenced blocks of one language, in order, unindented."""
+    found = re.findall(rf"^ *```{language}\n(.*?)^ *```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [textwrap.dedent(block) for block in found]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every `fedboost ...` line in shell blocks."""
+    lines = "\n".join(blocks(page, "sh")).splitlines()
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("fedboost ")]
+
+
+def run_here(words: list[str], folder: Path, module: bool = True) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, *["-m"] * module, *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def write_sites(folder: Path) -> None:
+    """sample.csv, north.csv, south.csv, new.csv and all.csv, as the pages have them."""
+    draw = np.random.default_rng(0)
+    for name in ("sample", *SITES, "new", "all"):
+        x = draw.normal(size=(80, 2))
+        rows = [f"{a!r},{b!r},{int(a + b > 0)}" for a, b in x.tolist()]
+        lines = ["age,dose,diagnosis", *rows]
+        if name == "all":
+            lines = [f"{line},{'hospital' if i == 0 else SITES[i % 3]}" for i, line in enumerate(lines)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.slow
+def test_the_session_between_organisations(tmp_path):
+    write_sites(tmp_path)
+    address = f"127.0.0.1:{free_port()}"
+    for name in SITES:
+        config = f'party = "{name}"\naggregator = "{address}"\ndata = "{name}.csv"\nkeys = "keys/{name}"\n'
+        (tmp_path / f"{name}.toml").write_text(config)
+    (tmp_path / "aggregator.toml").write_text(f'listen = "{address}"\nkeys = "keys/aggregator"\n')
+    done = []
+    with ExitStack() as stack:
+        for words in commands(QUICKSTART):
+            words = [address if word == "aggregator.example:7070" else word for word in words]
+            match words[1]:
+                case "aggregator":
+                    words[-1] = "aggregator.toml"
+                    stack.enter_context(ending(run_here(words, tmp_path)))
+                case "approve":
+                    for name in SITES:
+                        words[words.index("--config") + 1] = f"{name}.toml"
+                        process = stack.enter_context(ending(run_here([*words, "--yes"], tmp_path)))
+                        output, _ = process.communicate(timeout=90)
+                        assert process.returncode == 0, output
+                case "party":
+                    for name in SITES:
+                        words[-1] = f"{name}.toml"
+                        stack.enter_context(ending(run_here(words, tmp_path)))
+                case _:
+                    process = stack.enter_context(ending(run_here(words, tmp_path)))
+                    output, _ = process.communicate(timeout=90)
+                    assert process.returncode == 0, output
+            done.append(words[1])
+        connects = blocks(QUICKSTART, "python")[-1].replace("aggregator.example:7070", address)
+        process = stack.enter_context(ending(run_here(["-c", connects], tmp_path, module=False)))
+        output, _ = process.communicate(timeout=90)
+        assert process.returncode == 0, output
+        assert fb.Model.load(tmp_path / "model.json").parties == SITES
+    before = [*["keys"] * 6, "terms", "simulate"]
+    assert done == [*before, "aggregator", "approve", "party", "train", "predict"]
+    assert len((tmp_path / "predictions.csv").read_text().splitlines()) == 81
+
+
+def test_the_commands_of_the_readme_are_those_of_the_quickstart():
+    readme, quickstart = commands(ROOT / "README.md"), commands(QUICKSTART)
+    assert [words[1] for words in readme] == ["aggregator", "party", "train"]
+    assert [words for words in quickstart if words in readme] == readme
+    assert "make demo" in blocks(ROOT / "README.md", "sh")[0]
+    assert "make test" in blocks(ROOT / "README.md", "sh")[0]
+
+
+def test_the_readme_is_a_front_page():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 100
+
+
+def test_the_python_of_the_readme(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "README.md", "python")
+    exec(compile(code, "README.md", "exec"), {})
+    assert "logloss" in capsys.readouterr().out
+    assert fb.Model.load("model.json").parties == SITES
+
+
+def test_the_first_python_of_the_quickstart(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(blocks(QUICKSTART, "python")[0], QUICKSTART.name, "exec"), {})
+    rounds, row = capsys.readouterr().out.split(" rounds ")
+    assert int(rounds) < 20
+    assert "logloss" in row
+
+
+def test_the_host_loop_of_a_session(capsys):
+    draw = np.random.default_rng(0)
+    tables = {name: {"age": draw.normal(size=40), "dose": draw.normal(size=40)} for name in SITES}
+    for table in tables.values():
+        table["diagnosis"] = (table["age"] > table["dose"]).astype(float)
+    (code,) = blocks(ARCHITECTURE, "python")
+    exec(compile(code, ARCHITECTURE.name, "exec"), {"tables": tables})
+    assert capsys.readouterr().out.startswith("done 3 {'logloss': 0.")
+    lines = [line for line in code.splitlines() if line and not line.startswith(("import ", "from "))]
+    assert len(lines) <= 20
+
+
+def test_the_walk_of_a_histogram_names_functions_that_there_are():
+    text = ARCHITECTURE.read_text().split("## The walk of one histogram")[1].split("\n## ")[0]
+    steps = re.findall(r"^\|[^|]*\| `([^`]+)` \| ([^|]+) \|", text, re.MULTILINE)
+    assert len(steps) >= 15
+    assert len({file for file, _ in steps}) == len(steps)  # never back
+    for file, names in steps:
+        source = (ROOT / "fedboost" / file).read_text()
+        for name in re.findall(r"`(\w+)`", names):
+            assert re.search(rf"\bdef {name}\(", source), (file, name)
+
+
+@pytest.mark.parametrize("page", [str(page.relative_to(ROOT)) for page in PAGES])
+def test_the_files_that_a_page_names_exist(page):
+    text = (ROOT / page).read_text()
+    for path in re.findall(r"`(\w+/[\w/]+\.(?:py|proto|toml))`", text):
+        if not re.search("NAME|FAMILY", path):
+            assert (ROOT / path).exists() or (ROOT / "fedboost" / path).exists(), path
+    for path in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert ((ROOT / page).parent / path).exists(), path
+
+
+def test_the_page_on_objectives_has_all_objectives_and_metrics():
+    from fedboost.gbdt.metrics.registry import metrics_for
+    from fedboost.gbdt.objectives.registry import OBJECTIVES
+
+    lines = (ROOT / "docs" / "objectives.md").read_text().splitlines()
+    rows = [line.split("|") for line in lines if line.startswith("| `") and ":" in line.split("|")[1]]
+    documented = {name: row[4] for row in rows for name in re.findall(r"`([^`]+)`", row[1])}
+    assert set(documented) == set(OBJECTIVES)
+    for name, objective in OBJECTIVES.items():
+        metrics = re.findall(r"`([^`]+)`", documented[name])
+        known = [
+            metric.replace("tweedie-nloglik@t", "tweedie-nloglik@power") for metric in metrics_for(objective)
+        ]
+        assert set(metrics) == set(known), name
+        assert metrics[0].partition("@")[0] == objective.metrics[0], name
+
+
+def test_the_page_on_models(tmp_path, monkeypatch, capsys):
+    write_sites(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    terms = fb.Terms.draft("north.csv", label="diagnosis", rounds=3)
+    fb.simulate(terms, {name: f"{name}.csv" for name in SITES}).model.save("model.json")
+    page = ROOT / "docs" / "models.md"
+    for code in blocks(page, "python"):
+        exec(compile(code, page.name, "exec"), {})
+    said = capsys.readouterr().out
+    assert "0:[" in said
+    assert said.endswith(f"{fb.Model.load('model.json').terms.digest}\n")
+    assert (tmp_path / "tree.svg").read_text().startswith("<svg ")
+    for words in commands(page):
+        end = fedboost(*words[1:])
+        assert (end.code, end.err) == (0, ""), words
+    assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
+
+
+def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(ROOT / "docs" / "estimators.md", "python")
+    exec(compile(code, "estimators.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("[0 1 2] ")
+    assert fb.Model.load("model.json").parties == ("east", "north", "south")
+
+
+def test_every_command_of_every_page_exists():
+    """Each command of each page parses, its paths and addresses apart."""
+    from typer.main import get_command
+
+    from fedboost.cli.main import app
+
+    known = get_command(app).commands
+    seen = 0
+    for page in PAGES:
+        for words in commands(page):
+            command = known[words[1]]
+            options = {name for parameter in command.params for name in parameter.opts}
+            assert {word for word in words[2:] if word.startswith("--")} <= options, words
+            seen += 1
+    assert seen >= 8
+
+
+def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
+    from fedboost.runtime.site.policy import Policy
+    from fedboost.terms.reading import read_model
+
+    page = ROOT / "docs" / "policy.md"
+    cells = " ".join(line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|"))
+    assert set(re.findall(r"`(\w+)`", cells)) == set(Policy.model_fields)
+    for text in blocks(page, "toml"):
+        read_model(Policy, tomllib.loads(text)["policy"], page.name)
+    defaults = {
+        line.split("|")[1].strip(): line.split("|")[2].strip()
+        for line in page.read_text().splitlines()
+        if line.startswith("| `")
+    }
+    for key, field in Policy.model_fields.items():
+        if isinstance(field.default, int | float) and f"`{key}`" in defaults:
+            assert str(field.default).lower().removesuffix(".0") == defaults[f"`{key}`"], key
+
+
+def test_the_samples_are_sound():
+    from fedboost.runtime.aggregator.config import read_aggregator
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
+
+    party = ROOT / "party" / "party.toml"
+    assert read_party(party).party == "north"
+    assert read_aggregator(ROOT / "aggregator" / "aggregator.toml").listen == "127.0.0.1:7070"
+    assert read_terms(ROOT / "examples" / "terms.toml").parties == ("north", "south", "east")
+    assert len([line for line in party.read_text().splitlines() if not line.startswith("#")]) <= 6
+    assert len((ROOT / "examples" / "terms.toml").read_text().splitlines()) <= 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", ["quickstart.py", "custom_program.py", "explain.py"])
+def test_examples_run(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / example)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "False" not in done.stdout

@@ -1,0 +1,279 @@
+"""Decoding is total: any bytes give a message or a PeerError."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from generated import from_party, terms, to_party, train_events, u32, u64
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedboost.errors import ConfigError, PeerError
+from fedboost.gbdt.metrics.registry import METRICS
+from fedboost.protocol.messages import Join, Report
+from fedboost.terms.terms import Terms
+from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
+from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.training import (
+    decode_train_event,
+    decode_train_request,
+    encode_train_event,
+    encode_train_request,
+)
+from fedboost.wire.v1 import fedboost_pb2 as pb
+
+ROOT = Path(__file__).parents[2]
+TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
+DECODERS = {
+    "from_party": (decode_from_party, (PeerError,)),
+    "to_party": (decode_to_party, (PeerError,)),
+    "train_event": (decode_train_event, (PeerError,)),
+    "train_request": (decode_train_request, (PeerError, ConfigError)),
+}
+
+
+def decode_or_refuse(kind, data):
+    """Whatever else is raised fails the test."""
+    decode, errors = DECODERS[kind]
+    try:
+        decode(data)
+    except errors:
+        return "refused"
+    return "message"
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_give_a_message_or_a_refusal(kind, data):
+    decode_or_refuse(kind, data)
+
+
+@st.composite
+def damaged(draw, valid):
+    """A message with some bytes changed, taken out, doubled or cut off."""
+    data = bytearray(draw(valid))
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(data)))
+        match draw(st.sampled_from(["change", "remove", "insert", "cut", "double"])):
+            case "change" if place < len(data):
+                data[place] = draw(st.integers(0, 255))
+            case "remove":
+                del data[place : place + draw(st.integers(1, 8))]
+            case "insert":
+                data[place:place] = draw(st.binary(min_size=1, max_size=8))
+            case "cut":
+                del data[place:]
+            case "double":
+                data += data[place:]
+    return bytes(data)
+
+
+@given(damaged(from_party.map(encode_from_party)))
+def test_damaged_words_of_a_party_are_refused_at_most(data):
+    decode_or_refuse("from_party", data)
+
+
+@given(damaged(to_party.map(encode_to_party)))
+def test_damaged_words_of_an_aggregator_are_refused_at_most(data):
+    decode_or_refuse("to_party", data)
+
+
+@given(damaged(train_events.map(encode_train_event)))
+def test_damaged_events_are_refused_at_most(data):
+    decode_or_refuse("train_event", data)
+
+
+@given(damaged(terms().map(lambda t: encode_train_request(t.canonical()))))
+def test_damaged_requests_are_refused_at_most(data):
+    decode_or_refuse("train_request", data)
+
+
+any_scale = st.builds(pb.Scale, exponent=st.integers(-(2**31), 2**31 - 1), bits=u32)
+any_grid = st.builds(
+    pb.Grid,
+    starts=st.lists(u32, max_size=4),
+    widths=st.binary(max_size=4),
+    subdivisions=st.binary(max_size=4),
+)
+any_cuts = st.builds(
+    pb.Cuts,
+    cuts=st.lists(st.floats(width=32), max_size=4),
+    missing=st.booleans(),
+    categorical=st.booleans(),
+)
+any_query = st.one_of(
+    st.builds(
+        lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)), rows=u64, grids=st.lists(any_grid, max_size=3)
+    ),
+    st.builds(
+        lambda **q: pb.Ask(start=pb.StartQuery(**q)),
+        rows=u64,
+        features=st.lists(any_cuts, max_size=3),
+        gradient=any_scale,
+        hessian=any_scale,
+    ),
+    st.builds(
+        lambda **q: pb.Ask(histograms=pb.HistogramQuery(**q)),
+        rows=u64,
+        tree=u32,
+        nodes=st.lists(u32, max_size=3),
+        bins=u32,
+        gradient=any_scale,
+        hessian=any_scale,
+        widths=st.binary(max_size=7),
+        elected=st.lists(
+            st.builds(lambda **e: pb.Elected(**e), features=st.lists(u32, max_size=3), bins=u32), max_size=3
+        ),
+    ),
+    st.builds(
+        lambda **q: pb.Ask(votes=pb.VoteQuery(**q)),
+        rows=u64,
+        tree=u32,
+        nodes=st.lists(u32, max_size=3),
+        features=u32,
+        parties=u32,
+        gradient=any_scale,
+        hessian=any_scale,
+    ),
+    st.builds(
+        lambda **q: pb.Ask(residuals=pb.ResidualQuery(**q)),
+        rows=u64,
+        tree=st.integers(-(2**31), 2**31 - 1),
+        nodes=st.lists(u32, max_size=3),
+        starts=st.lists(u32, max_size=3),
+        width=u32,
+        weight=any_scale,
+    ),
+    st.builds(
+        lambda **q: pb.Ask(end_round=pb.EndRoundQuery(**q)),
+        rows=u64,
+        tree=st.integers(-(2**31), 2**31 - 1),
+        metrics=st.lists(st.sampled_from([*METRICS, "auc2", "error@", "error@nan", "auc@1", ""]), max_size=2),
+        weight=any_scale,
+    ),
+)
+
+
+@given(any_query)
+def test_queries_of_any_numbers_give_a_message_or_a_refusal(ask):
+    decode_or_refuse("to_party", pb.ToParty(ask=ask).SerializeToString())
+
+
+@given(st.text(alphabet='{}[]":,0123456789.eE+-truefalsn \\"uxd8', max_size=60))
+def test_terms_of_any_text_give_a_message_or_a_refusal(text):
+    decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString())
+    decode_or_refuse("to_party", pb.ToParty(admit=pb.Admit(terms=text)).SerializeToString())
+
+
+SCALE = pb.Scale(exponent=0, bits=16)
+BAD_ASKS = {
+    "no rows": pb.Ask(quantiles=pb.QuantileQuery(rows=0)),
+    "too many rows": pb.Ask(quantiles=pb.QuantileQuery(rows=1 << 48)),
+    "columns of a grid": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[1, 9], widths=b"\x01", subdivisions=b"\1")])
+    ),
+    "a cell cut finer than keys": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x01", subdivisions=b"\2")])
+    ),
+    "cells that overlap": pb.Ask(
+        quantiles=pb.QuantileQuery(
+            rows=1, grids=[pb.Grid(starts=[0, 1], widths=b"\x01\x01", subdivisions=b"\0\0")]
+        )
+    ),
+    "cells beyond the last key": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[2], widths=b"\x20", subdivisions=b"\0")])
+    ),
+    "too many subcells": pb.Ask(
+        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x20", subdivisions=b"\x18")])
+    ),
+    "cut points that fall": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[2, 1])], gradient=SCALE, hessian=SCALE)
+    ),
+    "equal cut points": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[1, 1])], gradient=SCALE, hessian=SCALE)
+    ),
+    "a cut point that is no number": pb.Ask(
+        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[float("nan")])], gradient=SCALE, hessian=SCALE)
+    ),
+    "a scale without bits": pb.Ask(start=pb.StartQuery(rows=1, gradient=SCALE)),
+    "a scale beyond float64": pb.Ask(
+        start=pb.StartQuery(rows=1, gradient=pb.Scale(exponent=257, bits=1), hessian=SCALE)
+    ),
+    "a tree before the constant": pb.Ask(end_round=pb.EndRoundQuery(rows=1, tree=-2, weight=SCALE)),
+    "an unknown metric": pb.Ask(end_round=pb.EndRoundQuery(rows=1, metrics=["luck"], weight=SCALE)),
+    "more levels than there can be": pb.Ask(
+        end_round=pb.EndRoundQuery(rows=1, splits=[pb.Split(categories=bytes(33))], weight=SCALE)
+    ),
+    "an empty query": pb.Ask(turn=1),
+}
+
+
+@pytest.mark.parametrize("ask", BAD_ASKS.values(), ids=BAD_ASKS)
+def test_values_out_of_range_are_refused(ask):
+    with pytest.raises(PeerError):
+        decode_to_party(pb.ToParty(ask=ask).SerializeToString())
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_messages_over_the_limit_are_refused_unread(kind):
+    limit = MAX_TO_AGGREGATOR if kind in ("from_party", "train_request") else MAX_FROM_AGGREGATOR
+    decode, _ = DECODERS[kind]
+    with pytest.raises(PeerError, match=f"{limit + 1} bytes; {limit} are allowed"):
+        decode(bytes(limit + 1))
+
+
+def test_a_greeting_that_would_not_fit_into_what_all_parties_hear_is_refused():
+    fits = Join("s", "d", 1, bytes(MAX_GREETING))
+    assert decode_from_party(encode_from_party(fits)) == fits
+    longer = encode_from_party(Join("s", "d", 1, bytes(MAX_GREETING + 1)))
+    with pytest.raises(PeerError, match="greeting"):
+        decode_from_party(longer)
+
+
+def test_the_largest_part_of_a_report_is_far_below_the_limit():
+    part = encode_from_party(Report(2**32 - 1, 2**32 - 1, 2**32 - 1, bytes(8 << 16)))
+    assert len(part) < MAX_TO_AGGREGATOR / 2
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "null", "[]", "1", "", '"\ud7ff'])
+def test_terms_that_are_no_terms_are_refused(text):
+    assert decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString()) == "refused"
+    admit = pb.ToParty(admit=pb.Admit(terms=text))
+    assert decode_or_refuse("to_party", admit.SerializeToString()) == "refused"
+
+
+def test_names_without_text_of_their_own_are_refused():
+    """A lone surrogate has no UTF-8: it could not travel on, nor be printed."""
+    half = TERMS.canonical().replace('"a"', '"\\ud800"')
+    assert decode_or_refuse("train_request", pb.TrainRequest(terms=half).SerializeToString()) == "refused"
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_nothing_at_all_is_refused(kind):
+    assert decode_or_refuse(kind, b"") == "refused"
+
+
+def test_messages_of_a_newer_version_are_refused():
+    unknown = pb.FromParty()
+    unknown.ParseFromString(b"\xfa\x07\x03abc")  # field 127
+    for decode in (decode_from_party, decode_to_party, decode_train_event):
+        with pytest.raises(PeerError, match="newer version"):
+            decode(unknown.SerializeToString())
+
+
+def test_the_committed_generated_code_is_that_of_the_proto(tmp_path):
+    if importlib.util.find_spec("grpc_tools") is None:
+        pytest.skip("grpcio-tools is not installed")
+    proto = "fedboost/wire/v1/fedboost.proto"
+    command = ["-m", "grpc_tools.protoc", "-Iprotos", f"--python_out={tmp_path}", f"--pyi_out={tmp_path}"]
+    subprocess.run([sys.executable, *command, f"protos/{proto}"], cwd=ROOT, check=True, timeout=60)
+    for suffix in ("_pb2.py", "_pb2.pyi"):
+        file = proto.replace(".proto", suffix)
+        fresh, committed = (tmp_path / file).read_text(), (ROOT / file).read_text()
+        versions = [re.findall(r"Protobuf Python Version: (\S+)", text) for text in (fresh, committed)]
+        if versions[0] != versions[1]:
+            pytest.skip(f"this protoc generates for protobuf {versions[0]}, committed is {versions[1]}")
+        assert fresh == committed, f"{file} is stale: make protos"
