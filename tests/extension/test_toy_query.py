@@ -124,7 +124,7 @@ EDITS = {
             '    LabelSumQuery: ("label_sum", _label_sum_to_pb, _label_sum_from_pb),\n',
         ),
         (
-            "# ---- a pair of functions for each query -------------------------------------------------------------\n",
+            f"# ---- a pair of functions for each query {'-' * 61}\n",
             "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Any:\n"
             "    return pb.LabelSumQuery(rows=query.rows, scale=scale_to_pb(query.scale))\n"
             "\n\ndef _label_sum_from_pb(q: Any) -> LabelSumQuery:\n"
