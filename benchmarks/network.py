@@ -42,7 +42,7 @@ from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 EARLY, LATE = 5, 25
 """Rounds between whose ends trees are timed."""
@@ -142,7 +142,7 @@ def _sides(
 ) -> dict[str, Callable[[], Cost]]:
     """How each side of a case trains once; the processes of fedboost run until `running` is closed."""
 
-    def over_grpc(kind: type[Loopback], protection: str) -> Callable[[], Cost]:
+    def over_grpc(kind: type[LocalCluster], protection: str) -> Callable[[], Cost]:
         folder = Path(running.enter_context(TemporaryDirectory(prefix="fedboost-")))
         one = running.enter_context(kind(folder, files, policy=ANYTHING))
         return lambda: time_network(one, terms.changed(protection=protection), boosters)
@@ -164,7 +164,7 @@ def _sides(
 # ---- fedboost ---------------------------------------------------------------------------------------
 
 
-class OneThread(Loopback):
+class OneThread(LocalCluster):
     """A consortium with keys whose parties have one thread each."""
 
     def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
@@ -185,7 +185,7 @@ class WithoutKeys(OneThread):
         return super()._spawn(stem, bare, "--insecure-loopback", *options)
 
 
-def time_network(one: Loopback, terms: fb.Terms, boosters: list[Any]) -> Cost:
+def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cost:
     """One training by processes that run already. The aggregator's own seconds count."""
     processes = [one.aggregator.pid, *(process.pid for process in one.parties.values())]
     marks, wall = {}, 0.0

@@ -20,7 +20,7 @@ import common
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 PROTECTIONS = ("plain", "masked", "bfv", "paillier")
 SETTINGS = {"rounds": 20, "max_depth": 4, "max_bin": 32}
@@ -39,7 +39,7 @@ def main() -> None:
         shares = common.equal_parts(table, len(files))
         for path, part in zip(files.values(), shares, strict=True):
             parquet.write_table(part, path)
-        with Loopback(Path(name), files, policy=ANYTHING) as one:
+        with LocalCluster(Path(name), files, policy=ANYTHING) as one:
             for _ in one.analyst.train(terms.changed(rounds=1)):
                 pass
             for protection in options.protections:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 import fedboost as fb
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 GROWTH_AT_MOST = 8 << 20
 """Bytes of resident memory between the medians of the second and the last quarter: the allocator's own ups
@@ -70,7 +70,7 @@ def quarter(values: list[int], number: int) -> list[int]:
     return values[(number - 1) * len(values) // 4 : number * len(values) // 4]
 
 
-def train_until(end: float, one: Loopback, kinds: Iterable[fb.Terms]) -> tuple[int, bool]:
+def train_until(end: float, one: LocalCluster, kinds: Iterable[fb.Terms]) -> tuple[int, bool]:
     """Sessions back to back until `end`: how many, and whether the same terms always gave the same model."""
     count, first, same = 0, {}, True
     while time.monotonic() < end:
@@ -97,7 +97,7 @@ def main() -> int:
             table(0), label="y", rounds=ROUNDS, max_depth=4, max_bin=64, parties=list(tables)
         )
         kinds = [terms, terms.changed(protection="plain")]
-        with Loopback(folder, tables, policy=ANYTHING) as one:
+        with LocalCluster(folder, tables, policy=ANYTHING) as one:
             processes = {"aggregator": one.aggregator.pid, "analyst": os.getpid()}
             processes |= {name: process.pid for name, process in one.parties.items()}
             samples = Samples(processes, options.every)

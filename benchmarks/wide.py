@@ -27,7 +27,7 @@ from sklearn.metrics import roc_auc_score
 
 import fedboost as fb
 from fedboost.runtime.data.sparse import LABEL
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 NAME = "amazon_access_onehot"
 PARTIES = 4
@@ -110,7 +110,7 @@ def most_memory(X: Any, y: Float32) -> list[int]:
         files = {f"party-{number}": folder / f"party-{number}.libsvm" for number in range(1, PARTIES + 1)}
         for path, part in zip(files.values(), parts, strict=True):
             dump_svmlight_file(X[part], y[part], str(path))
-        with Loopback(folder, files, policy=ANYTHING) as one:
+        with LocalCluster(folder, files, policy=ANYTHING) as one:
             for _ in one.analyst.train(terms_of(X, MEMORY_ROUNDS).with_parties(files)):
                 pass
             return [peak_memory(process.pid) for process in one.parties.values()]

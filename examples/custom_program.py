@@ -22,7 +22,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol.contracts import GrownTrees
-from fedboost.runtime.local.cluster import Loopback
+from fedboost.runtime.local.cluster import LocalCluster
 
 SHRINK = 0.95
 
@@ -65,7 +65,7 @@ def main() -> None:
             files[name] = Path(folder) / f"{name}.csv"
             columns = np.column_stack(list(shard.values()))
             np.savetxt(files[name], columns, delimiter=",", header=",".join(shard), comments="", fmt="%.17g")
-        with Loopback(Path(folder), files, programs=["custom_program:train"]) as consortium:
+        with LocalCluster(Path(folder), files, programs=["custom_program:train"]) as consortium:
             named = terms.changed(program="custom_program:train")
             consortium.approve(named)
             over_grpc = consortium.analyst.train(named).model

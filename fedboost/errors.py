@@ -67,3 +67,8 @@ class Enough(FedboostError):
 
 class SessionFailed(FedboostError):
     """The end of a session without a model; the message names the site and the cause."""
+
+
+class DurabilityError(Exception):
+    """A journal, an audit log or a site's memory cannot be written: the process must end, and a later one can
+    go on. It is no FedboostError, so that no handler of those goes on instead."""

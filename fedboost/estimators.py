@@ -67,7 +67,7 @@ class _Rows:
 
 
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What both estimators are: parameters, and training on a table."""
+    """The base of both estimators: parameters, and training on a table."""
 
     def __init__(
         self,
@@ -193,10 +193,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         try:
             terms = Terms.read({**self._settings(), **follows, "columns": columns}, type(self).__name__)
         except ConfigError as error:
-            said = str(error)
+            fault = str(error)
             for name, in_terms in _IN_TERMS.items():
-                said = said.replace(f": {in_terms}: ", f": {name}: ")
-            raise ConfigError(said) from None
+                fault = fault.replace(f": {in_terms}: ", f": {name}: ")
+            raise ConfigError(fault) from None
         parties = {ONE_SITE: table}
         if sites is not None:
             check_consistent_length(label, sites)
@@ -211,16 +211,18 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
     def _settings(self) -> dict[str, Any]:
         """The parameters as the terms have them."""
-        given = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
-        del given["n_jobs"], given["callbacks"]
+        settings = {_IN_TERMS.get(name, name): value for name, value in self.get_params(deep=False).items()}
+        del settings["n_jobs"], settings["callbacks"]
         if isinstance(self.random_state, np.random.RandomState):
-            given["seed"] = self.random_state.randint(1 << 31)
+            settings["seed"] = self.random_state.randint(1 << 31)
         # Searches over parameters draw numpy's numbers.
-        plain = {name: of.item() if isinstance(of, np.generic) else of for name, of in given.items()}
+        plain = {
+            name: value.item() if isinstance(value, np.generic) else value for name, value in settings.items()
+        }
         return {name: value for name, value in plain.items() if value is not None}
 
     def _checked(self, X: Any, y: Any, sample_weight: Any, numbers: bool) -> "_Rows":
-        """What scikit-learn accepts, and there is something to learn from."""
+        """The rows, checked as scikit-learn does. ValueError if there is nothing to learn from."""
         if _has_words(X):
             label = validate_data(self, y=y, y_numeric=numbers)
             check_consistent_length(X, label)
@@ -244,7 +246,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return _Rows(features, label, weight)
 
     def _predicted(self, X: Any) -> Float64:
-        """What the model predicts for each row."""
+        """The model's prediction for each row."""
         check_is_fitted(self)
         categorical = list(self.model_.terms.columns.categorical)
         if _has_words(X) or (categorical and _is_frame(X)):
@@ -255,14 +257,14 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return self.model_.predict(_float32(validate_data(self, X, **_FLOATS, reset=False)))
 
     def _table(self, X: Any) -> pa.Table:
-        """Of a DataFrame with words."""
+        """The table of a DataFrame with words."""
         return as_table(X.set_axis(self._names(), axis="columns"))
 
     def _names(self) -> list[str]:
-        """Of the features, in the order of X: those of a DataFrame, else x0, x1, ..."""
+        """Names of the features, in the order of X: those of a DataFrame, else x0, x1, ..."""
         if hasattr(self, "feature_names_in_"):
             return list(self.feature_names_in_)
-        return [f"x{place}" for place in range(self.n_features_in_)]
+        return [f"x{index}" for index in range(self.n_features_in_)]
 
 
 class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
@@ -299,15 +301,15 @@ class FederatedClassifier(ClassifierMixin, _Federated):  # type: ignore[misc]
             raise ConfigError(
                 f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out"
             )
-        of_label = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
+        label_columns = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
         label = pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
-        follows = {"objective": objective, "columns": of_label, "xgb_model": text_of(xgb_model)}
+        follows = {"objective": objective, "columns": label_columns, "xgb_model": text_of(xgb_model)}
         return self._fit(rows, label, follows, sites)
 
     def predict_proba(self, X: Any) -> Float64:
         """The probability of each of `classes_`: float64 [rows, classes]."""
-        of = self._predicted(X)
-        return of if of.ndim == 2 else np.column_stack([1.0 - of, of])
+        predicted = self._predicted(X)
+        return predicted if predicted.ndim == 2 else np.column_stack([1.0 - predicted, predicted])
 
     def predict(self, X: Any) -> npt.NDArray[Any]:
         """The most probable of `classes_`, [rows]; of equal ones the first."""
@@ -350,7 +352,7 @@ def _is_frame(X: Any) -> bool:
 
 
 def _has_words(X: Any) -> bool:
-    """Whether it is a pandas DataFrame with a column that is neither of numbers nor of booleans."""
+    """Tell if X is a pandas DataFrame with a column that is neither of numbers nor of booleans."""
     return _is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.plugins import check_objective
-from fedboost.runtime.config import read_settings
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table
+from fedboost.runtime.terms_file import read_settings
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
 
@@ -21,7 +21,8 @@ __all__ = ["Terms", "check_objective"]
 
 
 class Terms(terms.Terms):
-    """What every party agrees to for one session. xgb_model: a Model to continue, or the path of its file."""
+    """The terms that every party agrees to for one session. xgb_model: a Model to continue, or the path of
+    its file."""
 
     def __init__(self, **settings: Any) -> None:
         try:
@@ -56,6 +57,6 @@ class Terms(terms.Terms):
         under XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the
         objective is set.
         """
-        told = base_margin, settings.get("objective"), label_upper_bound, group
-        draft = draft_schema(as_table(data), label, weight, (), *told)
+        chosen = base_margin, settings.get("objective"), label_upper_bound, group
+        draft = draft_schema(as_table(data), label, weight, (), *chosen)
         return cls.read({**draft.settings(), **settings})

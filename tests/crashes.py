@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 
-from fedboost.runtime.local.cluster import Loopback
+from fedboost.runtime.local.cluster import LocalCluster
 
 LAST = 3
 """Nobody is killed on purpose in so many of the last rounds, so that the training goes on after each kill."""
@@ -69,7 +69,7 @@ def crashed(folder, files, terms, kills, seed, policy):
     victims = [*everybody, *draw.choices(everybody, k=kills)][:kills]
     draw.shuffle(victims)
     restarts = []
-    with Loopback(folder, files, policy=policy) as one:
+    with LocalCluster(folder, files, policy=policy) as one:
         training = Followed(one.analyst, terms)
         for victim, rounds in zip(victims, after, strict=True):
             training.wait_for(rounds)
@@ -95,7 +95,7 @@ def crashed(folder, files, terms, kills, seed, policy):
 def stopped(folder, files, terms, seconds, policy):
     """The model of a training in which a party's process sleeps for so many seconds, and the seconds from its
     awakening to what the analyst heard next."""
-    with Loopback(folder, files, policy=policy) as one:
+    with LocalCluster(folder, files, policy=policy) as one:
         training = Followed(one.analyst, terms)
         training.wait_for(terms.trees.rounds // 3)
         sleeper = one.parties[next(iter(files))].pid

@@ -18,7 +18,8 @@ def aggregator(
     """Run the aggregator: parties and analysts dial it."""
     from fedboost.cli.output import print_json
     from fedboost.cli.serving import run_until_stopped
-    from fedboost.runtime.config import choose_keys, read_aggregator
+    from fedboost.runtime.aggregator.config import read_aggregator
+    from fedboost.runtime.config import choose_keys
     from fedboost.runtime.data.allocator import share_freed_memory
     from fedboost.runtime.telemetry import logger
 

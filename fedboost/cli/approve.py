@@ -11,8 +11,8 @@ from fedboost.errors import ConfigError, Misfit, Refused
 
 if TYPE_CHECKING:
     from fedboost.people.summary import Counts
-    from fedboost.runtime.config import PartyConfig
     from fedboost.runtime.site.approval import Approval
+    from fedboost.runtime.site.config import PartyConfig
     from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost approve terms.toml --config party.toml --analyst marie"
@@ -40,22 +40,23 @@ def approve(
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
-    from fedboost.runtime.config import read_party, read_terms
     from fedboost.runtime.site import approval
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
 
     _check_order(terms, config)
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     _check_party(agreed, site, terms, config)
     analysts = _analysts(site, analyst or [])
     earlier = _earlier(site, agreed)
-    kept = () if earlier is None else approval.analysts_of(site, earlier)
-    review = approval.review(site, agreed, tuple(dict.fromkeys((*kept, *analysts))))
-    read = _read_rows(site, agreed)
-    rows, counts = read or (0, None)
-    file = None if read is None or site.data is None else site.data.name
+    approved = () if earlier is None else approval.analysts_of(site, earlier)
+    review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
+    counted = _read_rows(site, agreed)
+    rows, counts = counted or (0, None)
+    file = None if counted is None or site.data is None else site.data.name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
     rules = [approval.facts_of(breach) for breach in review.breaches]
-    before = None if earlier is None else (earlier.time, kept)
+    before = None if earlier is None else (earlier.time, approved)
     print_text(text.site(facts))
     print(f"{summary(agreed, review.analysts, counts)}\n")
     print_text(text.approval(ApprovalFacts(rules, bool(review.fault), review.analysts, before)))

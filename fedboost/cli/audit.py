@@ -15,7 +15,7 @@ from fedboost.cli.options import Json
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.site.audit import Entry
+    from fedboost.runtime.site.audit_entry import Entry
     from fedboost.runtime.site.audit_sessions import Session
 
 EPILOG = (
@@ -56,9 +56,9 @@ def audit(
     from fedboost.runtime.site.audit_facts import audit_facts
     from fedboost.runtime.site.audit_sessions import sessions_of
 
-    wanted = None if expect is None else _hash(expect)
+    digest = None if expect is None else _hash(expect)
     entries = read_log(log)
-    expected = None if wanted is None else _number(wanted, entries, log)
+    expected = None if digest is None else _number(digest, entries, log)
     sessions = sessions_of(entries)
     name = None if session is None else _name(session, sessions, log)
     facts = audit_facts(log, entries, sessions, expected, name)
@@ -71,28 +71,28 @@ def audit(
 def _hash(text: str) -> str:
     """Return a hash as the log writes it. ConfigError if it is none."""
     from fedboost.people.text import shown
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 
-    kept = text.strip().lower()
-    if len(kept) != len(BEFORE_THE_FIRST) or not set(kept) <= set(hexdigits):
+    digest = text.strip().lower()
+    if len(digest) != len(BEFORE_THE_FIRST) or not set(digest) <= set(hexdigits):
         raise ConfigError(
             f"--expect: {shown(text)!r} is no hash of {len(BEFORE_THE_FIRST)} hex digits; give the one that "
             f"an earlier `fedboost audit` ended with"
         )
-    return kept
+    return digest
 
 
-def _number(wanted: str, entries: "list[Entry]", log: Path) -> int:
+def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     """Return the number of the entry with that hash; 0 for the hash of an empty log. ConfigError."""
-    from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+    from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 
     hashes = [BEFORE_THE_FIRST, *(entry.hash for entry in entries)]
-    if wanted not in hashes:
+    if digest not in hashes:
         raise ConfigError(
-            f"{log}: none of its {len(entries)} entries has the hash {wanted}: the log was cut short or "
+            f"{log}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
             f"written anew since that was kept, or it is the hash of another log"
         )
-    return hashes.index(wanted)
+    return hashes.index(digest)
 
 
 def _name(name: str, sessions: "list[Session]", log: Path) -> str:

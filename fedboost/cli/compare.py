@@ -45,8 +45,8 @@ def compare(
     from fedboost.evaluation.held_out import shown_metrics, unprotected
     from fedboost.people import as_json, comparison
     from fedboost.people.facts import ComparisonFacts
-    from fedboost.runtime.config import read_terms
     from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.terms_file import read_terms
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
@@ -121,6 +121,6 @@ def _split(
         except FedboostError as error:
             trial.cannot(error)
         if held[name].size:
-            rows = HeldOut.of(to_shard(sites[name].take(held[name]), terms, name))
+            rows = HeldOut.from_shard(to_shard(sites[name].take(held[name]), terms, name))
             trial.score(models, rows, held[name], names)
     return equal

@@ -80,7 +80,7 @@ def _train(
     """Train over gRPC, with a process for each end; return the model and its traffic."""
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.people.text import one_line
-    from fedboost.runtime.local.cluster import Loopback
+    from fedboost.runtime.local.cluster import LocalCluster
     from fedboost.runtime.local.demo_sites import empty_state, warm_up
 
     say = (lambda text: None) if json else print
@@ -91,7 +91,7 @@ def _train(
     say("each site approves the terms, as a person there does by `fedboost approve`")
     say("aggregator and parties start as processes of their own, on loopback; the analyst submits terms")
     notice_not_hidden(terms)
-    with Loopback(folder, files, approved=terms, state=empty_state(folder)) as consortium:
+    with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
         session = consortium.analyst.train(terms)
         with progress(terms, json) as draw:
             for row in session:
@@ -109,7 +109,7 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
     from fedboost.runtime.local.simulation import simulate
 
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
-    held_out = HeldOut.of(to_shard(sites.held_out, terms, "held-out rows"))
+    held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()
     for name, table in sites.tables.items():
         try:

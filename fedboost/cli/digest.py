@@ -9,8 +9,8 @@ EPILOG = "Example: fedboost digest terms.toml"
 def digest(terms: TermsFile) -> None:
     """Say what a terms file asks for, and its digest, by which sites know it."""
     from fedboost.people.summary import summary
-    from fedboost.runtime.config import read_terms
-    from fedboost.runtime.site.policy import COMMAND
+    from fedboost.runtime.site.policy_keys import COMMAND
+    from fedboost.runtime.terms_file import read_terms
 
     agreed = read_terms(terms)
     if not agreed.parties:

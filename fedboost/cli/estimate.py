@@ -25,8 +25,8 @@ def estimate(
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
     from fedboost.privacy.protections import PROTECTIONS
-    from fedboost.runtime.config import read_terms
     from fedboost.runtime.local import estimate as calibration
+    from fedboost.runtime.terms_file import read_terms
     from fedboost.terms.terms import Terms
 
     agreed = read_terms(terms)

@@ -37,8 +37,8 @@ def budget(
     from fedboost.people import as_json
     from fedboost.people.facts import SiteFacts
     from fedboost.people.privacy_report import spent
-    from fedboost.runtime.config import read_party
     from fedboost.runtime.site.budget import Spent, facts_of
+    from fedboost.runtime.site.config import read_party
     from fedboost.runtime.site.memory_start import spent_of
 
     site = read_party(config)
@@ -70,19 +70,19 @@ def begin(
     """Begin the memory of this site's sessions, where only a person can decide to: under a budget, or because
     it was lost. What the audit log has of earlier sessions is taken over."""
     from fedboost.errors import printable
-    from fedboost.runtime.config import read_party
+    from fedboost.runtime.site.config import read_party
     from fedboost.runtime.site.memory_start import accept_restored, init_memory
 
     if restored and ledger is not None:
         raise ConfigError("--from and --restored exclude each other: the first begins a memory")
     site = read_party(config, holds_rows=None)
-    begun = accept_restored(site) if restored else init_memory(site, ledger)
+    memory = accept_restored(site) if restored else init_memory(site, ledger)
     how = "the memory that was put back" if restored else "a new memory"
     print(
-        f"{begun.path}: {how}, of the rows {printable(site.rows_name)}; it knows {begun.sessions} sessions "
-        f"and {begun.releases} releases that were charged"
+        f"{memory.path}: {how}, of the rows {printable(site.rows_name)}; it knows {memory.sessions} sessions "
+        f"and {memory.releases} releases that were charged"
     )
-    if begun.sessions:
+    if memory.sessions:
         print("None of those sessions continues: whoever was training begins again.")
 
 
@@ -105,7 +105,7 @@ def plan(
     """Say what terms with noise would release, how much noise that gets, and what to expect of the model."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, privacy_report
-    from fedboost.runtime.config import read_terms
+    from fedboost.runtime.terms_file import read_terms
 
     agreed = read_terms(terms)
     noise = agreed.noise
@@ -117,13 +117,15 @@ def plan(
         raise ConfigError(f"{terms}: names no parties, by whose number noise goes; give --parties 3")
     if epsilon is not None:
         agreed = agreed.changed(noise={**noise.model_dump(), "epsilon": epsilon})
-    card = privacy_report.card_of(agreed)
+    report = privacy_report.report_of(agreed)
     outlooks = [privacy_report.outlook(agreed, count) for count in ((rows,) if rows else EXAMPLES)]
-    releases = [privacy_report.Planned.of(agreed, release) for release in agreed.plan.releases.values()]
+    releases = [
+        privacy_report.Planned.from_release(agreed, release) for release in agreed.plan.releases.values()
+    ]
     show(
         json,
-        as_json.plan(card, releases, outlooks),
-        privacy_report.plan(agreed, card, releases, outlooks),
+        as_json.plan(report, releases, outlooks),
+        privacy_report.plan(agreed, report, releases, outlooks),
     )
 
 
@@ -134,7 +136,7 @@ def explain(
 ) -> None:
     """Print a model's privacy card: what it promises, every release, and what is not covered."""
     from fedboost.cli.output import print_json, write
-    from fedboost.people.privacy_report import as_markdown, card_of
+    from fedboost.people.privacy_report import as_markdown, report_of
     from fedboost.runtime.model_file import Model
 
     agreed = Model.load(model).terms
@@ -142,8 +144,8 @@ def explain(
         raise ConfigError(
             f"{model}: was trained without noise, so it has no card: nothing bounds what it tells of a row"
         )
-    card = card_of(agreed)
+    report = report_of(agreed)
     if json:
-        print_json(card)
+        print_json(report)
     else:
-        write(as_markdown(card), None)
+        write(as_markdown(report), None)

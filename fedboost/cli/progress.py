@@ -117,12 +117,12 @@ def _bar_of_steps(total: int) -> Iterator[Callable[[str], None]]:
     )
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task("train", total=total, name="")
-    begun = False
+    started = False
 
     def draw(name: str) -> None:
-        nonlocal begun
-        bar.update(task, advance=1 if begun else 0, name=shorten(one_line(name), 30))
-        begun = True
+        nonlocal started
+        bar.update(task, advance=1 if started else 0, name=shorten(one_line(name), 30))
+        started = True
 
     with bar:
         yield draw

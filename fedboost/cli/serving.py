@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.runtime.config import choose_keys, read_party
+from fedboost.runtime.config import choose_keys
 from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.telemetry import logger
 
 

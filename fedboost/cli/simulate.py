@@ -28,11 +28,11 @@ def simulate(
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
-    from fedboost.runtime.config import read_terms
     from fedboost.runtime.data.draft import split_by_weights
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
+    from fedboost.runtime.terms_file import read_terms
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
@@ -42,8 +42,8 @@ def simulate(
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)
     else:
-        named = parties is None and agreed.parties
-        names = agreed.parties if named else [f"party-{i + 1}" for i in range(parties or 3)]
+        by_terms = parties is None and agreed.parties
+        names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
     with progress(agreed, json) as draw:
         result = simulation.simulate(agreed, shards, seed=seed, on_round=draw)

@@ -92,14 +92,14 @@ def _notice_draft(draft: "Draft", label: str) -> None:
             f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
             "--objective multi:softprob"
         )
-    for name, value in draft.of_objective.items():
+    for name, value in draft.own_parameters.items():
         notice(f"{name} = {value} is drafted; set the one you want")
 
 
 def _drafted(draft: "Draft", parties: list[str]) -> str:
     """Return the terms file of a draft."""
-    from fedboost.runtime.config import terms_to_toml
     from fedboost.runtime.site.policy import Policy
+    from fedboost.runtime.terms_file import terms_to_toml
     from fedboost.terms.terms import Terms
 
     weight = draft.min_child_weight

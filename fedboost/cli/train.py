@@ -29,8 +29,9 @@ def train(
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
     from fedboost.runtime.analyst import connect
-    from fedboost.runtime.config import check_address, read_terms
+    from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
+    from fedboost.runtime.terms_file import read_terms
 
     check_address(aggregator, "--aggregator")
     check_writable(out, terms)

@@ -61,7 +61,7 @@ class HeldOut:
     base_margin: Float32 | None
 
     @classmethod
-    def of(cls, shard: Shard) -> "HeldOut":
+    def from_shard(cls, shard: Shard) -> "HeldOut":
         """The rows of a shard."""
         features = np.column_stack([column[:] for column in shard.columns])
         return cls(features, shard.label, shard.weight, shard.base_margin)
@@ -77,8 +77,8 @@ class HeldOut:
         scale = known or Scale(int(np.frexp(heaviest)[1]), _WEIGHT_BITS)
 
         def sums_of(rows: Any) -> Int64:
-            some = np.ascontiguousarray(margin[..., rows])
-            return metrics.sums(names, loss, some, self.label[..., rows], self.weight[rows], scale)
+            margins = np.ascontiguousarray(margin[..., rows])
+            return metrics.sums(names, loss, margins, self.label[..., rows], self.weight[rows], scale)
 
         return np.array([sums_of(rows) for rows in groups]), scale
 

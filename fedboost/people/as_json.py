@@ -24,7 +24,7 @@ from fedboost.people.facts import (
     TrainingFacts,
     WarningFacts,
 )
-from fedboost.people.privacy_report import Card, Outlook, Planned
+from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
 from fedboost.people.training import metrics_of
 
 Object = Mapping[str, Any]
@@ -37,7 +37,7 @@ def round_of(row: Mapping[str, float]) -> Object:
 
 def training(facts: TrainingFacts) -> Iterator[Object]:
     """Yield the end of a training."""
-    model, of_parties = facts.model, by_party(facts.model.last_row)
+    model, party_metrics = facts.model, by_party(facts.model.last_row)
     yield {
         "event": "done",
         "model": facts.file,
@@ -46,7 +46,7 @@ def training(facts: TrainingFacts) -> Iterator[Object]:
         "protection": model.terms.hiding.protection,
         "signed_by": list(model.signed_by),
         "metrics": metrics_of(model.last_row),
-        **({"party_metrics": of_parties} if of_parties else {}),
+        **({"party_metrics": party_metrics} if party_metrics else {}),
         "traffic": _traffic(facts.traffic),
         **({"traffic_since_restart": True} if facts.since_restart else {}),
     }
@@ -124,9 +124,9 @@ def audit(facts: AuditFacts) -> Iterator[Object]:
         yield _session(session)
         for release in session.releases if facts.listed else ():
             yield {"event": "released", **_release(release)}
-    kept = {} if facts.expected is None else {"expected": facts.expected}
+    expected = {} if facts.expected is None else {"expected": facts.expected}
     verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
-    yield {"event": "verified", **verified, **kept}
+    yield {"event": "verified", **verified, **expected}
 
 
 def _warning(warning: WarningFacts) -> Object:
@@ -173,7 +173,7 @@ def _session(session: SessionFacts) -> Object:
         "cost": session.cost,
         "epsilon": session.epsilon,
         "smallest_roster": len(session.smallest_roster) if session.releases else None,
-        "ended": session.closed if session.over else None,
+        "ended": session.ending.closed if session.ending.over else None,
     }
 
 
@@ -182,11 +182,11 @@ def spent(datasets: Sequence[PrivacyFacts]) -> Iterator[Object]:
     yield from map(asdict, datasets)
 
 
-def plan(card: Card, releases: Sequence[Planned], outlooks: Sequence[Outlook]) -> Iterator[Object]:
+def plan(report: PrivacyReport, releases: Sequence[Planned], outlooks: Sequence[Outlook]) -> Iterator[Object]:
     """Yield the releases that terms plan, the outlooks, and what they come to."""
     for planned in releases:
         yield {"event": "release", **asdict(planned)}
     for outlook in outlooks:
         yield {"event": "outlook", **asdict(outlook)}
     total = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
-    yield {"event": "total", **{name: card[name] for name in total}}
+    yield {"event": "total", **{name: report[name] for name in total}}

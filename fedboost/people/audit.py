@@ -84,12 +84,12 @@ def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
     """Yield a line for each session, with a verdict; where that is all, why there is no model, too."""
     yield f"\n{'first heard of':<17}{'session':<27}{'answers':>7}  {'ended':<10}verdict"
     for session in facts.sessions:
-        rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
+        rank = f" ({session.rank.number} of {session.rank.total})" if session.rank.total > 1 else ""
         name = quoted(session.name, 25 - len(rank)) + rank
         line = f"{moment(session.begin)[:16]:<17}{name:<27}{len(session.answers):>7}  {_end(session):<10}"
         yield line + _verdict(session)
-        if not in_full and session.over and session.closed:
-            reason = printable(session.closed)
+        if not in_full and session.ending.over and session.ending.closed:
+            reason = printable(session.ending.closed)
             yield textwrap.fill(reason, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4)
     if not in_full:
         yield "Each in full: `fedboost audit LOG --session NAME`, or how its name begins."
@@ -97,7 +97,7 @@ def _table(facts: AuditFacts, in_full: bool) -> Iterator[str]:
 
 def _verdict(session: SessionFacts) -> str:
     """Return the warnings about a session, or that there are none."""
-    warnings = session.warnings
+    warnings = session.rank.warnings
     if warnings:
         numbers = f"warning{'s' * (len(warnings) > 1)} {', '.join(map(str, warnings))}"
         return numbers if len(numbers) <= MAX_VERDICT_LENGTH else f"{len(warnings)} warnings"
@@ -110,6 +110,6 @@ def _end(session: SessionFacts) -> str:
     """Return the end of a session, in a word or two."""
     if session.agreement is None and not session.releases:
         return "refused"
-    if not session.over:
+    if not session.ending.over:
         return "open"
-    return "no model" if session.closed else "model"
+    return "no model" if session.ending.closed else "model"

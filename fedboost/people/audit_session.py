@@ -26,7 +26,7 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
     if agreement is not None:
         yield from _agreement(session, agreement)
     elif not session.releases:
-        yield _line("refused", printable(session.closed or "") or "before it began")
+        yield _line("refused", printable(session.ending.closed or "") or "before it began")
         yield _line("left", "nothing")
         return
     yield from _protections(session)
@@ -37,16 +37,16 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
     if agreement is not None and session.releases and len(smallest) < len(agreement.parties):
         sums = f"over {len(smallest)} of {len(agreement.parties)} parties: {all_shown(smallest)}"
         yield _line("smallest sum", sums)
-    yield _line("ended", ("again, " if session.after_end else "") + printable(session.state))
+    yield _line("ended", ("again, " if session.rank.after_end else "") + printable(session.ending.state))
     if listed and session.releases:
         yield from _releases(session)
 
 
 def _title(session: SessionFacts) -> str:
     """Return the first line, with the numbers of the warnings."""
-    rank = f" ({session.number} of {session.total})" if session.total > 1 else ""
-    title = f"Session {shown(session.name)}{rank}{', after it had ended' if session.after_end else ''}"
-    numbers = list(map(str, session.warnings))
+    rank = f" ({session.rank.number} of {session.rank.total})" if session.rank.total > 1 else ""
+    title = f"Session {shown(session.name)}{rank}{', after it had ended' if session.rank.after_end else ''}"
+    numbers = list(map(str, session.rank.warnings))
     if not numbers:
         return title
     noun = "warning" if len(numbers) == 1 else "warnings"
@@ -56,8 +56,8 @@ def _title(session: SessionFacts) -> str:
 def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str]:
     """Yield what the site agreed to."""
     yield _line("terms", agreement.terms)
-    if session.under_terms > 1:
-        yield _line("", f"{session.under_terms} sessions of this log are under these terms")
+    if session.rank.under_terms > 1:
+        yield _line("", f"{session.rank.under_terms} sessions of this log are under these terms")
     if agreement.analyst is not None:
         yield _line("signed by", f"{shown(agreement.analyst)}, the analyst")
     elif agreement.attempt is not None:
@@ -113,10 +113,10 @@ def _answers(session: SessionFacts) -> Iterator[str]:
             words = NO_METRICS
         allowed = session.allowed.get(query, "-") if query != HELP else "-"
         firsts = [release for release in releases if not release.again]
-        yield _sums(words, firsts, "0" if session.after_end and query != HELP else str(allowed))
+        yield _sums(words, firsts, "0" if session.rank.after_end and query != HELP else str(allowed))
     if session.again:
         yield _sums("the same answers sent again", session.again)
-    yield _sums("in all, after it had ended" if session.after_end else "in all", session.releases)
+    yield _sums("in all, after it had ended" if session.rank.after_end else "in all", session.releases)
     if session.unrecorded:
         yield _line("questions", "this log does not record which questions of a kind were asked")
 
@@ -133,7 +133,7 @@ def _releases(session: SessionFacts) -> Iterator[str]:
     yield f"\n   turn attempt  {'what left':<{ANSWER_WIDTH + 1}}question position"
     for release in session.releases:
         question, position = (_digits(value) for value in (release.question, release.position))
-        mark = "!" if session.after_end and release.what != HELP else "=" if release.again else " "
+        mark = "!" if session.rank.after_end and release.what != HELP else "=" if release.again else " "
         words = quoted(QUERIES.get(release.what, release.what), ANSWER_WIDTH - 1)
         hashes = f"{question:<9}{position}"
         yield f"{mark}{release.turn:>6}{release.attempt:>8}  {words:<{ANSWER_WIDTH + 1}}{hashes}"
@@ -146,7 +146,7 @@ def _releases(session: SessionFacts) -> Iterator[str]:
         notes = ["Turn: the number of the question. This log does not record question and position."]
     if session.again:
         notes.append("= the same answer sent again: no news of rows")
-    if session.after_end:
+    if session.rank.after_end:
         notes.append("! an answer after the session had ended")
     yield ""
     yield from (textwrap.fill(note, WIDTH) for note in notes)

@@ -91,24 +91,40 @@ class ReleaseFacts:
 
 
 @dataclass(frozen=True)
-class SessionFacts:
-    """One session of a site's audit log.
+class SessionRank:
+    """A session among the others of its log. number, total: its rank among sessions of this name, and how
+    many there are; after_end: an earlier session under its terms had ended; under_terms: sessions under its
+    terms from which something left; warnings: numbers of those about it."""
 
-    number, total: its rank among sessions of this name, and how many there are; after_end: an earlier session
-    under its terms had ended; under_terms: sessions under its terms from which something left; warnings:
-    numbers of those about it; allowed: questions of each kind by its terms, if these are known; taken_up: how
-    often this site took it up; again_elsewhere: answers that left again for a sum over other parties; closed:
-    why there is no model ("" with a model), None if that is not recorded.
-    """
-
-    name: str
     number: int
     total: int
-    begin: str
-    end: str
     after_end: bool
     under_terms: int
     warnings: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SessionEnd:
+    """The end of a session. state: in words; closed: why there is no model ("" with a model), None if that is
+    not recorded."""
+
+    state: str
+    over: bool
+    closed: str | None
+
+
+@dataclass(frozen=True)
+class SessionFacts:
+    """A session of a site's audit log.
+
+    allowed: questions of each kind by its terms, if these are known; taken_up: how often this site took it
+    up; again_elsewhere: answers that left again for a sum over other parties.
+    """
+
+    name: str
+    rank: SessionRank
+    begin: str
+    end: str
     allowed: Mapping[str, int]
     agreement: AgreementFacts | None
     attempts: tuple[int, int] | None
@@ -118,9 +134,7 @@ class SessionFacts:
     protections: Sequence[str]
     cost: float | None
     epsilon: float | None
-    state: str
-    over: bool
-    closed: str | None
+    ending: SessionEnd
 
     @property
     def answers(self) -> list[ReleaseFacts]:
@@ -158,7 +172,7 @@ class SessionFacts:
 
 @dataclass(frozen=True)
 class WarningFacts:
-    """One warning of an audit. kind: how people read it; name: how scripts do; meaning: of the kind."""
+    """A warning of an audit. kind: as people read it; name: as scripts do; meaning: that of the kind."""
 
     kind: str
     name: str
@@ -264,7 +278,7 @@ class Figure:
     high: float
 
     def as_json(self) -> dict[str, float | None]:
-        """By name; null where there is no figure."""
+        """The figures by name; null where there is none."""
         return {name: None if math.isnan(value) else value for name, value in vars(self).items()}
 
 

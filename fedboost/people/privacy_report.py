@@ -1,7 +1,7 @@
-"""What terms with noise promise and release: the card of a model, and the outlook before there is one.
+"""What terms with noise promise and release: the report of a model, and the outlook before there is one.
 
-Promises: a card follows from the terms alone, which the parties sign: the one inside a model file says no
-more than they do, and is made anew when it is asked for.
+Promises: a report follows from the terms alone, which the parties sign: the one inside a model file says no
+more than they do, and is made again on each call.
 Refuses: terms without noise (ConfigError).
 """
 
@@ -20,7 +20,7 @@ from fedboost.privacy.noise import accounting
 from fedboost.terms.noise import CUT_POINTS, TREES, Release
 from fedboost.terms.terms import Terms
 
-Card = dict[str, Any]
+PrivacyReport = dict[str, Any]
 
 ADJACENCY = "add or remove one row"
 NOT_COVERED = (
@@ -35,8 +35,8 @@ NOT_COVERED = (
 )
 
 
-def card_of(terms: Terms) -> Card:
-    """The card of a model of these terms, as plain values for JSON.
+def report_of(terms: Terms) -> PrivacyReport:
+    """The report of a model of these terms, as plain values for JSON.
 
     `epsilon` is what was agreed, `epsilon_spent` what the noise drawn, which is rounded up, comes to; `cost`
     is mu squared of all releases, `zcdp_epsilon` the looser figure that needs no Gaussian. `sigma` of a
@@ -79,7 +79,7 @@ def card_of(terms: Terms) -> Card:
 
 
 def _against(terms: Terms) -> str:
-    """Whom the promise holds against."""
+    """The ends that the promise holds against."""
     assert terms.noise is not None
     outside = "whoever sees the opened sums and the model"
     if terms.noise.placement == "central":
@@ -91,21 +91,22 @@ def _against(terms: Terms) -> str:
     return f"{outside}, the aggregator and {several} together among them, if the rest draw their noise"
 
 
-def as_markdown(card: Mapping[str, Any]) -> str:
-    """Return a card for people."""
+def as_markdown(report: Mapping[str, Any]) -> str:
+    """Return a report as Markdown."""
     head = {
-        "epsilon": f"{card['epsilon']:g} ({strength(card['epsilon'])})",
-        "delta": f"{card['delta']:g}",
-        "adjacency": card["adjacency"],
-        "holds against": card["against"],
-        "noise": f"{card['noise']}, {card['placement']}; that of {card['honest']} honest "
-        f"{'party' if card['honest'] == 1 else 'parties'} is enough",
-        "parties in every sum": ", ".join(printable(name) for name in card["roster"]) or "not named",
-        "protection": card["protection"],
-        "trees": card["method"],
-        "epsilon of all releases": f"{card['epsilon_spent']:.6g} (mu squared {card['cost']:.6g})",
-        "the same by zCDP": f"{card['zcdp_epsilon']:.6g}, a looser bound that takes noise as it is, discrete",
-        "terms": card["terms"],
+        "epsilon": f"{report['epsilon']:g} ({strength(report['epsilon'])})",
+        "delta": f"{report['delta']:g}",
+        "adjacency": report["adjacency"],
+        "holds against": report["against"],
+        "noise": f"{report['noise']}, {report['placement']}; that of {report['honest']} honest "
+        f"{'party' if report['honest'] == 1 else 'parties'} is enough",
+        "parties in every sum": ", ".join(printable(name) for name in report["roster"]) or "not named",
+        "protection": report["protection"],
+        "trees": report["method"],
+        "epsilon of all releases": f"{report['epsilon_spent']:.6g} (mu squared {report['cost']:.6g})",
+        "the same by zCDP": f"{report['zcdp_epsilon']:.6g}, a looser bound that takes noise as it is, "
+        "discrete",
+        "terms": report["terms"],
     }
     lines = ["# Privacy card", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {_cell(value)} |" for name, value in head.items()]
@@ -118,7 +119,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         *(
             f"| {release['what']} | {release['times']} | {release['sensitivity']:.6g} | "
             f"{release['sigma']:.6g} | {release['cost']:.6g} |"
-            for release in card["releases"]
+            for release in report["releases"]
         ),
         "",
         "Sensitivity is how far one row can move the whole sum, noise its standard deviation, both in the",
@@ -126,7 +127,7 @@ def as_markdown(card: Mapping[str, Any]) -> str:
         "",
         "## What is not covered",
         "",
-        *(f"- {gap}" for gap in card["not_covered"]),
+        *(f"- {gap}" for gap in report["not_covered"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -136,7 +137,7 @@ def _cell(text: str) -> str:
 
 
 def strength(epsilon: float) -> str:
-    """An epsilon in a word."""
+    """Return an epsilon in a word."""
     for most, word in ((1.0, "strong"), (3.0, "moderate"), (8.0, "weak")):
         if epsilon <= most:
             return word
@@ -145,7 +146,7 @@ def strength(epsilon: float) -> str:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What noise does to a model of so many rows. All figures are standard deviations.
+    """The effect of noise on a model of that many rows. All figures are standard deviations.
 
     leaf_rows: the rows of a leaf, were they spread evenly; by_noise, by_chance: how far noise, and the chance
     of which rows there are, move the value of such a leaf before the learning rate, in margins; worth: how
@@ -160,8 +161,8 @@ class Outlook:
 
 
 def outlook(terms: Terms, rows: int) -> Outlook:
-    """For a typical row: one of an undecided prediction, classes that are equally frequent, labels that are
-    spread evenly over their range."""
+    """The effect of noise for a typical row: an undecided prediction, classes that are equally frequent,
+    labels that are spread evenly over their range."""
     spread, hessian = terms.objective.loss.typical_row(terms.bound)
     leaf_rows = rows / 2.0**terms.trees.max_depth
     noise = terms.bound.gradient(terms.plan.releases[TREES].sigma)
@@ -187,32 +188,32 @@ class Planned:
     unit: str
 
     @classmethod
-    def of(cls, terms: Terms, release: Release) -> "Planned":
+    def from_release(cls, terms: Terms, release: Release) -> "Planned":
         """The releases of this kind under these terms."""
         noise = noise_of_sum(terms, release)
         return cls(release.what, release.times, release.cost, noise, RELEASES[release.what])
 
 
 def plan(
-    terms: Terms, card: Card, releases: Sequence[Planned], outlooks: Sequence[Outlook]
+    terms: Terms, report: PrivacyReport, releases: Sequence[Planned], outlooks: Sequence[Outlook]
 ) -> Iterator[Block]:
     """Yield what terms would release, and what to expect of the model."""
     parties = counted(len(terms.parties), "party", "parties")
     yield (
-        f"epsilon {card['epsilon']:g} at delta {card['delta']:g}: {strength(card['epsilon'])}; {parties}, "
-        f"noise {card['placement']}, that of {card['honest']} is enough"
+        f"epsilon {report['epsilon']:g} at delta {report['delta']:g}: {strength(report['epsilon'])}; "
+        f"{parties}, noise {report['placement']}, that of {report['honest']} is enough"
     )
-    yield f"holds against {card['against']}\n"
+    yield f"holds against {report['against']}\n"
     headings = "what is released", "times", "noise", "in", "share of cost"
     lines = table(*headings, numbers=(1, 2, 4), whole=True)
     for planned in releases:
-        share = f"{planned.cost * planned.times / card['cost']:.1%}"
+        share = f"{planned.cost * planned.times / report['cost']:.1%}"
         lines.add_row(planned.what, str(planned.times), f"{planned.noise:,.1f}", planned.unit, share)
     yield lines
     expected = table("rows", "in a leaf", "noise moves it by", "chance by", numbers=range(4), whole=True)
     for outlook in outlooks:
-        moved = f"{outlook.by_noise:.3g}", f"{outlook.by_chance:.3g}"
-        expected.add_row(f"{outlook.rows:,}", f"{outlook.leaf_rows:,.0f}", *moved)
+        effects = f"{outlook.by_noise:.3g}", f"{outlook.by_chance:.3g}"
+        expected.add_row(f"{outlook.rows:,}", f"{outlook.leaf_rows:,.0f}", *effects)
     yield ""
     yield expected
     yield (
@@ -221,7 +222,7 @@ def plan(
         "shrunk for its noise; chance is that of which rows the sites happen to have.\n"
     )
     yield from map(in_words, outlooks)
-    if card["method"] == "hist":
+    if report["method"] == "hist":
         yield "With method hist several noisy cells tell of a leaf: expect it to be less sure than this."
 
 

@@ -38,7 +38,7 @@ class Counts:
 
 
 def columns_by_role(terms: Terms) -> dict[str, tuple[str, ...]]:
-    """Every column the terms name, by what it is used for."""
+    """Every column the terms name, by its role."""
     columns = terms.columns
     others = {
         "weight": columns.weight,
@@ -58,7 +58,7 @@ def columns_of(terms: Terms) -> tuple[str, ...]:
 
 
 def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = None) -> str:
-    """What a person needs to know of terms to decide on them.
+    """The terms in plain words, for a person who decides on them.
 
     analysts: who may train under them, where that is known; counts: rows of this site, where there are any.
     """
@@ -66,17 +66,17 @@ def summary(terms: Terms, analysts: Sequence[str] = (), counts: Counts | None = 
     lines = [
         ("terms", terms.digest),
         *([("analyst", f"{listed(analysts)}: {get} the model and the metrics")] if analysts else []),
-        *_who(terms),
-        *_what(terms),
+        *_participants(terms),
+        *_model(terms),
         *_noise(terms),
         *_metrics(terms),
         *_columns(terms),
-        *_levels(terms, counts),
+        *_categories(terms, counts),
     ]
     return "\n".join(entry(*line) for line in lines)
 
 
-def _who(terms: Terms) -> list[tuple[str, str]]:
+def _participants(terms: Terms) -> list[tuple[str, str]]:
     holders, keyholder = len(terms.holders), terms.hiding.keyholder
     parties = f"{len(terms.parties)}: {listed(terms.parties)}"
     if keyholder is not None:
@@ -119,7 +119,7 @@ def _colluders(terms: Terms) -> str:
     )
 
 
-def _what(terms: Terms) -> list[tuple[str, str]]:
+def _model(terms: Terms) -> list[tuple[str, str]]:
     model = (
         delimited(terms.objective.name)
         + (f" of {delimited(terms.objective.package)}" if terms.objective.package else "")
@@ -141,11 +141,11 @@ def _what(terms: Terms) -> list[tuple[str, str]]:
         settings.append(f"each tree grows on {terms.draws.share_drawn:.2g} of the rows")
     if terms.histograms.vote_top_k:
         settings.append(f"vote_top_k {terms.histograms.vote_top_k}: parties vote for features")
-    settings += _changed(terms)
+    settings += _other_settings(terms)
     return [("model", model), ("settings", ", ".join(settings))]
 
 
-def _changed(terms: Terms) -> list[str]:
+def _other_settings(terms: Terms) -> list[str]:
     """The settings that have no words of their own and are not their defaults."""
     changed = terms.model_dump(mode="json", exclude_defaults=True)
     columns, noise = changed["columns"], changed.get("noise") or {}
@@ -205,7 +205,7 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
     return [(key, text) for key, text in lines if text]
 
 
-def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
+def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     """The levels of each categorical feature, with their rows where those are known, and the rows by value of
     the label."""
     columns = terms.columns
@@ -216,7 +216,9 @@ def _levels(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
     lines, marked, few = [], False, counts.few
     for name in (columns.label, *columns.categorical):
         if rows := counts.levels[name]:
-            shown = (f"{delimited(one)} {count}{' (!)' * (0 < count < few)}" for one, count in rows.items())
+            shown = (
+                f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
+            )
             key = "label, rows" if name == columns.label else "levels, rows"
             missing = counts.undeclared.get(name, 0)
             others = "1 row with another level counts as missing"

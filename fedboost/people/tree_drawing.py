@@ -34,7 +34,7 @@ _RISE, _FALL = (31, 119, 180), (214, 96, 30)
 
 @dataclass(frozen=True)
 class _Words:
-    """What a node says in a picture: two lines, and all of it."""
+    """The text of a node in a picture: two lines, and all of it."""
 
     first: str
     second: str
@@ -46,7 +46,8 @@ class _Words:
 
 
 def tree_text(tree: Tree, names: Sequence[str]) -> str:
-    """A line a node, each below its parent and one tab further in; `names` are those of the features."""
+    """The tree as text: a line a node, each below its parent and one tab further in; `names` are those of the
+    features."""
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
 
@@ -100,7 +101,7 @@ def _walk(tree: Tree) -> Iterator[tuple[int, int]]:
 def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
     """The middle of each node: leaves one below the other, the others midway between their children."""
     leaves = [node for node in walk if tree.left[node] == NO_CHILD]
-    middle = {leaf: _HEAD + (place + 0.5) * _PITCH for place, leaf in enumerate(leaves)}
+    middle = {leaf: _HEAD + (index + 0.5) * _PITCH for index, leaf in enumerate(leaves)}
     for node in reversed(walk):
         if tree.left[node] != NO_CHILD:
             middle[node] = (middle[tree.left[node]] + middle[tree.left[node] + 1]) / 2
@@ -108,7 +109,7 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
 
 
 def _split(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> list[str]:
-    """What a row answers yes to that goes left: the feature, and what is said of it."""
+    """The condition of rows that go left: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
     if right := tree.categories[node]:
         stay = [level for code, level in enumerate(levels.get(name, ())) if not right >> code & 1]
@@ -147,7 +148,7 @@ def _words(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Seq
 
 
 def _leaf_colour(value: float, most: float) -> str:
-    """The stronger, the more the leaf adds (blue) or takes (orange)."""
+    """The colour of a leaf: stronger the more it adds (blue) or takes (orange)."""
     share = 0.1 + 0.4 * (abs(value) / most if 0.0 < most < math.inf else 0.0)
     colour = _RISE if value > 0.0 else _FALL
     return "#" + "".join(f"{round(255 + (part - 255) * share):02x}" for part in colour)
@@ -179,16 +180,16 @@ def _box(words: _Words, x: float, y: float, width: float, fill: str) -> str:
 
 
 def _text(x: float, y: float, text: str, colour: str, anchor: str, weight: str = "normal") -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
-    return f"<text {place}>{_safe(text)}</text>"
+    attributes = f'x="{x:.1f}" y="{y:.1f}" fill="{colour}" text-anchor="{anchor}" font-weight="{weight}"'
+    return f"<text {attributes}>{_safe(text)}</text>"
 
 
 def _width(text: str) -> float:
-    """About how many pixels a text takes: no font is at hand that could tell."""
+    """The approximate width of a text in pixels, without a font to measure it."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
     return _FONT * (0.6 * (len(text) - wide) + wide)
 
 
 def _safe(text: str) -> str:
-    """As XML has it."""
+    """The text, escaped for XML."""
     return escape("\n".join(printable(line) for line in text.split("\n")))

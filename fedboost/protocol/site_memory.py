@@ -109,7 +109,7 @@ class Known:
 
 
 class SessionMemory(Protocol):
-    """A site's memory of one session. Each method returns when it is written down; CannotRecord if it
+    """A site's memory of one session. Each method returns when it is written down; DurabilityError if it
     cannot be."""
 
     @property
@@ -159,7 +159,7 @@ class SiteMemory(Protocol):
     """A site's memory of all sessions of one dataset."""
 
     def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
-        """Take part in a session, or go on with it. Refused as the module says; CannotRecord."""
+        """Take part in a session, or go on with it. Refused as the module says; DurabilityError."""
         ...
 
 

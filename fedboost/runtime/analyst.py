@@ -47,7 +47,7 @@ OnWaiting = Callable[[tuple[str, ...]], None]
 
 
 class Training:
-    """One training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
+    """A training under way: iterate for rows; afterwards `model`, `history` and `traffic`."""
 
     def __init__(
         self, address: str, bundle: Bundle | None, terms: Terms, wait: float, on_waiting: OnWaiting | None
@@ -89,16 +89,16 @@ class Training:
     def stop(self) -> None:
         """End the session at the aggregator, which forgets it. Who only stops listening can come back with
         the same terms."""
-        self._wish(TrainCommand.STOP)
+        self._command(TrainCommand.STOP)
 
     def finish(self) -> None:
-        """Have the training end with the round under way, and the model be that of the rounds so far."""
-        self._wish(TrainCommand.FINISH)
+        """End the training with the round under way; the model is that of the rounds so far."""
+        self._command(TrainCommand.FINISH)
 
-    def _wish(self, wish: TrainCommand) -> None:
+    def _command(self, command: TrainCommand) -> None:
         import grpc
 
-        request = encode_train_request(self._terms.canonical(), wish)
+        request = encode_train_request(self._terms.canonical(), command)
         with contextlib.suppress(grpc.RpcError, FedboostError):
             list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
 
@@ -106,10 +106,10 @@ class Training:
         """Rows to the end of the session, over as many connections as it takes."""
         import grpc
 
-        who, wish = f"the aggregator at {self._address}", TrainCommand.FOLLOW
+        who, command = f"the aggregator at {self._address}", TrainCommand.FOLLOW
         while True:
             try:
-                yield from self._events(wish, wait, on_waiting)
+                yield from self._events(command, wait, on_waiting)
             except grpc.RpcError as error:
                 lost: Any = error
                 if lost.code() not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
@@ -117,18 +117,18 @@ class Training:
                 if on_waiting:
                     on_waiting((who,))
                 time.sleep(REDIAL_SECONDS)
-                wish = TrainCommand.RETURN
+                command = TrainCommand.RETURN
                 continue
             if self._model is None:
                 raise PeerError(f"{who} ended the training without a model")
             return
 
-    def _events(self, wish: TrainCommand, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
+    def _events(self, command: TrainCommand, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """The rows that one connection brings and that are new."""
         data = bytearray()
         before, bytes_before = 0.0, 0
         known = self.traffic
-        request = encode_train_request(self._terms.canonical(), wish, self._signed_request())
+        request = encode_train_request(self._terms.canonical(), command, self._signed_request())
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match decode_train_event(message):
                 case Waiting(parties):
@@ -160,9 +160,9 @@ class Training:
 
     def _count(self, traffic: Mapping[str, tuple[int, int]]) -> None:
         """The traffic so far, by what the aggregator that runs now has counted."""
-        of = {party: self._earlier.get(party, (0, 0)) for party in traffic}
+        before = {party: self._earlier.get(party, (0, 0)) for party in traffic}
         self.traffic = {
-            party: (sent + of[party][0], received + of[party][1])
+            party: (sent + before[party][0], received + before[party][1])
             for party, (sent, received) in traffic.items()
         }
 
@@ -177,8 +177,8 @@ class Training:
         return self._requests[-1]
 
     def _check(self, model: Model) -> None:
-        """The model must be one of these terms and of a request of this analyst, and what parties signed of
-        it must be right."""
+        """Raise PeerError unless the model is of these terms and of a request of this analyst, and what
+        parties signed of it is right."""
         if model.terms != self._terms:
             raise PeerError("the aggregator's model was trained under other terms than were submitted")
         if self._bundle is None:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.gbdt.booster import Booster
-from fedboost.runtime.model_file import TERMS, Model
+from fedboost.runtime.model_facts import TERMS
+from fedboost.runtime.model_file import Model
 from fedboost.terms import continuation
 from fedboost.terms.terms import Terms
 
@@ -19,8 +20,8 @@ with it, such as its own terms with a model of their own."""
 
 
 def text_of(model: object, folder: Path = Path()) -> object:
-    """What stands in the terms for a model or a path, which counts from `folder`; what is neither, and the
-    text itself, stays what it is."""
+    """The text in the terms for a model or for a path, which counts from `folder`; such a text, and a value
+    of another kind, are returned as they are."""
     if isinstance(model, Model):
         return continuation.written(model.booster, model.terms.columns)
     if not isinstance(model, (str, Path)) or str(model).startswith("{"):

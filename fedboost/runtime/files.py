@@ -15,7 +15,7 @@ from fedboost.errors import ConfigError
 
 
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a new file beside the one at `path`, sync it, and put it in the place of that one. mode: who may
+    """Write a new file beside the one at `path`, sync it, and replace that one by it. mode: who may
     read and write it, as the process's umask says unless given."""
     if _is_stream(path):
         _write_through(path, data)
@@ -67,7 +67,7 @@ def check_writable(path: Path, *inputs: Path) -> None:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
+    """Tell if `path` leads to a device or an open pipe; ConfigError where it leads to neither that nor a file
     nor to nothing. To open a named pipe might wait for ever."""
     try:
         mode = path.stat().st_mode
@@ -96,6 +96,6 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def folder_name(name: str) -> str:
-    """A folder's name for whoever is called so: the name itself where it can be one."""
+    """The name of a folder for a party or dataset of this name: the name itself where it can be one."""
     stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
     return stem if stem == name else f"{stem}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -5,12 +5,9 @@ file at once or not at all; the same parties and terms give the same file, byte 
 Refuses: files that are not such models (ConfigError).
 """
 
-import base64
-import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,190 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost import __version__
-from fedboost.boosting import state
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Float64
-from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
 from fedboost.people import tree_drawing
-from fedboost.people.privacy_report import card_of
-from fedboost.privacy.identity import signatures as signatures_identity
-from fedboost.privacy.identity.certificates import identify
-from fedboost.protocol import key_exchange
-from fedboost.protocol.messages import Attest, Request
-from fedboost.runtime.files import write_atomically
+from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
-from fedboost.terms.terms import Terms
-
-_PREFIX = "fedboost."
-TERMS = _PREFIX + "terms"
-"""The attribute of a model file that has the terms."""
 
 
-@dataclass(frozen=True)
-class Model:
-    """A trained model.
-
-    terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
-    it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
-    sums were over other parties than in the round before (nothing where it always were all); request: the
-    analyst's signed request for the session, which the signatures are bound to.
-    """
-
-    booster: Booster = field(repr=False)
-    terms: Terms = field(repr=False)
-    rounds: tuple[Mapping[str, float], ...] = field(repr=False)
-    attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
-    session: bytes = field(default=b"", repr=False, compare=False)
-    rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    request: Request | None = field(default=None, repr=False, compare=False)
-
-    def __repr__(self) -> str:
-        trees, parties = len(self.booster.trees), ", ".join(self.parties)
-        return f"Model({self.booster.objective}, {trees} trees, parties {parties})"
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        """The parties whose rows trained it."""
-        return self.terms.parties
-
-    @property
-    def kept(self) -> int:
-        """Rounds that the trees are of: fewer than there were where the training stopped early."""
-        rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
-        return min(rounds, len(self.rounds))
-
-    @property
-    def protection(self) -> str:
-        """How the parties' vectors were hidden."""
-        return self.terms.hiding.protection
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the model without fedboost's facts: equal for equal trees, whoever trained them."""
-        return self.booster.fingerprint
-
-    def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
-        """The parties of the consortium with these roots (PEM) that signed this model: each took part in its
-        session, under its terms and their protection, and was told these very trees. A custom program may
-        make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
-        is wrong.
-        """
-        if len({attest.transcript for attest in self.attestations.values()}) > 1:
-            raise PeerError("the parties signed that they answered different questions")
-        told = self._structure() if self.terms.session.program == "boosting" else None
-        for party, attest in self.attestations.items():
-            try:
-                signed_by = identify(attest.certificate, roots, now, denied)
-            except PeerError as error:
-                raise PeerError(f"the model's signature of party {party}: {error}") from None
-            if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
-                raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
-            if told not in (None, attest.structure):
-                raise PeerError(f"party {party} signed other trees than those of the model")
-            nonce = b"" if self.request is None else self.request.nonce
-            statement = key_exchange.attestation(
-                self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
-            )
-            signatures_identity.verify(signed_by, statement, attest.signature)
-        return tuple(party for party in self.parties if party in self.attestations)
-
-    def _structure(self) -> bytes:
-        """Of what the parties were told: the constant, then the trees."""
-        trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
-        if self.terms.earlier is not None:
-            return state.structure(0.0, trees)
-        based = self.terms.columns.base_margin is not None
-        return state.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
-
-    def facts(self) -> dict[str, str]:
-        """What rides in the attributes of the file."""
-        terms = self.terms
-        return {
-            _PREFIX + "version": __version__,
-            TERMS: terms.canonical(),
-            _PREFIX + "terms_digest": terms.digest,
-            _PREFIX + "protection": terms.hiding.protection,
-            _PREFIX + "parties": json.dumps(terms.parties),
-            _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
-            **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
-            **({_PREFIX + "privacy": json.dumps(card_of(terms))} if terms.noise is not None else {}),
-            **self._signatures(),
-        }
-
-    def _signatures(self) -> dict[str, str]:
-        if not self.attestations:
-            return {}
-        signed = {
-            party: {
-                "turns": attest.turns,
-                "transcript": attest.transcript.hex(),
-                "structure": attest.structure.hex(),
-                "certificate": base64.b64encode(attest.certificate).decode(),
-                "signature": base64.b64encode(attest.signature).decode(),
-            }
-            for party, attest in self.attestations.items()
-        }
-        facts = {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
-        if self.request is not None:
-            facts[_PREFIX + "request"] = json.dumps(
-                {
-                    "nonce": self.request.nonce.hex(),
-                    "time": self.request.time,
-                    "certificate": base64.b64encode(self.request.certificate).decode(),
-                    "signature": base64.b64encode(self.request.signature).decode(),
-                }
-            )
-        return facts
-
-    def to_bytes(self) -> bytes:
-        """The content of the model file."""
-        return self.booster.to_xgboost(self.facts()).encode()
-
-    def save(self, path: Path | str) -> None:
-        """Write the model file: XGBoost JSON."""
-        write_atomically(Path(path), self.to_bytes())
-
-    @classmethod
-    def from_bytes(cls, data: bytes, source: str = "model") -> "Model":
-        """The model in the content of a model file; ConfigError if it is none."""
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            raise ConfigError(f"{source}: not a fedboost model: not text") from None
-        booster, attributes = Booster.from_xgboost(text, source)
-        try:
-            terms = Terms.from_canonical(attributes[TERMS])
-            history = json.loads(attributes[_PREFIX + "history"])
-            rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
-            changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
-            rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
-            signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
-            attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
-            session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
-            request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
-        except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
-            booster = replace(booster, loss=terms.objective.loss)
-        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
-        fits = columns == (booster.features, booster.categorical, booster.objective)
-        based = terms.columns.base_margin is not None and terms.session.program == "boosting"
-        if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
-            raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
-        return cls(booster, terms, rounds, attestations, session, rosters, request)
-
-    @classmethod
-    def load(cls, path: Path | str) -> "Model":
-        """Read a model file."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
-        return cls.from_bytes(data, str(path))
+@dataclass(frozen=True, repr=False)
+class Model(SignedModel):
+    """A trained model: predicts, and explains its predictions."""
 
     def predict(self, data: Any, base_margin: Any = None) -> Float64:
         """Predictions, float64 [rows] ([rows, classes] for multi:softprob), for a table (path, pandas, Arrow)
@@ -216,7 +42,7 @@ class Model:
 
     @property
     def classes(self) -> tuple[str, ...] | tuple[int, ...]:
-        """What the labels are: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
+        """The labels: those of columns.classes, else 0, 1, ...; ConfigError for other objectives.
 
         With binary:logistic `predict` gives the probability of the second, which stands for columns.positive
         where labels are words; with multi:softprob a column for each.
@@ -230,8 +56,10 @@ class Model:
     def predict_class(self, data: Any) -> npt.NDArray[Any]:
         """The most probable of `classes` for each row, [rows]: text or int64; of equal ones the first. `data`
         is what `predict` takes; ConfigError for objectives that have no classes."""
-        classes, of = np.array(self.classes), self.predict(data)
-        chosen: npt.NDArray[Any] = classes[np.argmax(of, axis=1) if of.ndim == 2 else (of > 0.5) + 0]
+        classes, predictions = np.array(self.classes), self.predict(data)
+        chosen: npt.NDArray[Any] = classes[
+            np.argmax(predictions, axis=1) if predictions.ndim == 2 else (predictions > 0.5) + 0
+        ]
         return chosen
 
     def shap_values(self, data: Any, base_margin: Any = None) -> Float64:
@@ -258,15 +86,15 @@ class Model:
         names = self.booster.features
         if feature not in names:
             raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
-        rows, place = self._rows(data, base_margin), names.index(feature)
+        rows, column = self._rows(data, base_margin), names.index(feature)
         levels = self.terms.columns.categorical.get(feature)
         if grid is None:
-            grid = levels or dependence.usual_grid(np.concatenate([part[:, place] for part, _ in rows()]))
+            grid = levels or dependence.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
         values = list(grid)
         if not values:
             raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
         codes = np.array([_code(value, feature, levels) for value in values], np.float32)
-        return values, dependence.mean_predictions(self.booster.predict, rows(), place, codes)
+        return values, dependence.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
         """Tree `number`, from 0, as text: the lines of XGBoost's `get_dump(with_stats=True)`."""
@@ -275,10 +103,10 @@ class Model:
     def tree_svg(self, number: int) -> str:
         """Tree `number`, from 0, as a picture: an SVG document."""
         tree, booster = self._tree(number), self.booster
-        of_round, parallel = number % booster.roots, booster.num_parallel_tree
+        in_round, parallel = number % booster.roots, booster.num_parallel_tree
         title = f"Tree {number} of {len(booster.trees)}, {booster.objective}: round {number // booster.roots}"
-        title += f", class {self.classes[of_round // parallel]}" if booster.loss.outputs > 1 else ""
-        title += f", tree {of_round % parallel}" if parallel > 1 else ""
+        title += f", class {self.classes[in_round // parallel]}" if booster.loss.outputs > 1 else ""
+        title += f", tree {in_round % parallel}" if parallel > 1 else ""
         return tree_drawing.tree_svg(tree, booster.features, self.terms.columns.categorical, title)
 
     def _tree(self, number: int) -> Tree:
@@ -288,8 +116,8 @@ class Model:
         return self.booster.trees[number]
 
     def _rows(self, data: Any, base_margin: Any) -> Callable[[], Iterator[dependence.Rows]]:
-        """What yields the features of rows, and their base margins if they have any; the rows of a sparse
-        table some after the others."""
+        """A function that yields the features of rows, and their base margins if they have any; the rows of a
+        sparse table in parts."""
         from fedboost.runtime.data.features import to_base_margin, to_features
         from fedboost.runtime.data.sparse import SparseTable
         from fedboost.runtime.data.table import as_table
@@ -330,18 +158,6 @@ class Model:
         return self.booster.importance(kind)
 
 
-def _continues(booster: Booster, terms: Terms) -> bool:
-    """Whether a model begins with the one that the terms continue, if they do."""
-    first = terms.earlier
-    if first is None:
-        return True
-    begins = booster.trees[: len(first.trees)] == first.trees
-    return begins and (booster.base_score, booster.num_parallel_tree) == (
-        first.base_score,
-        first.num_parallel_tree,
-    )
-
-
 def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:
     """A value of a grid as the number that stands for it."""
     if value is None:
@@ -357,32 +173,3 @@ def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:
     if abs(number) > float(np.finfo(np.float32).max):
         raise ConfigError(f"{value!r} in the grid is infinite or too large for a 32-bit float")
     return number
-
-
-def _attestation(entry: Mapping[str, Any]) -> Attest:
-    return Attest(
-        0,
-        int(entry["turns"]),
-        bytes.fromhex(entry["transcript"]),
-        bytes.fromhex(entry["structure"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
-    )
-
-
-def _request(entry: Mapping[str, Any] | None) -> Request | None:
-    if entry is None:
-        return None
-    return Request(
-        bytes.fromhex(entry["nonce"]),
-        int(entry["time"]),
-        base64.b64decode(entry["certificate"], validate=True),
-        base64.b64decode(entry["signature"], validate=True),
-    )
-
-
-def _number(value: object) -> float:
-    """The number itself: an integer stays one, so that a model read and written again is the same file."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} in the history is no number")
-    return value

@@ -38,7 +38,7 @@ def logger(role: str) -> Any:
 
 
 class Meter:
-    """Counts the bytes of messages and the seconds of rounds of one session."""
+    """Counts of the bytes of messages and the seconds of rounds of one session."""
 
     def __init__(self, parties: Iterable[str]) -> None:
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
@@ -47,12 +47,12 @@ class Meter:
         self._bytes_before = 0
 
     def sent(self, party: str, size: int) -> None:
-        """A party sent a message of `size` bytes."""
+        """Count a message of `size` bytes that a party sent."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent + size, received
 
     def received(self, party: str, size: int) -> None:
-        """A party was sent a message of `size` bytes."""
+        """Count a message of `size` bytes that was sent to a party."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent, received + size
 
@@ -65,8 +65,8 @@ class Meter:
         """Rows for the rounds that are new, with the seconds and bytes since the row before."""
         new = rounds[len(self.history) :]
         for done in new:
-            now, state = time.monotonic(), sum(map(sum, self.traffic.values()))
-            seconds, size = now - self._last, state - self._bytes_before
+            now, total = time.monotonic(), sum(map(sum, self.traffic.values()))
+            seconds, size = now - self._last, total - self._bytes_before
             self.history.append({"round": done.round, **done.published, "seconds": seconds, "bytes": size})
-            self._last, self._bytes_before = now, state
+            self._last, self._bytes_before = now, total
         return self.history[len(self.history) - len(new) :]

@@ -13,9 +13,9 @@ from sites import bundles_of, consortium, in_time, shared_out, terms, until
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import connections, limits
 from fedboost.runtime.aggregator.connections import Connections
-from fedboost.runtime.config import PartyConfig
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.health import ask
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 
 HELD = 600

@@ -13,7 +13,7 @@ import pytest
 from sites import consortium, in_time, shared_out, terms
 
 from fedboost.errors import FedboostError
-from fedboost.runtime.aggregator import limits, server
+from fedboost.runtime.aggregator import analysts, limits
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node
@@ -81,7 +81,7 @@ def noting(read, threads):
 def read_in(monkeypatch):
     """The threads in which requests and messages were read, by the name of what reads them."""
     threads = {}
-    for end, name in ((server, "decode_train_request"), (node, "decode_to_party")):
+    for end, name in ((analysts, "decode_train_request"), (node, "decode_to_party")):
         monkeypatch.setattr(end, name, noting(getattr(end, name), threads.setdefault(name, [])))
     return threads
 

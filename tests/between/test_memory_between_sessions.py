@@ -17,8 +17,9 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, SessionFailed
 from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Meet, Report
 from fedboost.protocol.party import PartySession
-from fedboost.runtime.config import read_party, to_toml
+from fedboost.runtime.config import to_toml
 from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
 

@@ -9,7 +9,8 @@ from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
 from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.site.policy import COMMAND, PROTECTS, Policy
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
 from fedboost.terms import continuation
 from fedboost.terms.reading import read_model
 from fedboost.terms.terms import Terms

@@ -19,10 +19,12 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.site import Release
-from fedboost.runtime.config import read_aggregator, read_party, read_terms
+from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, read_bundle
-from fedboost.runtime.site import audit
+from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.config import read_party
+from fedboost.runtime.terms_file import read_terms
 
 draws = st.integers(0, 2**32).map(random.Random)
 MAX_LINE_LENGTH = 3000
@@ -207,7 +209,7 @@ def log_lines():
     """A log as a session writes it."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "log.jsonl"
-        with audit.AuditLog(path) as log:
+        with AuditLog(path) as log:
             log.admitted("s1", terms_of("masked"))
             for turn in range(1, 6):
                 log.record(Release("s1", turn, 0, "HistogramQuery", 64, 192, "masked", ("p0", "p1", "p2")))
@@ -221,10 +223,10 @@ def test_damaged_logs(folder, draw):
     damaged = mutate_text(draw, whole)
     path = folder / "log.jsonl"
     path.write_bytes(damaged)
-    entries = fine_or_one_line(audit.read_log, path)
+    entries = fine_or_one_line(read_log, path)
     if entries is not None:
         assert whole.startswith(damaged), "a change that is not a cut was not found"
-    fine_or_one_line(lambda: audit.AuditLog(path).close())
+    fine_or_one_line(lambda: AuditLog(path).close())
 
 
 # ---- keys -------------------------------------------------------------------------------------------

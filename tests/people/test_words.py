@@ -19,7 +19,8 @@ from fedboost.people.words import (
     RELEASES,
 )
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.site.policy import PROTECTS, Policy
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_keys import PROTECTS
 from fedboost.terms import noise
 
 

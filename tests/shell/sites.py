@@ -22,13 +22,14 @@ from fedboost.cli.main import main
 from fedboost.fixedpoint import UNIT
 from fedboost.runtime import analyst
 from fedboost.runtime.aggregator import server
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import Connection
-from fedboost.runtime.config import AggregatorConfig, PartyConfig
 from fedboost.runtime.local.cluster import ANYTHING, write_consortium
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
 from fedboost.runtime.site import node
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION

@@ -20,13 +20,15 @@ from sites import Log, fedboost, rows, terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.summary import summary
 from fedboost.protocol.site_memory import Limits, Offer
-from fedboost.runtime.config import read_party, read_terms, terms_to_toml, to_toml
+from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import nothing_approved, policy_for
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file, put
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.node import PartyNode
-from fedboost.runtime.site.policy import COMMAND
+from fedboost.runtime.site.policy_keys import COMMAND
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 THREE = ("north", "south", "east")
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'

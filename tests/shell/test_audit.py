@@ -22,7 +22,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.cli import audit
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.horizontal.holder import holder_of
 from fedboost.people.words import QUERIES
 from fedboost.protocol.aggregator import AggregatorSession
@@ -30,7 +30,6 @@ from fedboost.protocol.ledger import Charge
 from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Release, Site
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.site.audit import AuditLog, read_admitted, read_log, terms_file
 
@@ -121,7 +120,7 @@ def test_the_terms_are_beside_the_log_once_under_their_digest(path):
 
 def test_a_session_whose_terms_cannot_be_kept_is_not_admitted(path):
     (path.parent / "terms").write_text("no folder")
-    with AuditLog(path) as log, pytest.raises(CannotRecord, match=r"terms.*put that right and start this"):
+    with AuditLog(path) as log, pytest.raises(DurabilityError, match=r"terms.*put that right and start this"):
         log.admitted("s", terms(PAIR))
     assert not path.exists()
 
@@ -208,7 +207,9 @@ def test_nothing_leaves_when_it_cannot_be_recorded(session, path, monkeypatch):
     before = path.read_bytes()
     with monkeypatch.context() as patched:
         half_of_it(patched)
-        with pytest.raises(CannotRecord, match="cannot write this audit log: No space left on device; put"):
+        with pytest.raises(
+            DurabilityError, match="cannot write this audit log: No space left on device; put"
+        ):
             next(one.handle(ASK))
     assert path.read_bytes() == before
     log.ended("s", "stopped")  # there is room again
@@ -232,7 +233,7 @@ def test_starts_charges_and_ends_are_on_the_disk_or_an_error(step, synced, path,
         log.admitted("s", terms(PAIR))
         monkeypatch.setattr(os, "fsync", fails)
         if synced:
-            with pytest.raises(CannotRecord, match=r"cannot write this audit log: Input/output error"):
+            with pytest.raises(DurabilityError, match=r"cannot write this audit log: Input/output error"):
                 step(log)
         else:
             step(log)

@@ -15,9 +15,10 @@ import pytest
 from pyarrow import csv, parquet
 from sites import fedboost, rows, terms
 
-from fedboost.runtime.config import STATE, terms_to_toml
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
+from fedboost.runtime.site.config import STATE
+from fedboost.runtime.terms_file import terms_to_toml
 
 AGE, DOSE, WARD, LABEL = 0, 1, 2, 4
 

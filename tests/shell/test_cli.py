@@ -19,12 +19,12 @@ from sites import NAMES, fedboost, rows, shared_out, terms, written
 from fedboost import __version__
 from fedboost.cli.progress import progress
 from fedboost.people.summary import summary
-from fedboost.runtime.config import read_terms, terms_to_toml
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.telemetry import logger
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
 COMMANDS = (
     "demo",

@@ -14,9 +14,9 @@ from sklearn.metrics import log_loss, roc_auc_score
 from fedboost.evaluation import compare
 from fedboost.evaluation.compare import GROUPS, Trial, percentiles
 from fedboost.evaluation.held_out import HeldOut, score, unprotected
-from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}
@@ -247,7 +247,7 @@ def test_what_is_refused(folder, options, said):
 
 def seen(rows, wanted, held):
     """The held-out rows, as models see them."""
-    return HeldOut.of(to_shard(rows.take(held), wanted, "x"))
+    return HeldOut.from_shard(to_shard(rows.take(held), wanted, "x"))
 
 
 def two_models():
@@ -334,9 +334,9 @@ def test_weights_count():
     weighted = rows.append_column("w", pa.array(np.random.default_rng(0).integers(1, 4, rows.num_rows)))
     columns = {**COLUMNS, "weight": "w"}
     model = simulate(wanted.changed(columns=columns), [weighted]).model
-    held = HeldOut.of(to_shard(weighted, model.terms, "x"))
+    held = HeldOut.from_shard(to_shard(weighted, model.terms, "x"))
     repeated = weighted.take(np.repeat(np.arange(rows.num_rows), weighted["w"].to_numpy()))
-    plain = HeldOut.of(to_shard(repeated, wanted, "x"))
+    plain = HeldOut.from_shard(to_shard(repeated, wanted, "x"))
     for metric in ("logloss", "auc", "error"):
         of_weights = score(model, held, (metric,))[metric]
         assert of_weights == pytest.approx(score(model, plain, (metric,))[metric], abs=1e-6)

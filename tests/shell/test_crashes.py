@@ -36,14 +36,16 @@ from fedboost.privacy.identity import issue as issue_identity
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import new_root
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
-from fedboost.runtime.aggregator.server import TURN_SECONDS, AggregatorServer
+from fedboost.runtime.aggregator.config import AggregatorConfig
+from fedboost.runtime.aggregator.server import AggregatorServer
+from fedboost.runtime.aggregator.sessions import TURN_SECONDS
 from fedboost.runtime.aggregator.store import Folder
-from fedboost.runtime.config import AggregatorConfig, terms_to_toml
 from fedboost.runtime.continuation import text_of
-from fedboost.runtime.local.cluster import ANALYST, ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANALYST, ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.terms_file import terms_to_toml
 
 THREE = ("north", "south", "east")
 ROUNDS = 30
@@ -135,15 +137,15 @@ def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, pr
     async def scenario():
         async with consortium(tmp_path / "c", tables, (), bundles, state=tmp_path / "state") as one:
             training = asyncio.create_task(one.train(agreement))
-            await until(lambda: one.server._running and one.server._running.session.turn > 20)
-            before = one.server._running.session.turn
+            await until(lambda: one.server.sessions.active and one.server.sessions.active.session.turn > 20)
+            before = one.server.sessions.active.session.turn
             began = time.monotonic()
             await one.server.stop()
             assert time.monotonic() - began < TURN_SECONDS / 4
             config = AggregatorConfig(listen=one.address, state=tmp_path / "state")
             one.server = AggregatorServer(config, one.log, bundles["aggregator"])
             await one.server.start()
-            assert one.server._running.session.turn <= before + 1
+            assert one.server.sessions.active.session.turn <= before + 1
             return await training
 
     training = in_time(scenario())
@@ -195,7 +197,7 @@ def test_who_stops_listening_can_end_and_come_back(tmp_path):
         "training = fb.connect(sys.argv[1], sys.argv[3]).train(terms)\n"
         "print(next(iter(training))['round'])"
     )
-    with Loopback(tmp_path, files, policy=ANYTHING) as one:
+    with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
         words = [sys.executable, "-c", script, one.address, tmp_path / "terms.json", one.keys / ANALYST]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30)

@@ -243,7 +243,9 @@ def test_the_page_on_policies_has_every_key_and_a_policy_that_is_one():
 
 
 def test_the_samples_are_sound():
-    from fedboost.runtime.config import read_aggregator, read_party, read_terms
+    from fedboost.runtime.aggregator.config import read_aggregator
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
 
     party = ROOT / "party" / "party.toml"
     assert read_party(party).party == "north"

@@ -30,15 +30,16 @@ from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
-from fedboost.runtime.aggregator import server as aggregator_server
+from fedboost.runtime.aggregator import analysts
+from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
-from fedboost.runtime.config import AggregatorConfig, PartyConfig
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
 from fedboost.runtime.site import node as party_node
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.node import PartyNode
 from fedboost.wire.bounds import MAX_TO_AGGREGATOR, WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
@@ -199,7 +200,7 @@ def test_an_analyst_who_waits_for_a_party_blocks_nobody(folder):
 
 
 def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
-    monkeypatch.setattr(aggregator_server, "MAX_WAITING", 2)
+    monkeypatch.setattr(analysts, "MAX_WAITING", 2)
 
     async def scenario():
         async with consortium(folder, {}) as one, channel_to(one) as opened:
@@ -209,7 +210,7 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
             with pytest.raises(Refused, match="2 analysts are waiting already"):
                 await one.train(terms(["nobody"]))
             waiting[0].cancel()
-            await until(lambda: one.server._waiting == 1)
+            await until(lambda: one.server.analysts.waiting == 1)
             again = submit(opened, terms(["nobody"]))
             assert await event_of(again) == Waiting(("nobody",))
 
@@ -240,11 +241,11 @@ def test_a_party_whose_old_connection_is_still_known_dials_again(folder, monkeyp
         async with consortium(folder, {}) as one:
             one.start_party("north", tables["north"])
             await until(lambda: one.log.named("party here"))
-            one.server._attending["south"] = None  # what is left of a connection
+            one.server.connected.outgoing["south"] = None  # what is left of a connection
             south = one.start_party("south", tables["south"])
             one.nodes["south"]._attended = True  # it had been let in before
             await until(lambda: one.log.named("connection lost"))
-            del one.server._attending["south"]
+            del one.server.connected.outgoing["south"]
             training = await one.train(terms(TWO))
             assert not south.done()
             return training
@@ -887,7 +888,7 @@ def test_a_port_that_is_taken_is_a_clear_error():
 @pytest.mark.slow
 def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
     tables = shared_out(3)
-    with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
+    with LocalCluster(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
         model = one.analyst.train(terms(THREE, protection="masked")).model
         assert model.booster == simulate(terms(), tables).model.booster
         assert model.protection == "masked"
@@ -900,7 +901,7 @@ def test_processes_of_their_own_make_the_model_of_the_simulation(tmp_path):
 @pytest.mark.slow
 def test_a_party_that_is_killed_is_named_within_seconds(tmp_path):
     tables = shared_out(2)
-    with Loopback(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
+    with LocalCluster(tmp_path, written(tmp_path, tables), policy=ANYTHING) as one:
         training = one.analyst.train(terms(TWO, rounds=20_000, **STOPS))
         for row in training:
             if row["round"] == 3:
@@ -922,7 +923,7 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
     tables = dict(zip(names, shared_out(5).values(), strict=True))
     files = written(tmp_path, dict(zip("12345", tables.values(), strict=True)))
     agreement = terms(names, protection="masked")
-    with Loopback(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
+    with LocalCluster(tmp_path, dict(zip(names, files.values(), strict=True))) as one:
         assert all("`fedboost approve terms.toml --config " in one.log(name) for name in names)
         assert len(set(one.approve(agreement))) == 5
         model = one.analyst.train(agreement).model
@@ -932,7 +933,7 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
 
 def test_a_party_that_does_not_come_up_is_named_with_its_last_words(tmp_path):
     files = written(tmp_path, {"north": rows()}) | {"south": tmp_path / "nowhere.csv"}
-    one = Loopback(tmp_path, files)
+    one = LocalCluster(tmp_path, files)
     with pytest.raises(SessionFailed, match=r"party south did not start: .*nowhere\.csv: no such file"), one:
         pass
     assert all(process.poll() is not None for process in one.parties.values())

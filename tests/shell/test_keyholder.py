@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import fedboost as fb
 from fedboost.cli.main import app
 from fedboost.people.summary import summary
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 
 COLUMNS = {"label": "y", "numeric": ["a", "b"]}
 SMALL = {"rounds": 2, "max_depth": 2, "max_bin": 8, "key_bits": 2048}
@@ -66,7 +66,7 @@ def test_over_the_network(protection, tmp_path):
         files[name] = tmp_path / f"{name}.csv"
         csv.write_csv(table, files[name])
     terms = terms_of(protection=protection, keyholder="keys", keyholder_rows=False, parties=list(files))
-    with Loopback(tmp_path, files, policy=ANYTHING) as one:
+    with LocalCluster(tmp_path, files, policy=ANYTHING) as one:
         model = one.analyst.train(terms).model
         assert "session done" in one.log("keys")
     plain = fb.simulate(terms_of(protection="plain"), tables()).model

@@ -23,7 +23,7 @@ from sites import (
 from fedboost.errors import Refused, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.messages import Join, Leave, Report
-from fedboost.runtime.aggregator import limits, server
+from fedboost.runtime.aggregator import limits, sessions
 from fedboost.runtime.aggregator.limits import Bucket, Outgoing, Peers
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel, health
@@ -291,7 +291,7 @@ def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     def refusing(name, offered):
         raise Refused("ü" * 20_000)
 
-    monkeypatch.setattr(server, "program_of", refusing)
+    monkeypatch.setattr(sessions, "program_of", refusing)
 
     async def scenario():
         async with consortium(folder, {}) as one:
@@ -395,18 +395,18 @@ def test_tokens_come_back_with_time_and_are_never_more_than_saved():
 
 
 def test_a_peer_that_was_quiet_is_told_of_again():
-    peer = Peers().of(b"a", lambda: "a", 0.0)
+    peer = Peers().find(b"a", lambda: "a", 0.0)
     while not peer.fault(0.0):
         pass
-    peer.told = True
+    peer.reported = True
     assert not peer.fault(1.0)
-    assert peer.told
+    assert peer.reported
     assert not peer.fault(100.0)
-    assert not peer.told
+    assert not peer.reported
 
 
 def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
-    peer, address = (Peers(share).of(b"a", lambda: "a", 0.0) for share in (1, 32))
+    peer, address = (Peers(share).find(b"a", lambda: "a", 0.0) for share in (1, 32))
     peer.bar(5.0)
     address.bar(5.0)
     assert peer.fault(5.0 + limits.BARRED_SECONDS - 0.1)
@@ -417,16 +417,16 @@ def test_a_party_that_is_barred_may_come_back_and_an_address_is_never_barred():
 def test_peers_that_are_quiet_are_forgotten_and_floods_are_not(monkeypatch):
     monkeypatch.setattr(limits, "MAX_PEERS", 10)
     peers = Peers()
-    flooding = peers.of(b"flood", lambda: "flood", 0.0)
+    flooding = peers.find(b"flood", lambda: "flood", 0.0)
     while not flooding.fault(0.0):
         pass
-    waiting = peers.of(b"open", lambda: "open", 0.0)
+    waiting = peers.find(b"open", lambda: "open", 0.0)
     waiting.open = 1
     for number in range(100):
-        peers.of(b"%d" % number, lambda: "quiet", 0.0)
+        peers.find(b"%d" % number, lambda: "quiet", 0.0)
     assert len(peers) <= 10
-    assert peers.of(b"flood", lambda: "new", 0.0) is flooding
-    assert peers.of(b"open", lambda: "new", 0.0) is waiting
+    assert peers.find(b"flood", lambda: "new", 0.0) is flooding
+    assert peers.find(b"open", lambda: "new", 0.0) is waiting
 
 
 def test_what_is_queued_is_bounded_in_bytes_but_a_single_message_always_goes(monkeypatch):

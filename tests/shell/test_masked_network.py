@@ -28,7 +28,7 @@ from fedboost.errors import ConfigError, PeerError, Refused, SessionFailed
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.messages import Leave
-from fedboost.runtime.aggregator import server
+from fedboost.runtime.aggregator import connected
 from fedboost.runtime.analyst import Connection, connect
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.local.simulation import simulate
@@ -423,7 +423,7 @@ def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     monkeypatch.setattr(node, "urandom", draw)
     monkeypatch.setattr(node.PartySession.__init__.__globals__["Handshake"], "pair_keys", pair_keys)
     for direction in ("encode_from_party", "encode_to_party"):
-        end = node if direction == "encode_from_party" else server
+        end = node if direction == "encode_from_party" else connected
         encode = getattr(end, direction)
 
         def listening(message, encode=encode):

@@ -20,10 +20,10 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 
 from fedboost.boosting.queries.cut_points import RangeQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.errors import ConfigError, LocalProtocolError, Refused
+from fedboost.errors import ConfigError, DurabilityError, LocalProtocolError, Refused
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
-from fedboost.people.privacy_report import card_of
+from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
@@ -33,10 +33,10 @@ from fedboost.protocol.messages import Admit, Leave
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, Offer, Question
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site import memory_file
-from fedboost.runtime.site.audit import Released, read_log
+from fedboost.runtime.site.audit import read_log
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file, read_spent
@@ -381,7 +381,7 @@ def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):
                 memory=memory,
             )
             gone.rename(path.parent / "away")
-            with pytest.raises(CannotRecord, match="was removed or replaced"):
+            with pytest.raises(DurabilityError, match="was removed or replaced"):
                 list(PartySession(site).handle(Admit("s", noisy())))
             (path.parent / "away").rename(gone)
 
@@ -533,7 +533,7 @@ def test_a_disk_that_is_full_is_one_line_and_notes_nothing(path):
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
             for note in (lambda: session.charge("one", 0.01), lambda: session.meet(1)):
-                with pytest.raises(CannotRecord, match="cannot write this memory"):
+                with pytest.raises(DurabilityError, match="cannot write this memory"):
                     note()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -555,7 +555,7 @@ def test_a_memory_that_cannot_be_begun_or_is_held_is_one_line(path, monkeypatch)
         session = begun(memory)
         holder = sqlite3.connect(path, isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
-        with pytest.raises(CannotRecord, match="locked"):
+        with pytest.raises(DurabilityError, match="locked"):
             session.charge("one", 0.1)
         holder.close()
 
@@ -602,7 +602,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
             return [(await one.train(noisy())).model for _ in range(2)]
 
     models = in_time(scenario())
-    card = card_of(models[0].terms)
+    card = report_of(models[0].terms)
     due = math.fsum(release["cost"] for release in card["releases"] for _ in range(release["times"]))
     assert card["cost"] == pytest.approx(due, rel=1e-12, abs=0)
     assert models[0].fingerprint != models[1].fingerprint  # each session has noise of its own
@@ -614,7 +614,7 @@ def test_memory_audit_log_and_card_say_the_same(tmp_path):
         assert spent.cost == logged == math.fsum([due, due])
         assert (spent.dataset, spent.sessions, spent.releases) == (name, 2, 8)
     loaded = Model.from_bytes(models[0].to_bytes())
-    assert card_of(loaded.terms) == card
+    assert report_of(loaded.terms) == card
     assert loaded.to_bytes() == models[0].to_bytes()
     assert b'"fedboost.privacy"' in models[0].to_bytes()
     said = fedboost("audit", files / "north.jsonl").out

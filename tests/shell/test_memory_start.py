@@ -17,7 +17,7 @@ from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
-from fedboost.runtime.config import read_party
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_file import make_file
 from fedboost.runtime.site.memory_start import memory_path, open_log, open_memory
 from fedboost.runtime.site.node import PartyNode

@@ -7,7 +7,7 @@ from sites import bundles_of, consortium, fedboost, in_time, rows, shared_out, t
 
 import fedboost as fb
 from fedboost.gbdt.metrics.by_set import by_party
-from fedboost.runtime.config import terms_to_toml
+from fedboost.runtime.terms_file import terms_to_toml
 
 TABLES = shared_out(3)
 

@@ -9,18 +9,19 @@ from pyarrow import parquet
 from sites import fedboost, rows, shared_out, terms, written
 from test_memory_file import ANY, THREE, cost_of, noisy, opened, spend_all
 
-from fedboost.people.privacy_report import as_markdown, card_of, outlook
+from fedboost.people.privacy_report import as_markdown, outlook, report_of
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site import Release
 from fedboost.protocol.site_memory import Offer
-from fedboost.runtime.config import terms_to_toml
-from fedboost.runtime.local.cluster import ANYTHING, Loopback
+from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
-from fedboost.runtime.site.audit import AuditLog, Released, read_log
+from fedboost.runtime.site.audit import AuditLog, read_log
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory_file import NAME, read_spent
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.noise import TREES
 
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "north.csv"\n'
@@ -130,7 +131,7 @@ def test_training_with_noise_says_no_metrics_and_what_importances_are_worth(tmp_
 
 def test_a_plan_says_what_the_terms_release(agreed):
     *releases, of_rows, total = lines("privacy", "plan", agreed, "--rows", 8000)
-    card = card_of(noisy())
+    card = report_of(noisy())
     assert [(one["what"], one["times"], one["cost"]) for one in releases] == [
         (one["what"], one["times"], one["cost"]) for one in card["releases"]
     ]
@@ -185,7 +186,7 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
     model = simulate(noisy(), tables).model
     model.save(tmp_path / "with.json")
     simulate(terms(rounds=1), tables).model.save(tmp_path / "without.json")
-    card = card_of(model.terms)
+    card = report_of(model.terms)
     (said,) = lines("privacy", "explain", tmp_path / "with.json")
     assert said == json.loads(json.dumps(card))
     assert fedboost("privacy", "explain", tmp_path / "with.json").out == as_markdown(card)
@@ -203,7 +204,7 @@ def test_a_card_is_of_a_model_with_noise_and_no_other(tmp_path):
 @pytest.mark.slow
 def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
     tables = written(tmp_path, shared_out(3))
-    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
+    with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.2, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(noisy(), wait=60)
         assert len(list(training)) == 2
         training.model.save(tmp_path / "model.json")
@@ -212,7 +213,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
         assert "the terms have no noise" in fedboost_error(
             consortium.analyst, terms(THREE, protection="masked")
         )
-        card = card_of(Model.load(tmp_path / "model.json").terms)
+        card = report_of(Model.load(tmp_path / "model.json").terms)
         for name in THREE:
             spent = read_spent(consortium.state / name / NAME)
             events = [entry.event for entry in read_log(consortium.state / name / f"{name}.audit.jsonl")]
@@ -224,7 +225,7 @@ def test_processes_with_keys_masks_and_noise_keep_within_their_budget(tmp_path):
 @pytest.mark.slow
 def test_a_party_that_is_killed_is_charged_for_each_release_once(tmp_path):
     tables, agreement = written(tmp_path, shared_out(3)), noisy(rounds=20)
-    with Loopback(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
+    with LocalCluster(tmp_path, tables, policy={**ANYTHING, "epsilon": 1.0, "delta": 1e-5}) as consortium:
         training = consortium.analyst.train(agreement, wait=60)
         for row in training:
             if row["round"] in (2, 9):

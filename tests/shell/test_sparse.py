@@ -178,5 +178,5 @@ def test_matrices_of_other_rows_and_categories():
 
 
 def test_an_empty_matrix_is_a_table_of_zeros():
-    table = SparseTable.of(pa.table({"label": [0.0, 1.0]}), {"f": scipy.sparse.csr_array((2, 3))})
+    table = SparseTable.from_matrices(pa.table({"label": [0.0, 1.0]}), {"f": scipy.sparse.csr_array((2, 3))})
     assert [table.column(f"f{place}")[:].tolist() for place in range(3)] == [[0, 0]] * 3

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.gbdt.tree import Split, Tree
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Begun, Gathered, Grew, Opened, Stopped
-from fedboost.runtime.aggregator.store import VERSION_LINE, CannotRecord, Folder, read_journal
+from fedboost.runtime.aggregator.store import VERSION_LINE, Folder, read_journal
 from fedboost.terms.terms import Terms
 
 TERMS = Terms.read({"columns": {"label": "y", "numeric": ["x"]}, "parties": ["a", "b", "c"]})
@@ -205,7 +205,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(CannotRecord) as caught:
+    with pytest.raises(DurabilityError) as caught:
         one.append(RECORDS[1])
     assert str(caught.value) == f"{one.path}: cannot be written: No space left on device"
     monkeypatch.undo()

@@ -12,11 +12,11 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.errors import ConfigError, Misfit, Refused
 from fedboost.gbdt import cut_points, histogram
 from fedboost.horizontal.holder import HorizontalHolder
-from fedboost.runtime.config import read_party
 from fedboost.runtime.data import parquet as stored
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
+from fedboost.runtime.site.config import read_party
 
 
 @pytest.fixture(autouse=True)

@@ -1,31 +1,31 @@
-"""A session under way at the aggregator: its state machine, its journal, and what its analyst is told.
+"""A session under way at the aggregator: its state machine, its journal, and the events for its analyst.
 
-Promises: who follows is told everything from the beginning, whenever they come; a defect of a program ends
-its session with one sentence, and nothing else; what the journal cannot hold is not gone on from.
-Refuses: to go on when the journal cannot be written (CannotRecord).
+Promises: an analyst gets every event from the beginning, however late they come; a defect of a program ends
+its session with one sentence, and nothing else; no step is taken that the journal cannot hold.
+Refuses: to go on when the journal cannot be written (DurabilityError).
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from fedboost.errors import FedboostError
+from fedboost.errors import DurabilityError, FedboostError
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
-from fedboost.runtime.aggregator.store import CannotRecord, Journal
-from fedboost.runtime.result import finish
+from fedboost.runtime.aggregator.store import Journal
+from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
 STRAGGLER_SECONDS = 10.0
-"""Whoever is awaited for longer than this is named, in the log and to the analyst."""
+"""A party that is awaited for longer than this is named, in the log and to the analyst."""
 
 
-class Running:
-    """One session. `send` takes its outbox; without a journal it does not outlive the process."""
+class ActiveSession:
+    """A session under way. `send` takes its outbox; without a journal it does not outlive the process."""
 
     def __init__(
         self,
@@ -51,26 +51,26 @@ class Running:
 
     @property
     def terms(self) -> Terms:
-        """Those of the session."""
+        """The terms of the session."""
         return self.session.terms
 
     @property
     def failed(self) -> bool:
-        """Whether it ended without a model."""
+        """True if the session ended without a model."""
         return self.over and isinstance(self._events[-1], Failed)
 
     @property
     def has_opened(self) -> bool:
-        """Whether a sum of it was opened by the process before this one."""
+        """True if an earlier process opened a sum of this session."""
         return self._journal is not None and any(isinstance(past, Opened) for past in self._journal.past)
 
     @property
     def in_a_turn(self) -> bool:
-        """Whether a question was asked whose sum is not open yet."""
+        """True while a question is asked whose sum is not open yet."""
         return self.session.phase in ("asking", "opening")
 
     def start(self, here: set[str], now: float) -> None:
-        """Begin, or go on from the journal, with the parties that are at hand."""
+        """Begin, or go on from the journal, with the parties that are connected."""
         resumed = bool(self._journal and len(self._journal.past) > 1)
         self._log.info(
             "session goes on" if resumed else "session begins",
@@ -81,7 +81,7 @@ class Running:
         self._take(lambda: self.session.start(here))
 
     def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
-        """Something a party said, or that happened to it."""
+        """Take a party's message, or a change of its connection."""
         if self.over or party not in self.terms.parties:
             return
         match event:
@@ -95,7 +95,7 @@ class Running:
         self._take(lambda: self.session.handle(party, event))
 
     def tick(self, now: float) -> None:
-        """Time passes: deadlines, and names of those who are slow."""
+        """Let time pass: look at deadlines, and name the parties that are slow."""
         if self.over:
             return
         attempt, late = self.session.attempt, list(self.session.awaited)
@@ -116,46 +116,46 @@ class Running:
                 self._tell(Waiting(slow))
 
     def awaits(self, party: str, message: FromParty) -> bool:
-        """Whether somebody waits for this message of this party."""
+        """Tell if the session waits for this message of this party."""
         awaited = party in self.session.awaited
         return awaited and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:
-        """End it for a reason that is no party's."""
+        """End the session for a reason that is no party's."""
         self._send([(party, Bye(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
     def finish(self) -> None:
-        """End it with the round under way."""
+        """End the session with the round under way."""
         self.session.finish()
         self._log.info("the analyst wants no more rounds", turn=self.session.turn)
 
     async def follow(self) -> AsyncIterator[TrainEvent]:
-        """Everything that happened, and what happens, to the end."""
-        place = 0
+        """Yield every event, from the first to the last."""
+        position = 0
         while True:
-            while place < len(self._events):
-                event, place = self._events[place], place + 1
-                if not isinstance(event, Waiting) or place == len(self._events):  # who was slow is no news
+            while position < len(self._events):
+                event, position = self._events[position], position + 1
+                if not isinstance(event, Waiting) or position == len(self._events):  # who was slow is no news
                     yield event
             if self.over:
                 return
             await self._changed.wait()
 
     def forget(self) -> None:
-        """Whoever follows knows how it ended: nothing of it is needed any more."""
+        """Delete the journal: the analyst knows how the session ended."""
         if self._journal is not None:
             self._journal.delete()
             self._journal = None
 
     def pause(self) -> None:
-        """The process ends, and another will go on."""
+        """Keep the journal for the next process."""
         if self._journal is not None:
             self._journal.close()
 
     @property
     def _then(self) -> str:
-        """What the terms say about a party that is lost."""
+        """The consequence of a lost party under the terms."""
         seconds = f"unless it is back within {self.terms.session.rejoin_timeout:g} s"
         match self.terms.session.on_loss:
             case "wait":
@@ -173,7 +173,7 @@ class Running:
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
             self._send(outbox)
-        except CannotRecord:
+        except DurabilityError:
             raise
         except Exception as error:  # noqa: BLE001 - a program's defect ends its session, nothing else
             what = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -185,12 +185,12 @@ class Running:
             self._end(Failed(str(self.session.error)))
 
     def _end(self, failed: Failed | None) -> None:
-        """The session is over: unless it failed, there is a model."""
+        """End the session: with a model, unless it failed."""
         if self.over:
             return
         self.over = True
         try:
-            model = None if failed else finish(self.session, self.meter).model.to_bytes()
+            model = None if failed else signed_model_of(self.session).to_bytes()
         except FedboostError as error:
             failed = Failed(str(error))
         if failed is not None:

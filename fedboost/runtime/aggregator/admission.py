@@ -1,8 +1,8 @@
-"""The gate that every call to the aggregator goes through: who calls, and is it within its share?
+"""Admission of every call to the aggregator: who calls, and is it within its share?
 
 Promises: a call is counted for its peer until it has really ended, be it refused, idle or stuck; a flood is
 one event in the log that names the peer.
-Refuses: calls beyond a peer's share (`shell.limits`), a call that does not say what it wants in time.
+Refuses: calls beyond a peer's share (`aggregator.limits`), a call that does not say what it wants in time.
 """
 
 import asyncio
@@ -23,8 +23,9 @@ Answer = Callable[[AsyncIterator[bytes], Any, Peer], Awaitable[None]]
 """Answers one call: its messages, gRPC's context, and whose it is."""
 
 
-class Gate:
-    """One for a server. Without a bundle nobody is known, and whoever calls from one address is one peer."""
+class Admission:
+    """Admission to one server. Without a bundle nobody is known, and all callers from one address are one
+    peer."""
 
     def __init__(self, bundle: Bundle | None, log: Any) -> None:
         self._bundle = bundle
@@ -61,7 +62,7 @@ class Gate:
         return handle
 
     async def only_message(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> bytes:
-        """The message of a call that has one; a call that has none in time ends here, refused."""
+        """Return the message of a call that has one; a call that has none in time ends here, refused."""
         try:
             data = await asyncio.wait_for(anext(aiter(requests)), limits.PATIENCE_SECONDS)
         except TimeoutError:
@@ -73,9 +74,9 @@ class Gate:
         return data
 
     async def _refuse(self, peer: Peer, fault: str, context: Any) -> None:
-        """End a call that is too much: late, so that whoever floods has to wait."""
-        if not peer.told:
-            peer.told = True
+        """End a call that is too much: late, so that a flooding peer has to wait."""
+        if not peer.reported:
+            peer.reported = True
             self._log.info("peer refused", peer=peer.name, reason=fault)
         if peer.refused < limits.REFUSALS_AT_ONCE:
             peer.refused += 1
@@ -89,17 +90,17 @@ class Gate:
         address = str(context.peer())
         if self._bundle is None:
             host = address.rpartition(":")[0]
-            return self._peers.of(host.encode(), lambda: f"whoever calls from {host}", now)
-        bundle, shown = self._bundle, context.auth_context()
+            return self._peers.find(host.encode(), lambda: f"whoever calls from {host}", now)
+        bundle, auth = self._bundle, context.auth_context()
 
         def name() -> str:
             try:
-                known = peer_of(shown, bundle, datetime.now(UTC))
+                caller = peer_of(auth, bundle, datetime.now(UTC))
             except PeerError:
                 return f"the holder of a certificate that is not let in, at {address}"
-            return f"{known.role} {known.name!r}"
+            return f"{caller.role} {caller.name!r}"
 
-        return self._peers.of(b"".join(shown.get("x509_pem_cert", ())), name, now)
+        return self._peers.find(b"".join(auth.get("x509_pem_cert", ())), name, now)
 
 
 async def refuse(context: Any, error: FedboostError) -> NoReturn:

@@ -1,6 +1,6 @@
-"""The connections to the aggregator's port that have no call open: so many of one address, and no more.
+"""A limit for connections to the aggregator's port that have no call open: that many from one address.
 
-gRPC bounds the connections of all addresses together and has no hook before TLS, so that whoever opens
+gRPC bounds the connections of all addresses together and has no hook before TLS, so that a client that opens
 sockets and says nothing would keep everybody else from dialling. The sockets of this process are looked at a
 few times a second; nothing is added to the way that messages take.
 
@@ -25,14 +25,14 @@ from fedboost.runtime.aggregator import limits
 
 _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _NETWORK_BITS = 64
-"""Of an IPv6 address: whoever has one has all of its network."""
+"""Leading bits of an IPv6 address that are its network: a holder of one address has all of them."""
 
 End = tuple[str, int]
 """A client's end of a connection: address and port."""
 
 
 class Connections:
-    """Those to one port of this process."""
+    """The connections to one port of this process."""
 
     def __init__(self, port: int, log: Any) -> None:
         self._port = port
@@ -60,10 +60,10 @@ class Connections:
                 if end and end not in busy:
                     idle[end] = file
         self._since = {end: self._since.get(end, now) for end in idle}
-        of_network: dict[str, list[End]] = defaultdict(list)
+        by_network: dict[str, list[End]] = defaultdict(list)
         for end in idle:
-            of_network[_network(end[0])].append(end)
-        for network, ends in of_network.items():
+            by_network[_network(end[0])].append(end)
+        for network, ends in by_network.items():
             excess = len(ends) - limits.IDLE_CONNECTIONS
             old = sorted((end for end in ends if self._since[end] < now), key=self._since.__getitem__)
             if excess <= 0 or not old:
@@ -86,10 +86,10 @@ class Connections:
 def allow_files() -> int:
     """Raise this process's limit of open files as far as it may be and `limits.CONNECTIONS` need; the
     connections that fit."""
-    wanted = limits.CONNECTIONS + limits.OTHER_FILES
+    needed = limits.CONNECTIONS + limits.OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(hard, needed)
         with suppress(OSError, ValueError):  # the system's own bound may be lower than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
@@ -117,7 +117,7 @@ def _connection(file: int, port: int) -> Iterator[socket.socket | None]:
 
 
 def _end(opened: socket.socket) -> End | None:
-    """Of a connection; None of the socket that listens."""
+    """The client's end of a connection; None of the socket that listens."""
     try:
         host, port, *_ = opened.getpeername()
     except OSError:
@@ -126,7 +126,8 @@ def _end(opened: socket.socket) -> End | None:
 
 
 def _end_of(peer: str) -> End:
-    """Of a call, by gRPC's name of its peer, such as ipv4:127.0.0.1:1234 or ipv6:%5B::1%5D:1234."""
+    """The client's end of a call, by gRPC's name of its peer, such as ipv4:127.0.0.1:1234 or
+    ipv6:%5B::1%5D:1234."""
     host, _, port = unquote(peer).partition(":")[2].rpartition(":")
     return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
 
@@ -144,5 +145,5 @@ def _plain(host: str) -> str:
 
 @lru_cache(1 << 12)
 def _network(host: str) -> str:
-    """Whose connections are counted together: those of an IPv4 address, or of an IPv6 network."""
+    """The network whose connections are counted together: an IPv4 address, or an IPv6 network."""
     return str(ip_network(f"{host}/{_NETWORK_BITS}", strict=False)) if ":" in host else host

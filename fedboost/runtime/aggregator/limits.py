@@ -15,7 +15,7 @@ from fedboost.errors import Refused
 from fedboost.privacy.bit_packing import CHUNK_CELLS
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 
-# ---- a peer: whoever holds one certificate, or, where there are no keys, everybody at one address ---------
+# ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
 
 CALLS_AT_ONCE = 8
 """Open calls of one peer. A party needs one, and one more while its last connection is given up; an analyst
@@ -30,9 +30,9 @@ UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
 """Messages of a party that nobody waits for: a word of leave at the end of each session, say."""
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
 """Further ones after each message that was waited for: when a session fails, the rest of the report under way
-still arrives, and the largest report has so many parts."""
+still arrives, and the largest report has that many parts."""
 SHARING_AN_ADDRESS = 32
-"""Without keys all parties and analysts of a machine are one peer: it has the shares of so many."""
+"""Without keys all parties and analysts of a machine are one peer: it has that many shares."""
 BARRED_SECONDS = 10.0
 """A party that flooded or did not read is refused for so long; without keys nobody is, for others share the
 address."""
@@ -105,27 +105,27 @@ class Bucket:
         self._then = now
 
     def tokens(self, now: float) -> float:
-        """How many there are."""
+        """The number of tokens now."""
         self._tokens = min(self._most, self._tokens + max(now - self._then, 0.0) * self._per_second)
         self._then = now
         return self._tokens
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
-        """Take some if there are as many; whether there were."""
+        """Take some if there are as many; return True if there were."""
         if self.tokens(now) < min(tokens, self._most):
             return False
         self._tokens -= min(tokens, self._most)
         return True
 
     def is_full(self, now: float) -> bool:
-        """Whether nothing was taken for a while."""
+        """Tell if nothing was taken for a while."""
         return self.tokens(now) >= self._most
 
 
 @dataclass
 class Peer:
-    """One peer's share. `name` is for people; `open` and `refused` are its calls that have not ended yet;
-    `barred` is the time until which it is refused; `told` says that its flood is in the log already."""
+    """A peer's share. `name` is for people; `open` and `refused` are its calls that have not ended yet;
+    `barred` is the time until which it is refused; `reported` says that its flood is in the log already."""
 
     name: str
     share: int
@@ -134,10 +134,10 @@ class Peer:
     open: int = 0
     refused: int = 0
     barred: float = 0.0
-    told: bool = False
+    reported: bool = False
 
     def fault(self, now: float) -> str:
-        """Why another call is too much; '' if it is not, and then it counts."""
+        """The reason why another call is too much; '' if it is not, and then it counts."""
         was_quiet = self.calls.is_full(now)
         if now < self.barred:
             return f"refused for {BARRED_SECONDS:g} s after a flood"
@@ -145,22 +145,22 @@ class Peer:
             return f"{CALLS_AT_ONCE * self.share} calls are open, and no peer may have more"
         if not self.calls.take(now):
             return f"more than {CALLS_PER_SECOND * self.share:g} calls a second"
-        self.told = self.told and not was_quiet
+        self.reported = self.reported and not was_quiet
         return ""
 
     def bar(self, now: float) -> None:
         """Refuse its calls for a while: it cost the aggregator too much."""
         if self.share == 1:
-            self.barred, self.told = now + BARRED_SECONDS, True
+            self.barred, self.reported = now + BARRED_SECONDS, True
 
     def is_as_new(self, now: float) -> bool:
-        """Whether it could be forgotten and nothing would change."""
+        """Tell if it could be forgotten and nothing would change."""
         busy = self.open or self.refused or now < self.barred
         return not busy and self.calls.is_full(now) and self.unwanted.is_full(now)
 
 
 class Peers:
-    """Every peer's share, by what tells peers apart."""
+    """Every peer's share, by the identity of the peer."""
 
     def __init__(self, share: int = 1) -> None:
         self._share = share
@@ -169,7 +169,7 @@ class Peers:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def of(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
+    def find(self, identity: bytes, name: Callable[[], str], now: float) -> Peer:
         """The peer of this identity; its name is asked for when it is new."""
         if identity not in self._peers:
             if len(self._peers) >= MAX_PEERS:
@@ -214,5 +214,5 @@ class Outgoing:
 
 
 def refusal(name: str, fault: str) -> Refused:
-    """What a peer is told whose call is too much."""
+    """The error for a peer whose call is too much."""
     return Refused(f"{fault}: {name} has to wait, and call less often")

@@ -3,7 +3,7 @@
 Promises: a record is on the disk when `append` returns; a record that was being written when the process died
 is dropped, and nothing else; the file appears with its first record.
 Refuses: files that are no journal, of another version, or changed within (ConfigError by name); a second
-process with the same folder; a disk that is full (CannotRecord: nothing that follows may be done).
+process with the same folder; a disk that is full (DurabilityError: nothing that follows may be done).
 
 A file is a line that names its version, then records: four bytes of length and four of CRC-32, both
 big-endian, then the record as `protocol.journal` writes it.
@@ -16,17 +16,13 @@ import struct
 import zlib
 from pathlib import Path
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Record
 
 VERSION_LINE = b"fedboost journal 2\n"
 SUFFIX = ".journal"
 _HEAD = struct.Struct(">II")
-
-
-class CannotRecord(Exception):
-    """A journal or an audit log cannot be written: the process must end, and a later one can go on."""
 
 
 class Journal:
@@ -47,7 +43,7 @@ class Journal:
             sync_folder(path.parent)
 
     def append(self, record: Record) -> None:
-        """Write a record, and have it on the disk."""
+        """Write a record, and sync it to the disk."""
         data = journal.encode(record)
         self._write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
 
@@ -56,22 +52,22 @@ class Journal:
         os.close(self._file)
 
     def delete(self) -> None:
-        """The session is over, and whoever wanted to know knows."""
+        """Delete the file: the session is over, and its analyst knows."""
         self.close()
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
     def _write(self, data: bytes) -> None:
         try:
-            rest, place = memoryview(data), self._size
+            rest, position = memoryview(data), self._size
             while rest:
-                written = os.pwrite(self._file, rest, place)
-                rest, place = rest[written:], place + written
+                count = os.pwrite(self._file, rest, position)
+                rest, position = rest[count:], position + count
             os.fdatasync(self._file)
         except OSError as error:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
-            raise CannotRecord(f"{self.path}: cannot be written: {error.strerror}") from None
+            raise DurabilityError(f"{self.path}: cannot be written: {error.strerror}") from None
         self._size += len(data)
 
 
@@ -88,14 +84,14 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
             f"{path}: not a journal of this version of fedboost; move it away to go on without it"
         )
     records: list[Record] = []
-    place = len(VERSION_LINE)
-    while place + _HEAD.size <= len(data):
-        size, crc = _HEAD.unpack_from(data, place)
-        end = place + _HEAD.size + size
-        body = data[place + _HEAD.size : end]
+    position = len(VERSION_LINE)
+    while position + _HEAD.size <= len(data):
+        size, crc = _HEAD.unpack_from(data, position)
+        end = position + _HEAD.size + size
+        body = data[position + _HEAD.size : end]
         if end > len(data):
             break
-        if size == 0 and not any(data[place:]):
+        if size == 0 and not any(data[position:]):
             break  # after a power cut the end of a file may be zeros
         if zlib.crc32(body) != crc:
             if end == len(data):
@@ -108,12 +104,12 @@ def read_journal(path: Path) -> tuple[tuple[Record, ...], int]:
             records.append(journal.decode(body))
         except ConfigError as error:
             raise ConfigError(f"{path}: record {len(records) + 1}: {error}") from None
-        place = end
-    return tuple(records), place
+        position = end
+    return tuple(records), position
 
 
 class Folder:
-    """Where an aggregator keeps the journals of sessions that are not over. ConfigError if it cannot."""
+    """The folder with the journals of sessions that are not over. ConfigError if it cannot be used."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -129,31 +125,31 @@ class Folder:
             raise ConfigError(f"{path}: cannot be used: {error.strerror}") from None
 
     def begin(self, session: str) -> Journal:
-        """A new journal. CannotRecord if there cannot be one."""
+        """A new journal. DurabilityError if there cannot be one."""
         path = self._path / f"{session}{SUFFIX}"
         try:
             return Journal(path)
         except OSError as error:
-            raise CannotRecord(f"{path}: cannot be written: {error.strerror}") from None
+            raise DurabilityError(f"{path}: cannot be written: {error.strerror}") from None
 
     def unfinished(self) -> list[Journal]:
         """The journals of an earlier process, oldest first."""
-        found = []
+        journals = []
         for path in sorted(self._path.glob(f"*{SUFFIX}"), key=lambda path: path.lstat().st_mtime):
             past, size = read_journal(path)
             if past:
-                found.append(Journal(path, past, size))
+                journals.append(Journal(path, past, size))
             else:
                 path.unlink()
-        return found
+        return journals
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder to another process."""
         os.close(self._lock)
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names of a folder's files on the disk."""
+    """Sync the names of a folder's files to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -19,12 +19,12 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of glibc's ma
 
 
 def keep_freed_memory() -> None:
-    """Ask the C library for it; process-wide, and again does no harm."""
+    """Set this in the C library, for the whole process; a second call does no harm."""
     _set({_M_TRIM_THRESHOLD: KEPT, _M_MMAP_THRESHOLD: MAX_HEAP_BLOCK_BYTES})
 
 
 def share_freed_memory() -> None:
-    """The same, for threads that there are not yet: for a process that computes in one thread."""
+    """Set this for threads that have not started yet: for a process that computes in one thread."""
     _set({_M_ARENA_MAX: 1})
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MAX_CLASSES = 100
 """A label of words with more distinct values than this is a name or a note rather than a class."""
 FEW_NUMBERS = 20
-"""A label of no more distinct whole numbers than this may stand for classes: whoever drafts is told."""
+"""A label of no more distinct whole numbers than this may stand for classes: the draft says so."""
 MEDIAN = 0.5
 """The quantile that is drafted."""
 _INDEX = "__index_level_"  # what pandas calls an index without a name in a Parquet file
@@ -53,7 +53,7 @@ class Draft:
 
     @property
     def min_child_weight(self) -> float | None:
-        """The one with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
+        """The value with which the terms keep `min_rows_per_leaf` of a policy that says nothing of it; None
         where none does, or the one that is the default."""
         kind = OBJECTIVES.get(self.objective)
         per = None if kind is None else kind.rows_per_hessian
@@ -62,18 +62,18 @@ class Draft:
         return Policy().min_rows_per_leaf / per
 
     @property
-    def of_objective(self) -> dict[str, Any]:
+    def own_parameters(self) -> dict[str, Any]:
         """Parameters that this objective has no default for, to be edited."""
         own = parameters_of(self.objective) if self.objective in OBJECTIVES else {}
         return {"quantile_alpha": MEDIAN} if "quantile_alpha" in own else {}
 
     def settings(self) -> dict[str, Any]:
-        """What is drafted, as `Terms.read` takes it."""
-        of_classes = {} if self.num_class is None else {"num_class": self.num_class}
+        """The draft, as `Terms.read` takes it."""
+        class_count = {} if self.num_class is None else {"num_class": self.num_class}
         return {
             "objective": self.objective,
-            **of_classes,
-            **self.of_objective,
+            **class_count,
+            **self.own_parameters,
             "columns": self.columns.model_dump(mode="json"),
         }
 
@@ -143,7 +143,7 @@ def draft_features(
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str) -> "dict[str, pa.Table]":
-    """Each site's rows, in their order and without the column that names the site, by site name, sorted.
+    """The rows of each site, in their order and without the column that names the site, by site name, sorted.
     Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
@@ -191,7 +191,7 @@ def split_by_weights(
 def _split_groups(
     table: "pa.Table | SparseTable", names: Sequence[str], weights: Sequence[float], seed: int, column: str
 ) -> "dict[str, pa.Table]":
-    """Groups shared out as rows are."""
+    """Tables by party, with the groups shared out as rows are."""
     import pyarrow as pa
 
     dense = table.dense if isinstance(table, SparseTable) else table
@@ -203,14 +203,14 @@ def _split_groups(
         raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
-    for place, share in enumerate(shares.values()):
-        owner[share.column("group").to_numpy()] = place
-    return {name: table.take(np.flatnonzero(owner[codes] == place)) for place, name in enumerate(names)}
+    for index, share in enumerate(shares.values()):
+        owner[share.column("group").to_numpy()] = index
+    return {name: table.take(np.flatnonzero(owner[codes] == index)) for index, name in enumerate(names)}
 
 
 @dataclass(frozen=True)
 class _Target:
-    """What a label is to the model."""
+    """The part that a label plays in the model."""
 
     objective: str
     positive: str | None = None
@@ -239,29 +239,29 @@ def _target(table: "pa.Table", label: str, objective: str | None) -> _Target:
         return _Target(objective)
     if objective != "multi:softprob" and distinct.tolist() == [0.0, 1.0]:
         return _Target("binary:logistic")
-    codes, found = texts(column, label)
-    if not found:
+    codes, labels = texts(column, label)
+    if not labels:
         raise ConfigError(f"label {label!r} has no values")
-    if len(found) == 1:
-        raise ConfigError(f"label {label!r} is constant: {listing(found)} in every row")
+    if len(labels) == 1:
+        raise ConfigError(f"label {label!r} is constant: {listing(labels)} in every row")
     if objective is None:
-        objective = "binary:logistic" if len(found) == 2 else "multi:softprob"
+        objective = "binary:logistic" if len(labels) == 2 else "multi:softprob"
     if objective == "binary:logistic":
-        if len(found) > 2:
+        if len(labels) > 2:
             raise ConfigError(
-                f"label {label!r} has {len(found)} values, and binary:logistic is for two: {listing(found)}; "
-                "multi:softprob is for more"
+                f"label {label!r} has {len(labels)} values, and binary:logistic is for two: "
+                f"{listing(labels)}; multi:softprob is for more"
             )
-        counts = Counter(found[code] for code in codes[codes >= 0].tolist())
-        return _Target(objective, min(sorted(found, reverse=True), key=counts.__getitem__))
-    if len(found) > MAX_CLASSES:
+        counts = Counter(labels[code] for code in codes[codes >= 0].tolist())
+        return _Target(objective, min(sorted(labels, reverse=True), key=counts.__getitem__))
+    if len(labels) > MAX_CLASSES:
         raise ConfigError(
-            f"label {label!r} has too many values to draft them as classes: {listing(found, 3)}; is it the "
+            f"label {label!r} has too many values to draft them as classes: {listing(labels, 3)}; is it the "
             f"right column? Then list them in columns.classes (up to {MAX_CLASSES} are drafted)"
         )
-    if distinct.tolist() == list(range(len(found))):
-        return _Target(objective, num_class=len(found))
-    return _Target(objective, classes=tuple(sorted(found, key=_numbers_first)))
+    if distinct.tolist() == list(range(len(labels))):
+        return _Target(objective, num_class=len(labels))
+    return _Target(objective, classes=tuple(sorted(labels, key=_numbers_first)))
 
 
 def _numbers_first(text: str) -> tuple[bool, float, str]:
@@ -273,7 +273,7 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
-    """What a feature column is: its levels; None for numbers; or the reason why it can be none."""
+    """The use of a column as a feature: its levels; None for numbers; or the reason why it can be none."""
     from pyarrow import types
 
     if not name:
@@ -292,14 +292,14 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
         else:
             return _use_of_numbers(values)
     try:
-        _, found = texts(column, name)
+        _, distinct = texts(column, name)
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
-    if len(found) > MAX_CATEGORIES:
-        return f"has {len(found)} distinct values, more than the {MAX_CATEGORIES} levels a column can have"
-    if odd := next(filter(None, map(NOT_IN_TEXT.search, found)), None):
+    if len(distinct) > MAX_CATEGORIES:
+        return f"has {len(distinct)} distinct values, more than the {MAX_CATEGORIES} levels a column can have"
+    if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
-    return sorted(found) or "has no values"
+    return sorted(distinct) or "has no values"
 
 
 def _use_of_numbers(values: Float32) -> str | None:

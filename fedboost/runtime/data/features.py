@@ -24,11 +24,11 @@ def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) ->
     as missing. Raises ConfigError that begins with `source`."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     try:
-        for place, name in enumerate(schema.numeric):
+        for column, name in enumerate(schema.numeric):
             sparse = table.column(name) if isinstance(table, SparseTable) else None
-            out[:, place] = finite(dense_of(table), name) if sparse is None else sparse[:]
-        for place, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
-            out[:, place] = declared_codes(dense_of(table), name, levels)
+            out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
+        for column, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
+            out[:, column] = declared_codes(dense_of(table), name, levels)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
@@ -55,15 +55,15 @@ def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]
         for part in parts_of(table, name):
             strange = codes_of(part, name, levels) == UNKNOWN
             if strange.any():
-                codes, found = texts(column_of(part, name), name)
-                example.setdefault(name, found[codes[np.argmax(strange)]])
+                codes, distinct = texts(column_of(part, name), name)
+                example.setdefault(name, distinct[codes[np.argmax(strange)]])
                 rows[name] += int(strange.sum())
     for name, level in example.items():
         yield name, level, rows[name]
 
 
 def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
-    """For each categorical column the rows that have each declared level. Raises ConfigError."""
+    """The rows that have each declared level, for each categorical column. Raises ConfigError."""
     counts = {name: np.zeros(len(levels), np.int64) for name, levels in schema.categorical.items()}
     for name, levels in schema.categorical.items():
         for part in parts_of(table, name):
@@ -85,5 +85,5 @@ def label_counts(label: Float32, terms: Terms) -> dict[str, int]:
     if not values:
         return {}
     codes, rows = np.unique(label, return_counts=True)
-    found = dict(zip(codes.tolist(), rows.tolist(), strict=True))
-    return {value: found.get(code, 0) for code, value in enumerate(values)}
+    rows_by_code = dict(zip(codes.tolist(), rows.tolist(), strict=True))
+    return {value: rows_by_code.get(code, 0) for code, value in enumerate(values)}

@@ -107,7 +107,7 @@ class StoredColumn:
             raise ConfigError(error.public, error.detail + after) from None
 
     def kept(self) -> Float32:
-        """All of it, in the scratch folder."""
+        """The whole column, in the scratch folder."""
         out = self._table.allocate((self.size,), np.dtype(np.float32))
         for start in range(0, self.size, STRETCH):
             rows = slice(start, start + STRETCH)
@@ -115,6 +115,6 @@ class StoredColumn:
         return out
 
     def check(self) -> None:
-        """Read all of it: ConfigError if it cannot be."""
+        """Read the whole column; ConfigError if it cannot be read."""
         for start in range(0, self.size, STRETCH):
             self[start : start + STRETCH]

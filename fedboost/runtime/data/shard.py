@@ -69,8 +69,8 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         shard = _shard(table, terms, site)
         return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
-        said = f"party {site}: its rows do not fit the terms; its own log says which column and why"
-        raise Misfit(said, str(error)) from None
+        refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
+        raise Misfit(refusal, str(error)) from None
 
 
 def _check_columns(table: "Table", schema: Schema) -> None:
@@ -99,12 +99,13 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
     features |= {
-        name: partial(declared_codes, name=name, levels=of) for name, of in schema.categorical.items()
+        name: partial(declared_codes, name=name, levels=declared)
+        for name, declared in schema.categorical.items()
     }
     if isinstance(table, SparseTable):
-        found = tuple(table.column(name) or read(table.dense) for name, read in features.items())
+        sparse = tuple(table.column(name) or read(table.dense) for name, read in features.items())
         dense, margins = table.dense, base(table.dense) if base else None
-        return Shard(found, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
+        return Shard(sparse, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
     if not isinstance(table, StoredTable):
         weights, margins = weight(table), base(table) if base else None
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
@@ -130,9 +131,9 @@ def _keys_in(table: "Table", name: str, what: str) -> sampling.Keys:
     """The key of the text in this column of each row."""
     parts = []
     for part in parts_of(table, name):
-        codes, found = texts(column_of(part, name), name)
+        codes, distinct = texts(column_of(part, name), name)
         refuse_missing(codes < 0, f"{what} {name!r}")
-        parts.append(np.array([sampling.key_of(text) for text in found], np.uint64)[codes])
+        parts.append(np.array([sampling.key_of(text) for text in distinct], np.uint64)[codes])
     return np.concatenate(parts)
 
 
@@ -166,10 +167,10 @@ def _flags(table: "pa.Table", name: str) -> Rows:
         refuse_missing(missing, f"validation {name!r}")
         flags: Rows = np.array(values, np.bool_)
         return flags
-    found = numbers(values, name)
-    refuse_missing(np.isnan(found), f"validation {name!r}")
-    refuse(table, name, (found != 0.0) & (found != 1.0), "says neither 0 nor 1, false nor true")
-    return np.equal(found, 1.0)
+    flag = numbers(values, name)
+    refuse_missing(np.isnan(flag), f"validation {name!r}")
+    refuse(table, name, (flag != 0.0) & (flag != 1.0), "says neither 0 nor 1, false nor true")
+    return np.equal(flag, 1.0)
 
 
 def _ones(table: "pa.Table") -> Float32:
@@ -199,7 +200,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
 
 
 def _whole(table: "Table", name: str, read: Reader) -> Float32:
-    """What is read of a column that stays at hand."""
+    """The values of a column that are kept in memory."""
     return StoredColumn(table, name, read).kept() if isinstance(table, StoredTable) else read(dense_of(table))
 
 
@@ -217,15 +218,15 @@ def _end(table: "pa.Table", name: str) -> Float32:
 
 
 def _label_of(table: "Table", terms: Terms) -> Reader:
-    """What makes the label of rows of this table."""
+    """The reader of the label of rows of this table."""
     if terms.columns.classes:
         return partial(_class, terms=terms)
     if terms.columns.positive is None:
         return partial(_label, terms=terms)
-    found: dict[str, None] = {}
+    labels: dict[str, None] = {}
     for part in parts_of(table, terms.columns.label):
-        found |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
-    return partial(_positive, terms=terms, labels=tuple(found))
+        labels |= dict.fromkeys(texts(part.column(terms.columns.label), terms.columns.label)[1])
+    return partial(_positive, terms=terms, labels=tuple(labels))
 
 
 def _label(table: "pa.Table", terms: Terms) -> Float32:
@@ -255,17 +256,17 @@ def _class(table: "pa.Table", terms: Terms) -> Float32:
 
 
 def _positive(table: "pa.Table", terms: Terms, labels: Sequence[str]) -> Float32:
-    """1 where the label is the positive one of those that there are."""
+    """The label as 1 where it is the positive one of `labels`, else 0."""
     name, positive = terms.columns.label, terms.columns.positive
     assert positive is not None
-    codes, found = texts(table.column(name), name)
+    codes, distinct = texts(table.column(name), name)
     refuse_missing(codes < 0, f"label {name!r}")
     if len(labels) > 2:
         raise ConfigError(f"label {name!r} has more than two values", listing(labels))
-    wanted = spelled_as(table.column(name), positive)
-    if wanted not in labels and len(labels) == 2:
+    positive_text = spelled_as(table.column(name), positive)
+    if positive_text not in labels and len(labels) == 2:
         raise ConfigError(f"positive = {positive!r} is neither value of label {name!r}", listing(labels))
-    code = found.index(wanted) if wanted in found else len(found)
+    code = distinct.index(positive_text) if positive_text in distinct else len(distinct)
     return np.equal(codes, code).astype(np.float32)
 
 

@@ -42,52 +42,52 @@ class SparseTable:
     rows: Int64
     values: Float32
     open_ended: bool = False
-    """Whether f0, f1, ... go on for ever, with nothing but 0 beyond the last that was written down."""
+    """True if f0, f1, ... go on for ever, with nothing but 0 beyond the last that was written down."""
 
     def __post_init__(self) -> None:
         twice = {*self.dense.column_names} & {*self.names}
         if twice:
             raise ConfigError(f"there are two columns named {min(twice)!r}: rename one, or the matrix")
         if np.isinf(self.values).any():
-            place = int(np.searchsorted(self.starts, np.flatnonzero(np.isinf(self.values))[0], "right")) - 1
+            column = int(np.searchsorted(self.starts, np.flatnonzero(np.isinf(self.values))[0], "right")) - 1
             what = "has a value that is infinite or too large for a 32-bit float"
-            raise ConfigError(f"column {self.names[place]!r} {what}")
+            raise ConfigError(f"column {self.names[column]!r} {what}")
 
     @property
     def column_names(self) -> list[str]:
-        """All of them."""
+        """The names of all columns."""
         return [*self.dense.column_names, *self.names]
 
     def column(self, name: str) -> "SparseColumn | None":
         """A sparse column, or None if there is none of that name."""
-        place = self._places.get(name)
-        if place is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
+        index = self._places.get(name)
+        if index is None and self.open_ended and re.fullmatch(r"f(0|[1-9][0-9]{0,4})", name):
             return SparseColumn(self.num_rows, self.rows[:0], self.values[:0])
-        if place is None:
+        if index is None:
             return None
-        part = slice(int(self.starts[place]), int(self.starts[place + 1]))
+        part = slice(int(self.starts[index]), int(self.starts[index + 1]))
         return SparseColumn(self.num_rows, self.rows[part], self.values[part])
 
     def take(self, rows: Int64) -> "SparseTable":
         """These rows, each at most once, in this order."""
-        place = np.full(self.num_rows, -1, np.int64)
-        place[rows] = np.arange(rows.size)
-        kept = np.flatnonzero(place[self.rows] >= 0)
-        starts, found = np.searchsorted(kept, self.starts), place[self.rows[kept]]
+        new_row = np.full(self.num_rows, -1, np.int64)
+        new_row[rows] = np.arange(rows.size)
+        stored = np.flatnonzero(new_row[self.rows] >= 0)
+        starts, new_rows = np.searchsorted(stored, self.starts), new_row[self.rows[stored]]
         column = np.repeat(np.arange(len(self.names)), np.diff(starts))
-        order = np.lexsort((found, column))
+        order = np.lexsort((new_rows, column))
         dense = self.dense.take(rows)
         return SparseTable(
-            rows.size, dense, self.names, starts, found[order], self.values[kept][order], self.open_ended
+            rows.size, dense, self.names, starts, new_rows[order], self.values[stored][order], self.open_ended
         )
 
     def parts(self) -> "Iterator[SparseTable]":
-        """Some rows after the others, so many that they may be made dense."""
+        """Yield the table in parts, each of as many rows as may be made dense."""
         step = max(1, DENSE // max(len(self.names), 1))
         for first in range(0, max(self.num_rows, 1), step):
-            kept = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
-            starts = np.searchsorted(kept, self.starts)
-            rows, values = self.rows[kept] - first, self.values[kept]
+            stored = np.flatnonzero((self.rows >= first) & (self.rows < first + step))
+            starts = np.searchsorted(stored, self.starts)
+            rows, values = self.rows[stored] - first, self.values[stored]
             size = min(step, self.num_rows - first)
             yield SparseTable(
                 size, self.dense.slice(first, size), self.names, starts, rows, values, self.open_ended
@@ -95,13 +95,13 @@ class SparseTable:
 
     @property
     def _places(self) -> Mapping[str, int]:
-        found: dict[str, int] | None = self.__dict__.get("_found")
-        if found is None:
-            found = self.__dict__["_found"] = {name: place for place, name in enumerate(self.names)}
-        return found
+        places: dict[str, int] | None = self.__dict__.get("_found")
+        if places is None:
+            places = self.__dict__["_found"] = {name: index for index, name in enumerate(self.names)}
+        return places
 
     @classmethod
-    def of(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":
+    def from_matrices(cls, dense: "pa.Table", matrices: Mapping[str, Any]) -> "SparseTable":
         """Dense columns and scipy's sparse matrices: the columns of matrix `f` are called f0, f1, ..."""
         names, starts, rows, values, end = [], [np.zeros(1, np.int64)], [], [], 0
         size = dense.num_rows if dense.num_columns else int(next(iter(matrices.values())).shape[0])
@@ -113,7 +113,7 @@ class SparseTable:
             columns.sort_indices()
             if columns.shape[0] != size:
                 raise ConfigError(f"{prefix!r} has {columns.shape[0]} rows, other columns {size}")
-            names += [f"{prefix}{place}" for place in range(columns.shape[1])]
+            names += [f"{prefix}{index}" for index in range(columns.shape[1])]
             starts.append(columns.indptr[1:].astype(np.int64) + end)
             rows.append(columns.indices.astype(np.int64))
             values.append(_float32(columns.data))
@@ -157,7 +157,7 @@ def read_libsvm(path: Path) -> SparseTable:
                 labels.append(float(words[0]))
                 groups += [_index(word[4:]) for word in words[1:2] if word.startswith("qid:")]
                 pairs = [word.partition(":")[::2] for word in words[1:] if not word.startswith("qid:")]
-                places += [_index(place) for place, _ in pairs]
+                places += [_index(index) for index, _ in pairs]
                 values += [float(value) for _, value in pairs]
             except ValueError:
                 what = "no line of a LIBSVM file: a label, then index:value after index:value"
@@ -165,27 +165,27 @@ def read_libsvm(path: Path) -> SparseTable:
             counts.append(len(pairs))
     if not labels:
         raise ConfigError(f"{path}: has no rows")
-    of_column, rows = np.array(places, np.int64), np.repeat(np.arange(len(labels)), counts)
-    width = int(of_column.max(initial=-1)) + 1
-    if of_column.min(initial=0) < 0 or width > MAX_SPARSE_COLUMNS:
+    column_of_value, rows = np.array(places, np.int64), np.repeat(np.arange(len(labels)), counts)
+    width = int(column_of_value.max(initial=-1)) + 1
+    if column_of_value.min(initial=0) < 0 or width > MAX_SPARSE_COLUMNS:
         raise ConfigError(f"{path}: an index below 0, or above {MAX_SPARSE_COLUMNS - 1:,}")
-    order = np.lexsort((rows, of_column))
-    if (np.diff(of_column[order]) == 0)[np.diff(rows[order]) == 0].any():
+    order = np.lexsort((rows, column_of_value))
+    if (np.diff(column_of_value[order]) == 0)[np.diff(rows[order]) == 0].any():
         raise ConfigError(f"{path}: a row has two values of one index")
-    starts = np.concatenate([[0], np.cumsum(np.bincount(of_column, minlength=width))]).astype(np.int64)
-    found = _float32(np.array(values, np.float64))[order]
-    names = tuple(f"f{place}" for place in range(width))
+    starts = np.concatenate([[0], np.cumsum(np.bincount(column_of_value, minlength=width))]).astype(np.int64)
+    by_column = _float32(np.array(values, np.float64))[order]
+    names = tuple(f"f{index}" for index in range(width))
     if groups and len(groups) != len(labels):
         raise ConfigError(f"{path}: some lines have a qid behind the label, and others have none")
-    dense, of_rows = (
+    dense, row_of_value = (
         pa.table({LABEL: labels, **({QID: groups} if groups else {})}),
         rows[order].astype(np.int64),
     )
-    return SparseTable(len(labels), dense, names, starts, of_rows, found, open_ended=True)
+    return SparseTable(len(labels), dense, names, starts, row_of_value, by_column, open_ended=True)
 
 
 def _index(text: str) -> int:
-    """ValueError for what is no index of a LIBSVM file."""
+    """Parse an index of a LIBSVM file; ValueError if it is none."""
     if not re.fullmatch(r"-?[0-9]{1,18}", text):
         raise ValueError(text)
     return int(text)

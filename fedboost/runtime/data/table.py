@@ -74,7 +74,7 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
             dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
             matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
-            return SparseTable.of(pa.table(dense), matrices)
+            return SparseTable.from_matrices(pa.table(dense), matrices)
         if isinstance(data, Mapping):
             return pa.table({str(name): values for name, values in data.items()})
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -113,14 +113,14 @@ def _read_csv(path: Path) -> "pa.Table":
 
 
 def _check_header(line: bytes, delimiter: str, path: Path) -> None:
-    """Refuse what pyarrow would read as something else, or refuse in words that tell nobody what to do."""
+    """Raise ConfigError for a header that pyarrow would misread, or refuse without advice."""
     if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
         raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
     unquoted = re.sub(rb'"[^"]*"?', b"", line)
-    for character, found in ((b";", "semicolons"), (b"\t", "tabs")):
+    for character, name in ((b";", "semicolons"), (b"\t", "tabs")):
         if character in unquoted and delimiter.encode() not in unquoted:
             needed = "put commas there in a .csv, tabs in a .tsv"
-            raise ConfigError(f"{path}: {found} stand between the columns; {needed}")
+            raise ConfigError(f"{path}: {name} stand between the columns; {needed}")
 
 
 def _stored(path: Path, scratch: Path, form: str) -> StoredTable:
@@ -162,19 +162,19 @@ def dense_of(table: "Table") -> "pa.Table":
 
 
 def _is_sparse(values: object) -> bool:
-    """Whether these are a sparse matrix or array of scipy's, which need not be installed."""
+    """Tell if these are a sparse matrix or array of scipy's, which need not be installed."""
     return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
 
 
 def give_back() -> None:
-    """Arrow's allocator keeps what it read and converted tables in, after those are gone."""
+    """Release the memory that Arrow's allocator keeps after its tables are gone."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
-    """The table, or a group of rows of this column after the other."""
+    """Yield the table, or the row groups of this column one after the other."""
     if not isinstance(table, StoredTable):
         yield dense_of(table)
         return

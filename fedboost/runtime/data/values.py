@@ -28,9 +28,9 @@ UNKNOWN = -1.0
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
     """The column of that name. Raises ConfigError that names the nearest column, or the columns."""
-    place = table.schema.get_field_index(name)
-    if place >= 0:
-        return table.column(place)
+    index = table.schema.get_field_index(name)
+    if index >= 0:
+        return table.column(index)
     hint = nearest(name, table.column_names)[2:-1] or f"the columns are {listing(table.column_names)}"
     raise ConfigError(f"column {name!r} is missing", hint)
 
@@ -69,13 +69,13 @@ def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]
     if values.type == pa.float32():
         distinct = [float(str(np.float32(value))) for value in distinct]
     spelled = [_text(value) for value in distinct]
-    found = {text: code for code, text in enumerate(dict.fromkeys(filter(None, spelled)))}
-    code_of = np.array([*(found[text] if text else -1 for text in spelled), -1], np.int64)
-    return code_of[encoded.indices.fill_null(-1).to_numpy()], tuple(found)
+    code_by_text = {text: code for code, text in enumerate(dict.fromkeys(filter(None, spelled)))}
+    code_of = np.array([*(code_by_text[text] if text else -1 for text in spelled), -1], np.int64)
+    return code_of[encoded.indices.fill_null(-1).to_numpy()], tuple(code_by_text)
 
 
 def is_text(kind: "pa.DataType") -> bool:
-    """Whether values of this Arrow type are strings."""
+    """Tell if values of this Arrow type are strings."""
     from pyarrow import types
 
     return bool(types.is_string(kind) or types.is_large_string(kind))
@@ -127,18 +127,18 @@ def declared_codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float
 def codes_of(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
     """The index of each row's level: float32 [rows]; missing: NaN; no declared level: `UNKNOWN`."""
     column = plain(column_of(table, name))
-    codes, found = texts(column, name)
+    codes, distinct = texts(column, name)
     known: dict[str, int] = {}
     for code, level in enumerate(levels):
         known.setdefault(spelled_as(column, level), code)
     known |= {level: code for code, level in enumerate(levels)}
-    values = np.array([*(known.get(text, UNKNOWN) for text in found), np.nan], np.float32)
+    values = np.array([*(known.get(text, UNKNOWN) for text in distinct), np.nan], np.float32)
     return values[codes]
 
 
 def spelled_as(column: "pa.ChunkedArray", text: str) -> str:
-    """What `texts` makes of `text` in this column: a CSV file that says 01 or True is read as numbers or
-    booleans, and then holds 1 or true."""
+    """The text that `texts` makes of `text` in this column: a CSV file that says 01 or True is read as
+    numbers or booleans, and then holds 1 or true."""
     if is_text(plain(column).type):
         return text
     if text.lower() in ("true", "false"):
@@ -187,7 +187,7 @@ def _is_number(kind: "pa.DataType") -> bool:
 
 
 def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
-    """Text as float64."""
+    """Parse text as float64."""
     import pyarrow as pa
     from pyarrow import compute
 

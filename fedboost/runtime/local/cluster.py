@@ -1,7 +1,7 @@
 """A consortium on one machine: an aggregator and its parties as processes of their own, on loopback.
 
 For the demo, examples and tests. Promises: the system chooses the port; every process started here is ended
-here, by its own id; what they log goes to files in the folder; inside, every party is at hand; the keys of
+here, by its own id; what they log goes to files in the folder; inside, every party is connected; the keys of
 the consortium are made for it, and are gone with it, and so are the memories of its parties unless they are
 given a folder.
 Refuses: processes that do not come up (SessionFailed, with the last line they wrote).
@@ -25,10 +25,11 @@ from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.analyst import Connection, connect
-from fedboost.runtime.config import read_party, to_toml
+from fedboost.runtime.config import to_toml
 from fedboost.runtime.files import party_stems
 from fedboost.runtime.net.keys import write_bundle
 from fedboost.runtime.site.approval import approve, review
+from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.draws import MIN_SHARE
@@ -39,7 +40,7 @@ from fedboost.terms.trees import MAX_DEPTH, MAX_ROOTS, MAX_ROUNDS
 
 START_SECONDS = 60.0
 SECONDS_A_PARTY = 4.0
-"""So much later each further party may be at hand: processes that start together share the cores."""
+"""Additional seconds for each further party to connect: processes that start together share the cores."""
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.02
 AGGREGATOR = "aggregator"
@@ -75,7 +76,7 @@ ANYTHING = {
 """A policy for parties of one's own, whose rows are nobody's secret: it refuses no terms."""
 
 
-class Loopback:
+class LocalCluster:
     """A context manager: inside it the processes run and `analyst` is connected.
 
     folder: where config files and logs are written; tables: party name to its table file, None for a key
@@ -108,7 +109,7 @@ class Loopback:
         self.aggregator: subprocess.Popen[str]
         self.address = ""
 
-    def __enter__(self) -> "Loopback":
+    def __enter__(self) -> "LocalCluster":
         self._open.__enter__()
         try:
             self._make_keys()
@@ -132,12 +133,12 @@ class Loopback:
         return connect(self.address, self.keys / ANALYST)
 
     def approve(self, terms: Terms) -> list[Path]:
-        """Let every party approve these terms for the analyst, as `fedboost approve --yes` at each does; the
-        files that say so."""
+        """Approve these terms for the analyst at every party, as `fedboost approve --yes` does there; return
+        the files of the approvals."""
         return [_approve(self._folder / f"{stem}.toml", terms) for stem in self._stems.values()]
 
     def log(self, party: str) -> str:
-        """What a party has logged so far."""
+        """The log of a party so far."""
         return self._log_file(self._stems[party]).read_text(encoding="utf-8")
 
     def _log_file(self, stem: str) -> Path:
@@ -165,7 +166,7 @@ class Loopback:
         self.address = json.loads(line)["address"]
 
     def start_party(self, name: str) -> None:
-        """Start a party's process; it takes a second until it is at hand."""
+        """Start a party's process; it takes a second until it is connected."""
         stem = self._stems[name]
         table = self._tables[name]
         values: dict[str, object] = {

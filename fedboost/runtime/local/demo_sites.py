@@ -15,11 +15,11 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.config import terms_to_toml
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
@@ -28,7 +28,7 @@ KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
 SEED = 0
 STATE = "demo.state"
-"""The folder of the sites' memories and audit logs, in that of the demo, which makes it anew each time."""
+"""The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
 
 
 @dataclass(frozen=True)

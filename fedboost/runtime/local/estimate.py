@@ -51,7 +51,8 @@ def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
-    """Seal and open a sum of so many parties here. ConfigError if the protection's extra is not installed."""
+    """Seal and open a sum of that many parties here. ConfigError if the protection's extra is not
+    installed."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells
     tag = Tag(1, 1, 0, names, SESSION, (Segment(cells, bits),))
@@ -81,10 +82,10 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> 
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
-    """What it makes, and how many seconds that took."""
+    """The result of `work`, and the seconds that it took."""
     begin = time.perf_counter()
-    made = work()
-    return made, time.perf_counter() - begin
+    result = work()
+    return result, time.perf_counter() - begin
 
 
 def _ends(
@@ -104,7 +105,7 @@ def _ends(
 
 
 def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
-    """Of a round without any protection, at a party with an equal share of the rows."""
+    """The seconds of a round without any protection, at a party with an equal share of the rows."""
     draw = np.random.default_rng(0)
     table = {f"f{i}": draw.standard_normal(SAMPLE_ROWS) for i in range(SAMPLE_FEATURES)}
     table["y"] = (table["f0"] + table["f1"] > 0).astype(float)
@@ -112,21 +113,21 @@ def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
     kind = {"rounds": SAMPLE_ROUNDS, "max_depth": SAMPLE_DEPTH, "protection": "plain"}
     sample, marks = Terms.read({"columns": columns, **kind}), [time.perf_counter()]
     simulate(sample, [table], on_round=lambda row: marks.append(time.perf_counter()))
-    of_one = (marks[-1] - marks[1]) / (SAMPLE_ROUNDS - 1) / SAMPLE_ROWS / SAMPLE_FEATURES / SAMPLE_DEPTH
+    per_cell = (marks[-1] - marks[1]) / (SAMPLE_ROUNDS - 1) / SAMPLE_ROWS / SAMPLE_FEATURES / SAMPLE_DEPTH
     features = len(terms.columns.features)
-    return of_one * rows / parties * features * terms.trees.max_depth * len(terms.roots)
+    return per_cell * rows / parties * features * terms.trees.max_depth * len(terms.roots)
 
 
 def estimate(terms: Terms, rows: int, parties: int) -> list[EstimateFacts]:
-    """Of each protection whose extra is installed."""
+    """The estimates for each protection whose extra is installed."""
     cells, bits = cells_of(terms, rows)
     trees = seconds_of_trees(terms, rows, parties)
-    found = []
+    estimates = []
     for name, protection in PROTECTIONS.items():
         try:
             speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits)
         except ConfigError:
             continue
         a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
-        found.append(EstimateFacts(name, a_round, a_round * terms.trees.rounds, cells * speed.size / 1e6))
-    return found
+        estimates.append(EstimateFacts(name, a_round, a_round * terms.trees.rounds, cells * speed.size / 1e6))
+    return estimates

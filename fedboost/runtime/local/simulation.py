@@ -70,7 +70,7 @@ def simulate(
         shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
     if not shards:
         raise ConfigError("no parties: give at least one table")
-    terms = _of_these(terms, list(shards))
+    terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
     readers = {name: _reader(data, terms, name) for name, data in shards.items()}
@@ -100,8 +100,8 @@ def simulate(
     return finish(session, meter)
 
 
-def _of_these(terms: Terms, shards: list[str]) -> Terms:
-    """The same terms for these parties; a key holder that is none of them takes part without rows."""
+def _for_parties(terms: Terms, shards: list[str]) -> Terms:
+    """The same terms for these parties; a key holder that is not one of them takes part without rows."""
     if terms.hiding.keyholder is None or terms.hiding.keyholder in shards:
         return terms.with_parties(shards)
     return terms.changed(parties=(*shards, terms.hiding.keyholder), keyholder_rows=False)
@@ -109,7 +109,7 @@ def _of_these(terms: Terms, shards: list[str]) -> Terms:
 
 @dataclass
 class _Node:
-    """One party: its session, what was sent to it, and the reply it is in the middle of."""
+    """A party: its session, the messages sent to it, and the reply it is in the middle of."""
 
     session: PartySession
     inbox: deque[bytes] = field(default_factory=deque)
@@ -145,9 +145,9 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 
 def _reader(data: object, terms: Terms, name: str) -> Reader:
-    """What reads these rows: they are held to the terms now, and kept until they are asked for."""
-    held = [_read(data, terms, name)]
-    return lambda terms: held.pop() if held else _read(data, terms, name)
+    """The reader of these rows: they are checked against the terms now, and kept until they are read."""
+    shards = [_read(data, terms, name)]
+    return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
 def _read(data: object, terms: Terms, name: str) -> Shard:
@@ -157,7 +157,7 @@ def _read(data: object, terms: Terms, name: str) -> Shard:
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put the messages into the inboxes; the parties that have something to do now."""
+    """Put the messages into the inboxes; return the parties that have something to do now."""
     last_message, last_data = None, b""
     for name, message in outbox:
         if message is not last_message:

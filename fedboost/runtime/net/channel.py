@@ -2,7 +2,7 @@
 
 Promises: one table maps fedboost's errors to status codes and back; messages are bytes here, `wire.codec`
 gives them meaning.
-Refuses: an address nobody answers at, a server that is not a fedboost aggregator (ConfigError).
+Refuses: an address that does not answer, a server that is not a fedboost aggregator (ConfigError).
 """
 
 import atexit
@@ -14,10 +14,14 @@ import grpc
 
 from fedboost.errors import (
     ConfigError,
+    CutShort,
+    Enough,
     FedboostError,
     LocalProtocolError,
+    Misfit,
     PeerError,
     Refused,
+    RosterTooSmall,
     SessionFailed,
     quoted,
 )
@@ -61,24 +65,29 @@ MAX_DETAILS_LENGTH = 600
 """Characters of the sentence a call ends with. It travels in trailers, which gRPC bounds to 8 KiB, and a
 character there takes up to 12 bytes."""
 
-STATUS: list[tuple[type[FedboostError], grpc.StatusCode]] = [
-    (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (PeerError, grpc.StatusCode.DATA_LOSS),
-    (Refused, grpc.StatusCode.PERMISSION_DENIED),
-    (SessionFailed, grpc.StatusCode.ABORTED),
-    (LocalProtocolError, grpc.StatusCode.INTERNAL),
-]
+STATUS: dict[type[FedboostError], grpc.StatusCode] = {
+    ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    PeerError: grpc.StatusCode.DATA_LOSS,
+    Refused: grpc.StatusCode.PERMISSION_DENIED,
+    Misfit: grpc.StatusCode.PERMISSION_DENIED,
+    SessionFailed: grpc.StatusCode.ABORTED,
+    RosterTooSmall: grpc.StatusCode.ABORTED,
+    LocalProtocolError: grpc.StatusCode.INTERNAL,
+    CutShort: grpc.StatusCode.INTERNAL,
+    Enough: grpc.StatusCode.INTERNAL,
+}
+"""The status code that each error travels as. A code is read back as the first error that has it."""
 
 
 def status_of(error: FedboostError) -> grpc.StatusCode:
     """The status code an error travels as."""
-    return next(code for kind, code in STATUS if isinstance(error, kind))
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
 
 
 def explained(error: Any, who: str) -> FedboostError:
-    """What a failed call means, as an error of fedboost."""
+    """The meaning of a failed call, as an error of fedboost."""
     code, details = error.code(), quoted(error.details() or "")
-    for kind, status in STATUS:
+    for kind, status in STATUS.items():
         if code == status:
             return kind(details)
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
@@ -89,7 +98,7 @@ def explained(error: Any, who: str) -> FedboostError:
 
 
 def unanswered(address: str, wait: float, fault: TlsFault | None, advice: str) -> ConfigError:
-    """Nobody answered in so many seconds, for the reason that was seen last."""
+    """The error for no answer within `wait` seconds, with the reason that was seen last."""
     if fault is None:
         return ConfigError(f"no aggregator answers at {address} (waited {wait:g} s); {advice}")
     return ConfigError(fault.reason + (f" (waited {wait:g} s); {advice}" if fault.passes else ""))
@@ -104,8 +113,8 @@ def dial(address: str, bundle: Bundle | None) -> Any:
 
 @contextmanager
 def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
-    """A channel for a thread that waits. It is closed before the interpreter ends, whoever still has it: gRPC
-    waits for threads of its own then, which are gone by that time."""
+    """A channel for a thread that waits. It is closed before the interpreter ends, even if it is still in
+    use: gRPC waits for threads of its own then, which are gone by that time."""
     if bundle is None:
         opened = grpc.insecure_channel(address, options=CLIENT_OPTIONS)
     else:

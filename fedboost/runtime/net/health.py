@@ -1,6 +1,6 @@
 """Is the aggregator up? The standard service grpc.health.v1.Health, and the question to it.
 
-Promises: SERVING from the moment the port is open until the aggregator is told to stop; whoever holds a
+Promises: SERVING from the moment the port is open until the aggregator is told to stop; any holder of a
 certificate of the consortium may ask, and learns that one bit.
 Refuses: a service of another name (NOT_FOUND).
 
@@ -15,7 +15,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import Refused
-from fedboost.runtime.aggregator.admission import Gate
+from fedboost.runtime.aggregator.admission import Admission
 from fedboost.runtime.aggregator.limits import Peer
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
@@ -33,14 +33,14 @@ KNOWN = (b"", b"\x0a\x00", b"\x0a" + bytes([len(_NAMED)]) + _NAMED)
 class Health:
     """The service's two methods. Set `serving` when that changes."""
 
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
         self._serving = False
         self._changed = asyncio.Event()
 
     @property
     def serving(self) -> bool:
-        """Whether the aggregator takes calls."""
+        """True while the aggregator takes calls."""
         return self._serving
 
     @serving.setter
@@ -50,14 +50,14 @@ class Health:
         self._changed = asyncio.Event()
 
     async def check(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Say once how it is."""
-        if await self._gate.only_message(requests, context, peer) not in KNOWN:
+        """Answer with the status, once."""
+        if await self._admission.only_message(requests, context, peer) not in KNOWN:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no service of this name")
         await context.write(SERVING if self._serving else NOT_SERVING)
 
     async def watch(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
-        """Say how it is now, and again whenever that changes, until it stops."""
-        if await self._gate.only_message(requests, context, peer) not in KNOWN:
+        """Send the status now and at each change, until the aggregator stops."""
+        if await self._admission.only_message(requests, context, peer) not in KNOWN:
             await context.write(UNKNOWN)
             return
         while self._serving:

@@ -49,8 +49,8 @@ _TLS_CURVES = ("secp256r1", "secp384r1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What a process needs to be somebody: `roots` and `key` are PEM, `denied` serial numbers, `folder` where
-    all of it was read."""
+    """The identity of a process: `roots` and `key` are PEM, `denied` serial numbers, `folder` the place that
+    it was read from."""
 
     folder: Path
     signer: Signer
@@ -65,7 +65,7 @@ class Bundle:
 
     @property
     def ends(self) -> datetime:
-        """Until when it can be used: the end of the first of its certificates that ends."""
+        """The time until which it can be used: the end of the first of its certificates that ends."""
         chain = x509.load_pem_x509_certificates(self.certificate)
         return min(certificate.not_valid_after_utc for certificate in chain)
 
@@ -239,17 +239,17 @@ def _read_private(path: Path) -> bytes:
 
 def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
     """Write all of these files (content, mode) or none; none may exist."""
-    written: list[Path] = []
+    paths: list[Path] = []
     for path, (data, mode) in files.items():
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-            written.append(path)
+            paths.append(path)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            for done in written:
+            for done in paths:
                 done.unlink(missing_ok=True)
             if isinstance(error, FileExistsError):
                 raise ConfigError(
@@ -270,7 +270,8 @@ def expired(end: datetime, role: str) -> str:
 
 
 def _check_tls(key: PrivateKey, path: Path) -> None:
-    """gRPC's TLS takes fewer kinds of keys than signatures do, and says so only in a failed handshake."""
+    """Raise ConfigError for a kind of key that gRPC's TLS does not take: it says so only in a failed
+    handshake."""
     if isinstance(key, rsa.RSAPrivateKey):
         return
     kind = "Ed25519" if isinstance(key, ed25519.Ed25519PrivateKey) else key.curve.name

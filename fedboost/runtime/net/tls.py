@@ -17,8 +17,8 @@ CLIENT_TLS_OPTIONS = [("grpc.ssl_target_name_override", SERVER_NAME)]
 
 @dataclass(frozen=True)
 class TlsFault:
-    """Why there is no connection, in one sentence for people. `passes`: it may be otherwise soon, so that it
-    is worth dialling again."""
+    """The reason why there is no connection, in one sentence for people. `passes`: it may pass soon, so that
+    it is worth dialling again."""
 
     reason: str
     passes: bool = False
@@ -29,8 +29,8 @@ _PATIENCE = 3.0
 
 
 def server_credentials(bundle: Bundle) -> Any:
-    """For an aggregator's secure port: nobody gets in without a certificate of the consortium. The deny list
-    and the roles are for `peer_of` and its caller."""
+    """The credentials of an aggregator's secure port: nobody gets in without a certificate of the consortium.
+    The deny list and the roles are for `peer_of` and its caller."""
     import grpc
 
     pair = (bundle.key, bundle.certificate)
@@ -38,15 +38,15 @@ def server_credentials(bundle: Bundle) -> Any:
 
 
 def channel_credentials(bundle: Bundle) -> Any:
-    """For a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
+    """The credentials of a party's or an analyst's secure channel, together with CLIENT_TLS_OPTIONS."""
     import grpc
 
     return grpc.ssl_channel_credentials(bundle.roots, bundle.key, bundle.certificate)
 
 
 def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: datetime) -> Identified:
-    """Who is at the other end of a call, by gRPC's `context.auth_context()`; PeerError if it is nobody that
-    this bundle lets in."""
+    """The identity at the other end of a call, by gRPC's `context.auth_context()`; PeerError if it is nobody
+    that this bundle lets in."""
     leaf = [*auth_context.get("x509_pem_cert", ())]
     if len(leaf) != 1:
         raise PeerError("the connection shows no certificate; dial with a bundle that `fedboost keys` wrote")
@@ -55,7 +55,7 @@ def peer_of(auth_context: Mapping[str, Iterable[bytes]], bundle: Bundle, now: da
 
 
 def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
-    """Why whoever listens at HOST:PORT and this bundle do not get on: gRPC says of most causes only that the
+    """The reason why TLS with the server at HOST:PORT fails: gRPC says of most causes only that the
     connection was lost. None if nobody listens there, or all is well.
 
     Blocks for some seconds at most; reads the bundle's folder again. ConfigError if that cannot be read.
@@ -92,7 +92,7 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
             if _is_taken(secured):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return TlsFault(f"the certificate of the aggregator at {address} {_of_server(error)}")
+        return TlsFault(f"the certificate of the aggregator at {address} {_certificate_fault(error)}")
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
         return hangs_up
     except ssl.SSLError:
@@ -113,7 +113,7 @@ def tls_fault(address: str, bundle: Bundle) -> TlsFault | None:
 
 
 def _is_taken(secured: ssl.SSLSocket) -> bool:
-    """Whether the server takes our certificate: then it speaks first, else it hangs up."""
+    """Tell if the server takes our certificate: then it speaks first, else it hangs up."""
     try:
         return len(secured.recv(1)) > 0
     except TimeoutError:
@@ -142,8 +142,8 @@ _UNTRUSTED = (2, 7, 18, 19, 20, 21)
 _UNFIT = (26, 62, 79)
 
 
-def _of_server(error: ssl.SSLCertVerificationError) -> str:
-    """What is wrong with a server's certificate."""
+def _certificate_fault(error: ssl.SSLCertVerificationError) -> str:
+    """The fault of a server's certificate, after its name in a sentence."""
     if error.verify_code in _UNTRUSTED:
         compare = "compare the fingerprints that `fedboost keys show` prints there and here"
         return f"is of another consortium; {compare}"

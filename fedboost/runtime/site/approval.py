@@ -23,12 +23,15 @@ from fedboost.people.facts import RuleFacts
 from fedboost.people.summary import columns_by_role
 from fedboost.people.words import RELAXED
 from fedboost.protocol.site_memory import Known, Limits, check_group
-from fedboost.runtime.config import PartyConfig, read_toml, state_folder, to_toml
+from fedboost.runtime.config import read_toml, to_toml
 from fedboost.runtime.files import write_atomically
+from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
-from fedboost.runtime.site.policy import COMMAND, PINNED, PROTECTS, Breach, ColumnRules, Policy
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.policy_breach import Breach
+from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
 
@@ -61,12 +64,12 @@ class Past:
 
     @property
     def used(self) -> int:
-        """How many sessions count against max_sessions."""
+        """The number of sessions that count against max_sessions."""
         return sum(known.attempt > 0 for known in self.sessions)
 
 
 def _read_past(config: PartyConfig) -> Past:
-    """What a site's memory has, also while its party runs; nothing where there is none yet. ConfigError."""
+    """The past in a site's memory, also while its party runs; empty where there is none yet. ConfigError."""
     path = memory_path(config)
     if not os.path.lexists(path):
         return Past()
@@ -164,8 +167,12 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     no names there is no rule about them: those of the approval are enough."""
     policy = config.policy
     broken = [*policy.breaches(terms)]
-    broken += [one for name in analysts for one in policy.breaches(terms, name) if one.rule == "analysts"]
-    named = [one for one in broken if one.rule not in PINNED or getattr(policy, one.rule) is not None]
+    broken += [
+        breach for name in analysts for breach in policy.breaches(terms, name) if breach.rule == "analysts"
+    ]
+    named = [
+        breach for breach in broken if breach.rule not in PINNED or getattr(policy, breach.rule) is not None
+    ]
     return named + _between_sessions(config, terms, past)
 
 
@@ -228,14 +235,14 @@ def policy_for(config: PartyConfig, terms: Terms, analyst: str = "") -> Policy:
         }
         return read_model(Policy, values, str(_file(config, terms.digest)))
     except ConfigError as error:
-        said = (
+        refusal = (
             f"site {config.party} refuses: its approval of these terms cannot be read; run there `{COMMAND}`"
         )
-        raise Refused(said, str(error)) from None
+        raise Refused(refusal, str(error)) from None
 
 
 def _check_named(config: PartyConfig, terms: Terms) -> None:
-    """Refused where the policy names nothing itself, and other terms than these are approved."""
+    """Raise Refused where the policy names nothing itself, and other terms than these are approved."""
     policy = config.policy
     if policy.parties or policy.analysts or policy.columns not in (None, ColumnRules()):
         return
@@ -250,7 +257,7 @@ def _check_named(config: PartyConfig, terms: Terms) -> None:
 
 
 def _check_unchanged(config: PartyConfig, approval: Approval) -> None:
-    """Refused where a rule that the approval relaxes is not what it was then."""
+    """Raise Refused where a rule that the approval relaxes is not what it was then."""
     values = config.policy.model_dump(mode="json")
     for key in {**approval.relaxed, **approval.relaxed_from}:
         if values.get(key) != approval.relaxed_from.get(key):
@@ -281,7 +288,7 @@ def _common(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def nothing_approved(config: PartyConfig) -> str:
-    """What a site whose policy allows no terms yet, and that approved none, has to do; '' for any other."""
+    """The advice for a site whose policy allows no terms yet, and that approved none; '' for any other."""
     policy = config.policy
     if policy.parties and policy.columns and (policy.analysts or config.keys is None):
         return ""

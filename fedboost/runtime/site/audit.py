@@ -1,15 +1,14 @@
 """The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
 
-A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
-missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash of
-the one before. The terms of a session are in a file beside the log, `terms/DIGEST.json`.
+Its lines are the entries of `audit_entry`. The terms of a session are in a file beside the log,
+`terms/DIGEST.json`.
 
 Promises: an entry is with the operating system before its bytes leave, so that it outlives the process. It is
 on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
 has ended: a power failure can lose the lines since the last of these. What cannot be recorded raises, so that
 it does not leave; one process at a time writes a log.
-`read_log` finds every change but two: entries cut off at the end, and a log written anew from some line on.
-Both change the hash of the last entry, so whoever kept that hash finds them too.
+`read_log` finds every change but two: entries cut off at the end, and a log rewritten from some line on.
+Both change the hash of the last entry, so a reader who kept that hash finds them too.
 Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
 does not fit (ConfigError with the file, the line and what to do).
 """
@@ -18,121 +17,27 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import json
 import mmap
 import os
 import re
 import stat
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Self
 
-from pydantic import Field, ValidationError
-
-from fedboost.errors import ConfigError, Refused
+from fedboost.errors import ConfigError, DurabilityError, Refused
 from fedboost.people.summary import columns_of
 from fedboost.protocol.site import Release
-from fedboost.runtime.aggregator.store import CannotRecord, sync_folder
+from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
-from fedboost.terms.reading import Frozen
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, parse_entry
 from fedboost.terms.terms import Terms
 
-BEFORE_THE_FIRST = "0" * 64
-"""What stands for the hash of the entry before the first."""
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
 TERMS = "terms"
 """The folder beside a log with the terms of its sessions."""
-
-Count = Annotated[int, Field(ge=0)]
-
-
-class Admitted(Frozen):
-    """A process of this site agreed to take part in a session, or to go on with it.
-
-    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
-    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
-    the name of this site, missing in old logs.
-    """
-
-    kind: Literal["admitted"] = "admitted"
-    session: str
-    terms: str
-    protection: str
-    parties: tuple[str, ...]
-    objective: str
-    rounds: Count
-    columns: tuple[str, ...]
-    epsilon: float | None = None
-    delta: float | None = None
-    placement: str | None = None
-    attempt: Count | None = None
-    analyst: str | None = None
-    request: str | None = None
-    party: str | None = None
-
-
-class Released(Frozen):
-    """Something leaves this site: so many integers in so many bytes, added to those of the roster.
-
-    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
-    once however often the name is here; question, position: hashes of the question and of where the session
-    stood, missing for help to open a sum.
-    """
-
-    kind: Literal["released"] = "released"
-    session: str
-    turn: Count
-    attempt: Count
-    what: str
-    cells: Count
-    bytes: Count
-    protection: str
-    roster: tuple[str, ...]
-    charge: str | None = None
-    cost: Annotated[float, Field(ge=0)] | None = None
-    question: str | None = None
-    position: str | None = None
-
-
-class Ended(Frozen):
-    """A session is over for this site; an empty reason means that the model was made. Where this site left,
-    it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again."""
-
-    kind: Literal["ended"] = "ended"
-    session: str
-    reason: str
-    paused: Literal[True] | None = None
-
-
-Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
-
-
-class Entry(Frozen):
-    """One line of the log. `time` is UTC."""
-
-    n: Annotated[int, Field(ge=1)]
-    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
-    event: Event
-    previous: str
-    hash: str = ""
-
-    @property
-    def due_hash(self) -> str:
-        """The hash of all but the hash, 64 hex digits."""
-        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
-
-    @property
-    def line(self) -> bytes:
-        """Canonical JSON and a line feed."""
-        return _canonical(self._values()) + b"\n"
-
-    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
-        """What stands in the line: of what may be missing only what is there."""
-        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
 class AuditLog:
@@ -187,7 +92,8 @@ class AuditLog:
         attempt: int = 1,
         party: str = "",
     ) -> None:
-        """This site takes part in a session; puts terms and log on the disk. Raises as `record` does."""
+        """Record that this site takes part in a session; puts terms and log on the disk. Raises as `record`
+        does."""
         self._keep(terms)
         noise = terms.noise
         self._append(
@@ -211,8 +117,8 @@ class AuditLog:
         self._sync()
 
     def record(self, release: Release) -> None:
-        """This is about to leave. If it cannot be recorded, it must not: raises CannotRecord when the disk
-        does not take it, Refused when somebody else has changed the log."""
+        """Record a release that is about to leave. If it cannot be recorded, it must not leave: raises
+        DurabilityError when the disk does not take it, Refused when somebody else has changed the log."""
         charge = release.charge
         self._append(
             Released(
@@ -234,14 +140,14 @@ class AuditLog:
             self._sync()
 
     def ended(self, session: str, reason: str, paused: bool = False) -> None:
-        """A session is over, '' with a model, or `paused` until this site is there again; puts the log on the
-        disk. Raises as `record` does."""
+        """Record that a session is over, '' with a model, or `paused` until this site is there again; puts
+        the log on the disk. Raises as `record` does."""
         reason = reason.encode(errors="replace").decode()
         self._append(Ended(session=session, reason=reason, paused=True if paused else None))
         self._sync()
 
     def _keep(self, terms: Terms) -> None:
-        """Have the terms in their file, once."""
+        """Write the terms to their file, once."""
         path, text = terms_file(self._path, terms.digest), terms.canonical().encode()
         try:
             if path.is_file() and path.read_bytes() == text:
@@ -252,10 +158,10 @@ class AuditLog:
         except OSError as error:
             raise self._full(error, path) from None
         except ConfigError as error:
-            raise CannotRecord(str(error)) from None
+            raise DurabilityError(str(error)) from None
 
     def _sync(self) -> None:
-        """Have every line on the disk, and with the first ones the log's name."""
+        """Sync every line to the disk, and with the first ones the log's name."""
         try:
             os.fsync(self._file)
             if not self._named:
@@ -285,9 +191,9 @@ class AuditLog:
     def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")
 
-    def _full(self, error: OSError, path: Path | None = None) -> CannotRecord:
+    def _full(self, error: OSError, path: Path | None = None) -> DurabilityError:
         what = f"{self._path}: cannot write this audit log" if path is None else f"{path}: cannot write"
-        return CannotRecord(
+        return DurabilityError(
             f"{what}: {error.strerror}; put that right and start this party again: the session goes on "
             f"with it"
         )
@@ -309,7 +215,7 @@ class AuditLog:
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
             last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
         try:
-            return _read(last)
+            return parse_entry(last)
         except ValueError as error:
             raise ConfigError(
                 f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "
@@ -327,7 +233,7 @@ def entries_after(path: Path, end: tuple[int, str], size: int) -> list[Entry] | 
                 if size < 0:
                     break
                 if number >= end[0]:
-                    entries.append(_read(line))
+                    entries.append(parse_entry(line))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
     except ValueError as error:
@@ -347,7 +253,7 @@ def read_log(path: Path) -> list[Entry]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    entry = _read(line)
+                    entry = parse_entry(line)
                     if entry.n != number:
                         raise ValueError(
                             f"entry {entry.n} stands where {number} is due: lines were removed or moved"
@@ -364,7 +270,7 @@ def read_log(path: Path) -> list[Entry]:
 
 
 def terms_file(log: Path, digest: str) -> Path:
-    """Where the terms with a digest are kept beside a log."""
+    """The path of the terms with a digest, beside a log."""
     return log.parent / TERMS / f"{digest}.json"
 
 
@@ -384,24 +290,6 @@ def read_admitted(log: Path, digest: str) -> Terms:
         return Terms.from_canonical(text.decode())
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
-
-
-def _read(line: bytes) -> Entry:
-    """The entry on a line; ValueError if it is not as it was written."""
-    if not line.endswith(b"\n"):
-        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
-    try:
-        entry = Entry.model_validate_json(line, strict=True)
-        whole = entry.line == line
-    except ValidationError:
-        raise ValueError("not an entry of an audit log, or changed after it was written") from None
-    if not whole or entry.hash != entry.due_hash:
-        raise ValueError("changed after it was written: its hash is not the one of its content")
-    return entry
-
-
-def _canonical(values: dict[str, Any]) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def _now() -> str:

@@ -8,8 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedboost.errors import ConfigError
-from fedboost.people.facts import AgreementFacts, AuditFacts, ReleaseFacts, SessionFacts, WarningFacts
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST, Admitted, Entry, read_admitted
+from fedboost.people.facts import (
+    AgreementFacts,
+    AuditFacts,
+    ReleaseFacts,
+    SessionEnd,
+    SessionFacts,
+    SessionRank,
+    WarningFacts,
+)
+from fedboost.runtime.site.audit import read_admitted
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Entry
 from fedboost.runtime.site.audit_rules import warnings_of
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import allowed_questions
@@ -56,8 +65,8 @@ def _terms_of(sessions: list[Session], log: Path) -> dict[str, Terms | ConfigErr
 
 def _warning_facts(warning: AuditWarning) -> WarningFacts:
     kind = warning.kind
-    named = kind.value, kind.name.lower(), MEANINGS[kind]
-    return WarningFacts(*named, warning.rule, warning.sessions, *warning.sentences)
+    names = kind.value, kind.name.lower(), MEANINGS[kind]
+    return WarningFacts(*names, warning.rule, warning.sessions, *warning.sentences)
 
 
 def _session_facts(
@@ -71,13 +80,15 @@ def _session_facts(
     ids = {id(answer) for answer, _ in again}
     return SessionFacts(
         name=session.name,
-        number=names[: index + 1].count(session.name),
-        total=names.count(session.name),
+        rank=SessionRank(
+            number=names[: index + 1].count(session.name),
+            total=names.count(session.name),
+            after_end=is_after_end(session, sessions),
+            under_terms=digests.count(session.digest) if session.releases else 0,
+            warnings=tuple(n for n, warning in enumerate(warnings, 1) if session.name in warning.sessions),
+        ),
         begin=session.begin,
         end=session.end,
-        after_end=is_after_end(session, sessions),
-        under_terms=digests.count(session.digest) if session.releases else 0,
-        warnings=tuple(n for n, warning in enumerate(warnings, 1) if session.name in warning.sessions),
         allowed=allowed_questions(terms) if isinstance(terms, Terms) else {},
         agreement=None if session.admitted is None else _agreement_facts(session.admitted),
         attempts=session.attempts,
@@ -90,9 +101,7 @@ def _session_facts(
         protections=session.protections,
         cost=session.cost,
         epsilon=session.epsilon,
-        state=session.state,
-        over=session.over,
-        closed=session.ended.reason if session.ended else None,
+        ending=SessionEnd(session.state, session.over, session.ended.reason if session.ended else None),
     )
 
 

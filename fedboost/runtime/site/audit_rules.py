@@ -18,7 +18,7 @@ from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.groups import fewest_shown
 from fedboost.protocol.site_memory import colluding_of
-from fedboost.runtime.site.audit import Admitted
+from fedboost.runtime.site.audit_entry import Admitted
 from fedboost.runtime.site.audit_sessions import Session, is_after_end
 from fedboost.runtime.site.audit_turns import turns_warnings
 from fedboost.runtime.site.audit_warnings import (
@@ -43,7 +43,7 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
         names.setdefault(session.name, []).append(session)
     warnings: list[AuditWarning] = []
     for same_name in names.values():
-        warnings += _of_name(same_name, admitted)
+        warnings += _name_warnings(same_name, admitted)
         digests: dict[str | None, list[Session]] = {}
         for session in same_name:
             digests.setdefault(session.digest, []).append(session)
@@ -61,7 +61,7 @@ def warnings_of(sessions: list[Session], admitted: AdmittedTerms) -> list[AuditW
 # ---- names and attempts -----------------------------------------------------------------------------
 
 
-def _of_name(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
+def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[AuditWarning]:
     """Warnings about the sessions of one name."""
     name = sessions[0].name
     first = sessions[0].parts[0]
@@ -163,17 +163,17 @@ def _similar_groups(sessions: list[Session], admitted: AdmittedTerms) -> Iterato
             if not shown_parties or any(pair <= set(chosen) for pair in warned):
                 continue
             warned.append(set(chosen))
-            yield _of_groups({group: groups[group][0] for group in chosen}, shown_parties, colluding)
+            yield _groups_warning({group: groups[group][0] for group in chosen}, shown_parties, colluding)
 
 
-def _of_groups(
+def _groups_warning(
     groups: dict[frozenset[str], Session], shown_parties: frozenset[str], colluding: int
 ) -> AuditWarning:
     names, few = tuple(session.name for session in groups.values()), listed(sorted(shown_parties))
     (before, earlier), (after, later), *others = groups.items()
-    seen = " and ".join(
-        f"session {shown(one.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
-        for one, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
+    observation = " and ".join(
+        f"session {shown(session.name)} had {listed(sorted(alone))}, session {shown(other.name)} not"
+        for session, other, alone in ((earlier, later, before - after), (later, earlier, after - before))
         if alone
     )
     meaning = (
@@ -183,32 +183,32 @@ def _of_groups(
     )
     if colluding:
         meaning += f", of whom {colluding} may work with the aggregator"
-    were = "was" if len(shown_parties) == 1 else "were"
-    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {were} singled out"
+    verb = "was" if len(shown_parties) == 1 else "were"
+    innocent = "" if others else f". {_innocent(before, after)}; otherwise {few} {verb} singled out"
     if others:
-        seen = f"sessions {listed([shown(name) for name in names])} had different parties"
+        observation = f"sessions {listed([shown(name) for name in names])} had different parties"
     return AuditWarning(
         "similar-groups",
         names,
-        seen,
+        observation,
         meaning + innocent,
         "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of [policy]",
     )
 
 
 def _innocent(before: frozenset[str], after: frozenset[str]) -> str:
-    """How the group of the first session could become that of the second without ill will."""
+    """The innocent way from the group of the first session to that of the second."""
     steps = {"dropped out": before - after, "joined": after - before}
     happened = " and ".join(f"{listed(sorted(who))} {step}" for step, who in steps.items() if who)
     return f"Nobody meant it if {happened}"
 
 
-def _group(known: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
+def _group(agreement: Admitted, admitted: AdmittedTerms) -> tuple[frozenset[str], int]:
     """The parties with rows of a session, and how many may collude."""
-    terms = admitted.get(known.terms)
+    terms = admitted.get(agreement.terms)
     if isinstance(terms, Terms):
         return frozenset(terms.holders), colluding_of(terms)
-    return frozenset(known.parties), Group.of(known.parties).colluding
+    return frozenset(agreement.parties), Group.of(agreement.parties).colluding
 
 
 def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:

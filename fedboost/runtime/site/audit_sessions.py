@@ -12,7 +12,8 @@ from itertools import takewhile
 
 from fedboost.people.words import HELP
 from fedboost.privacy.noise.accounting import epsilon_of
-from fedboost.runtime.site.audit import EXPIRED, STOPPED, Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Part:
 
 @dataclass
 class Session:
-    """One session, by all that a log says of it."""
+    """A session, by all that a log says of it."""
 
     name: str
     parts: list[Part] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Session:
 
     @property
     def by_kind(self) -> dict[str, list[Released]]:
-        """What left, by kind, in the order of the first of each."""
+        """The releases by kind, in the order of the first of each."""
         kinds: dict[str, list[Released]] = {}
         for release in self.releases:
             kinds.setdefault(release.what, []).append(release)
@@ -127,13 +128,13 @@ class Session:
     @property
     def attempts(self) -> tuple[int, int] | None:
         """The first and the last attempt that is known."""
-        known = [part.attempt for part in self.parts if part.attempt is not None]
-        known += [release.attempt for release in self.releases]
-        return (min(known), max(known)) if known else None
+        attempts = [part.attempt for part in self.parts if part.attempt is not None]
+        attempts += [release.attempt for release in self.releases]
+        return (min(attempts), max(attempts)) if attempts else None
 
     @property
     def protections(self) -> list[str]:
-        """Under which protections something left; what was agreed to if nothing did."""
+        """The protections under which something left; the agreed one if nothing did."""
         agreed = [self.admitted.protection] if self.admitted else []
         return sorted({release.protection for release in self.releases}) or agreed
 
@@ -145,14 +146,14 @@ class Session:
 
     @property
     def epsilon(self) -> float | None:
-        """That cost as an epsilon, at the delta of the terms."""
+        """The cost as an epsilon, at the delta of the terms."""
         if self.cost is None or self.admitted is None or self.admitted.delta is None:
             return None
         return epsilon_of(math.sqrt(self.cost), self.admitted.delta)
 
     @property
     def state(self) -> str:
-        """Its end in words."""
+        """The end of the session in words."""
         if self.ended is None:
             return (
                 "no end recorded: it still runs, or this site was stopped; by itself this is no sign of abuse"

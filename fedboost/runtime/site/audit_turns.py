@@ -14,7 +14,7 @@ from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
 from fedboost.people.words import QUERIES
-from fedboost.runtime.site.audit import Released
+from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
 from fedboost.terms.terms import Terms
@@ -27,8 +27,8 @@ MAY_SHRINK = END_OF_ROUND | {HistogramQuery.__name__}
 
 
 def allowed_questions(terms: Terms) -> Mapping[str, int]:
-    """How many questions of each kind the terms allow; of a program that is not fedboost's, nothing is
-    known."""
+    """The number of questions of each kind that the terms allow; empty for a program that is not
+    fedboost's."""
     if terms.session.program != "boosting":
         return {}
     counts = {kind.__name__: kind.max_count(terms) for kind in KINDS}

@@ -52,7 +52,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class AuditWarning:
-    """One warning. rule: its name, for scripts; sessions: those it is about; seen: what stands in the log."""
+    """A warning. rule: its name, for scripts; sessions: those it is about; seen: what stands in the log."""
 
     rule: str
     sessions: tuple[str, ...]
@@ -62,12 +62,12 @@ class AuditWarning:
 
     @property
     def kind(self) -> Kind:
-        """How serious it is."""
+        """The severity of the warning."""
         return KINDS[self.rule]
 
     @property
     def sentences(self) -> tuple[str, str, str]:
-        """What was seen, what it means, what to do."""
+        """Three sentences: the observation, its meaning, the next step."""
         seen, meaning, action = (
             f"{text[0].upper()}{text[1:]}." for text in (self.seen, self.meaning, self.action)
         )

@@ -21,7 +21,7 @@ USUAL_DELTA = 1e-5
 
 @dataclass(frozen=True)
 class Budget:
-    """What a site lets its rows' privacy be spent: (epsilon, delta) over all sessions."""
+    """The privacy of its rows that a site lets be spent: (epsilon, delta) over all sessions."""
 
     epsilon: float
     delta: float
@@ -74,8 +74,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class Spent:
-    """What was spent of one dataset. sessions: all that its memory knows; never_began: those of them in which
-    the parties never met; with_noise: those with noise; delta: the largest that one of them had."""
+    """The privacy spent of one dataset. sessions: all that its memory knows; never_began: those of them in
+    which the parties never met; with_noise: those with noise; delta: the largest that one of them had."""
 
     dataset: str
     sessions: int = 0

@@ -10,7 +10,7 @@ aggregator asks; a charge is there once however often a release is named; of sev
 the same rest. A session's secret and questions are gone with its end. Each note holds how long the party's
 audit log was, by which a copy that is older than the log is found.
 Refuses: what the rules between sessions refuse, and what does not fit the budget (Refused); a second process
-of the same party (ConfigError); what cannot be written (CannotRecord: nothing leaves, and the process must
+of the same party (ConfigError); what cannot be written (DurabilityError: nothing leaves, and the process must
 end).
 
 What is planned is not set aside: of sessions that run at the same time each is admitted if its own plan fits,
@@ -42,7 +42,7 @@ from fedboost.protocol.site_memory import (
     judge,
 )
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.site.audit import BEFORE_THE_FIRST
+from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
 from fedboost.runtime.site.budget import ROUNDING, Budget
 from fedboost.runtime.site.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
 
@@ -89,25 +89,25 @@ class FileMemory:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
         os.close(self._lock)
 
     @property
     def sessions(self) -> int:
-        """How many it knows, of all parties."""
+        """The number of sessions in it, of all parties."""
         with self.file.transaction(durable=False) as file:
             (count,) = file.execute("SELECT count(DISTINCT session) FROM sessions").fetchone()
         return int(count)
 
     @property
     def logged(self) -> LogEnd:
-        """Where the party's audit log ended when this memory was written last."""
+        """The end of the party's audit log when this memory was written last."""
         with self.file.transaction(durable=False) as file:
             return logged(file, self.party)
 
     def begin(self, offer: Offer, limits: Limits) -> "FileSession":
-        """Take part in a session, or go on with it. Refused, CannotRecord."""
+        """Take part in a session, or go on with it. Refused, DurabilityError."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
             known, others = self._known(file, offer)
@@ -159,7 +159,7 @@ class FileMemory:
 
 
 class FileSession:
-    """One session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
+    """A session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
 
     def __init__(self, memory: FileMemory, offer: Offer, limits: Limits, file: sqlite3.Connection) -> None:
         self._memory = memory
@@ -174,7 +174,7 @@ class FileSession:
 
     @property
     def standing(self) -> Standing:
-        """Where the session stands."""
+        """The state of the session."""
         return self._standing
 
     @property
@@ -196,7 +196,7 @@ class FileSession:
             )
 
     def meet(self, attempt: int) -> None:
-        """The parties met in this attempt. Refused where groups do not go together."""
+        """Record that the parties met in this attempt. Refused where groups do not go together."""
         standing = replace(self._standing, attempt=attempt)
         with self._turn() as file:
             if not self._standing.attempt:
@@ -205,7 +205,7 @@ class FileSession:
         self._standing = standing
 
     def ask(self, question: Question, base: Position, reached: Position) -> None:
-        """This question is about to be answered."""
+        """Record a question that is about to be answered."""
         standing = self._standing.after(question, base, reached)
         with self._turn() as file:
             if base != self._standing.base:
@@ -216,11 +216,11 @@ class FileSession:
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
-        """A sum of this stage over this roster is about to be opened."""
+        """Record a sum of this stage, over this roster, that is about to be opened."""
         self._write(replace(self._standing, helped=(stage, roster)))
 
     def sign(self) -> None:
-        """A model is about to be signed."""
+        """Record that a model is about to be signed."""
         self._write(replace(self._standing, signed=True), durable=True)
 
     def charge(self, release: str, cost: float) -> None:
@@ -242,7 +242,7 @@ class FileSession:
             put(file, "charges", *self._name, release, float(cost), now())
 
     def end(self, reason: str) -> None:
-        """The session is over for this site: its name, terms and charges stay."""
+        """End the session for this site: its name, terms and charges stay."""
         if self._ended:
             return
         reason = reason.encode(errors="replace").decode()
@@ -284,7 +284,7 @@ def check_dataset(path: Path, file: sqlite3.Connection, dataset: str) -> None:
 
 
 def logged(file: sqlite3.Connection, party: str) -> LogEnd:
-    """Where a party's audit log ended when the memory was written last."""
+    """The end of a party's audit log when the memory was written last."""
     row = file.execute("SELECT entry, hash FROM logs WHERE party = ?", (party,)).fetchone()
     return NO_LOG if row is None else (row[0], row[1])
 

@@ -4,7 +4,7 @@ Promises: a file is made whole or not at all, for its owner alone; a transaction
 other process is in it; one that ended is there after the process is killed, and a durable one after a power
 failure; what was deleted is overwritten.
 Refuses: a file that is no memory, is cut short or was changed by accident (ConfigError, when it is opened); a
-disk that is full, a file that is removed, replaced or held by another process (CannotRecord).
+disk that is full, a file that is removed, replaced or held by another process (DurabilityError).
 """
 
 import hashlib
@@ -18,10 +18,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, DurabilityError
 from fedboost.privacy import fields
 from fedboost.protocol.site_memory import KEY_BYTES
-from fedboost.runtime.aggregator.store import CannotRecord
 from fedboost.runtime.site.budget import USUAL_DELTA, Spent
 
 NAME = "memory.sqlite"
@@ -93,14 +92,14 @@ class MemoryFile:
         self._to_overwrite = False
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """A transaction that no other process is in; undone by an error. CannotRecord."""
+        """A transaction that no other process is in; undone by an error. DurabilityError."""
         if self._inodes != self._now():
-            raise CannotRecord(
+            raise DurabilityError(
                 f"{self.path}: this memory was removed or replaced while the party runs; put it back and "
                 f"start this party again"
             )
@@ -121,7 +120,7 @@ class MemoryFile:
             self.overwrite()
 
     def overwrite(self) -> None:
-        """Have what was deleted gone from the disk, at once or, while somebody reads the file, with a later
+        """Overwrite on the disk what was deleted, at once or, while somebody reads the file, with a later
         transaction."""
         try:
             ((busy, *_),) = self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
@@ -129,14 +128,14 @@ class MemoryFile:
         except sqlite3.Error as error:
             raise self._cannot(error) from None
 
-    def _cannot(self, error: sqlite3.Error) -> CannotRecord:
-        return CannotRecord(
+    def _cannot(self, error: sqlite3.Error) -> DurabilityError:
+        return DurabilityError(
             f"{self.path}: cannot write this memory: {error}; put that right and start this party again: the "
             f"session goes on with it"
         )
 
     def _now(self) -> tuple[tuple[int, int] | None, ...]:
-        """Which files are there."""
+        """The identities of the files that exist."""
         return _inode(f"{self.path}"), _inode(f"{self.path}-wal")
 
 
@@ -243,21 +242,21 @@ def _check(path: Path, file: sqlite3.Connection, version: int, tables: Mapping[s
 
 
 def _damaged(version: int, fault: str) -> str:
-    """What is wrong with a file that cannot be used, and what to do."""
+    """The fault of a file that cannot be used, and the remedy."""
     if version == LEDGER:
         return f"is no ledger of an earlier version of fedboost: it {fault}"
     return f"this memory {fault}; {_PUT_BACK}"
 
 
 def put(file: sqlite3.Connection, table: str, *row: Value) -> None:
-    """Write a row, in the place of the one with its key."""
+    """Write a row, instead of the one with its key."""
     file.execute(_PUTS[table], (*row, _seal(row)))
 
 
-def costs(file: sqlite3.Connection, *of_session: str) -> float:
+def costs(file: sqlite3.Connection, *session: str) -> float:
     """The sum of all charges, or of those of one party and session."""
-    where = "WHERE (party, session) = (?, ?)" if of_session else ""
-    return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", of_session))
+    where = "WHERE (party, session) = (?, ?)" if session else ""
+    return math.fsum(cost for (cost,) in file.execute(f"SELECT cost FROM charges {where}", session))
 
 
 def dataset_of(file: sqlite3.Connection) -> tuple[str, bytes]:

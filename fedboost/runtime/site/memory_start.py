@@ -21,17 +21,10 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of
-from fedboost.runtime.config import PartyConfig, state_folder
-from fedboost.runtime.site.audit import (
-    Admitted,
-    AuditLog,
-    Ended,
-    Entry,
-    Released,
-    entries_after,
-    read_admitted,
-)
+from fedboost.runtime.site.audit import AuditLog, entries_after, read_admitted
+from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
 from fedboost.runtime.site.budget import Spent
+from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
     NO_LOG,
     FileMemory,
@@ -84,8 +77,8 @@ def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMe
         if audit is not None:
             since = audit.after(memory.logged)
             if since is None:
-                said = "the audit log is not the one that this memory was kept beside"
-                log.warning(said, audit=str(config.audit))
+                warning = "the audit log is not the one that this memory was kept beside"
+                log.warning(warning, audit=str(config.audit))
             with memory.file.transaction(durable=False) as file:
                 _check_age(config, file, since or ())
         event = "a new memory of this site's sessions was begun" if new else "memory of this site's sessions"
@@ -153,7 +146,7 @@ def accept_restored(config: PartyConfig) -> Begun:
 
 
 def spent_of(config: PartyConfig) -> list[Spent]:
-    """What was spent of each dataset in a site's state folder, its own first if there is a memory of it.
+    """The privacy spent of each dataset in a site's state folder, its own first if there is a memory of it.
     ConfigError also where its memory is gone, or older than its audit log, so that the party does not start
     with it."""
     path = memory_path(config)
@@ -183,7 +176,7 @@ def _check_beside_log(config: PartyConfig, size: int) -> None:
 
 
 def _missing(config: PartyConfig, audited: bool) -> ConfigError | None:
-    """What is wrong where there is no memory; None if one may be begun."""
+    """The error where there is no memory; None if one may be begun."""
     path, command = memory_path(config), f"`fedboost privacy init --config {config.file}`"
     if earlier := _ledgers(config):
         return _unmoved(config, earlier[0])
@@ -248,7 +241,7 @@ def _check_age(config: PartyConfig, file: sqlite3.Connection, since: Iterable[En
 
 
 def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released | Ended) -> bool:
-    """Whether a memory does not know of an entry of the audit log."""
+    """Tell if a memory does not know of an entry of the audit log."""
     session = known_session(file, party, event.session)
     match event:
         case Admitted():
@@ -270,7 +263,7 @@ def _is_unknown(file: sqlite3.Connection, party: str, event: Admitted | Released
 
 
 def _take_over(file: sqlite3.Connection, config: PartyConfig, entries: Iterable[Entry]) -> None:
-    """Have what an audit log has in the memory: its sessions as ended, its charges."""
+    """Take over what an audit log has into the memory: its sessions as ended, its charges."""
     entries = list(entries)
     answered = {entry.event.session for entry in entries if isinstance(entry.event, Released)}
     for entry in entries:

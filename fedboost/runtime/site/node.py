@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, Misfit, PeerError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, Misfit, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
@@ -26,8 +26,6 @@ from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, Offer
-from fedboost.runtime.aggregator.store import CannotRecord
-from fedboost.runtime.config import PartyConfig
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
@@ -36,6 +34,7 @@ from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.telemetry import AT_HAND
@@ -59,7 +58,7 @@ MAX_PAUSE_SECONDS = 60.0
 """Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
 MAX_MISFITS = 10
 """Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
-and whoever can read the site's log has found by then what does not fit."""
+and a reader of the site's log knows by then what does not fit."""
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
@@ -70,7 +69,7 @@ Replies = asyncio.Queue[FromParty | None]
 
 
 class PartyNode:
-    """One site. Reads its table once, when it starts; ConfigError if it cannot be read.
+    """A party at its site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
     What leaves is remembered and recorded first, in the memory and the audit log of the config.
     """
@@ -112,11 +111,11 @@ class PartyNode:
         except asyncio.CancelledError:
             self._log.info("stopped", **({"session": self._offered} if self._session else {}))
             raise
-        except CannotRecord as error:
+        except DurabilityError as error:
             raise ConfigError(str(error)) from None
         finally:
             self._hung_up.set()
-            with contextlib.suppress(CannotRecord):
+            with contextlib.suppress(DurabilityError):
                 self._close_session(STOPPED, paused=True)
             self._close()
 
@@ -127,7 +126,7 @@ class PartyNode:
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
-        waited, pause, said = 0.0, FIRST_RETRY, ""
+        waited, pause, reported = 0.0, FIRST_RETRY, ""
         fault: TlsFault | None = None
         while not (once and self.ended):
             if self._bundle is not None and self._attended:
@@ -147,19 +146,19 @@ class PartyNode:
                         advice = "check `aggregator` in this site's file and that the aggregator runs"
                         raise channel.unanswered(address, wait, fault, advice) from None
                     why = fault.reason if fault else "nobody answers there"
-                    if waited >= SAY_SO and said != why:
+                    if waited >= SAY_SO and reported != why:
                         self._log.info("waiting for the aggregator", address=address, reason=why)
-                        said = why
+                        reported = why
                     pause = min(2 * pause, LAST_RETRY) * random.uniform(0.5, 1.0)
                     continue
-                waited, pause, said = 0.0, FIRST_RETRY, ""
+                waited, pause, reported = 0.0, FIRST_RETRY, ""
                 await self._attend(opened, once)
             if not (once and self.ended):
                 self._log.info("dialling again")
                 await asyncio.sleep(REDIAL * random.uniform(0.5, 1.0))  # parties do not come all at once
 
     async def _attend(self, opened: Any, once: bool) -> None:
-        """One connection, from greeting to loss."""
+        """Use a connection, from its beginning to its loss."""
         metadata = (
             (channel.PARTY_KEY, self._config.party.encode()),
             (channel.VERSION_KEY, str(WIRE_VERSION)),
@@ -239,13 +238,13 @@ class PartyNode:
             await computing  # one thread at a time is in the session
         if session.ended is not None:
             self._end(session.ended, message)
-            if self._left > FREE_REFUSALS:  # each is a line in the log, and whoever offers may do so for ever
+            if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
                 await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), MAX_PAUSE_SECONDS))
 
     def _compute(
         self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """In a thread of its own: the replies to one message as they come, then None."""
+        """Put the replies to a message as they come, then None. Runs in a thread of its own."""
         try:
             for reply in session.handle(message):
                 loop.call_soon_threadsafe(replies.put_nowait, reply)
@@ -316,6 +315,6 @@ class PartyNode:
             self._misfits += 1
             raise
         for column, level, count in undeclared(self._table, terms.columns):
-            said = "levels the terms do not declare count as missing"
-            self._log.warning(said, column=column, level=shown(level), rows=count)
+            warning = "levels the terms do not declare count as missing"
+            self._log.warning(warning, column=column, level=shown(level), rows=count)
         return shard

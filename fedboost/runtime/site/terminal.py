@@ -32,11 +32,11 @@ def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> 
 
 
 def terminal_ask(text: str, stopped: Callable[[], bool] = lambda: False) -> bool:
-    """Show a text on the terminal; whether the person there says yes. Refused as `ask_terminal`."""
+    """Show a text on the terminal; return True if the person there says yes. Refused as `ask_terminal`."""
     question = f"\n{text}\nTake part under these terms with the rows of this site? [y/N] "
     return is_yes(ask_terminal(question, stopped))
 
 
 def is_yes(answer: str) -> bool:
-    """Whether an answer says yes."""
+    """Tell if an answer says yes."""
     return answer.lower() in ("y", "yes")

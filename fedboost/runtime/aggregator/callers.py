@@ -1,0 +1,67 @@
+"""The identity of who calls the aggregator: the wire version they speak, their certificate, its role.
+
+Refuses: callers without a certificate of the consortium, or with one of another role or name (Refused);
+another wire version (ConfigError).
+"""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.privacy.identity.certificates import Identified
+from fedboost.protocol.key_exchange import Trust
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.keys import Bundle
+from fedboost.runtime.net.tls import peer_of
+from fedboost.wire.bounds import WIRE_VERSION
+
+
+def check_version(context: Any, who: str) -> None:
+    """Raise ConfigError unless the caller speaks this wire version."""
+    version = dict(context.invocation_metadata() or ()).get(channel.VERSION_KEY)
+    if version != str(WIRE_VERSION):
+        raise ConfigError(
+            f"this aggregator speaks wire version {WIRE_VERSION}, the {who} "
+            f"{version or 'names none'}; install the same version of fedboost"
+        )
+
+
+def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:
+    """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this role,
+    and of this name if there is one."""
+    if bundle is None:
+        return None
+    try:
+        caller = peer_of(context.auth_context(), bundle, datetime.now(UTC))
+    except PeerError as error:
+        raise Refused(str(error)) from None
+    if caller.role != role:
+        raise Refused(
+            f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
+            f"use a bundle of `fedboost keys {role}`"
+        )
+    if name is not None and caller.name != name:
+        raise Refused(f"party {name!r} dials with the certificate of party {caller.name!r}")
+    return caller
+
+
+def party_name(bundle: Bundle | None, context: Any) -> str:
+    """Return the name of the party that calls. ConfigError if it has none, Refused if it is not its own."""
+    metadata: dict[str, Any] = dict(context.invocation_metadata() or ())
+    try:
+        name = bytes(metadata.get(channel.PARTY_KEY, b"")).decode()
+    except UnicodeDecodeError:
+        name = ""
+    if not 0 < len(name) <= 256:
+        raise ConfigError("a party must give its name")
+    check_role(bundle, context, "party", name)
+    return name
+
+
+def trust_of(bundle: Bundle | None) -> Trust | None:
+    """The roots that key advertisements and signatures are checked by; None without keys."""
+    return None if bundle is None else Trust(bundle.roots, bundle.denied, _clock)
+
+
+def _clock() -> datetime:
+    return datetime.now(UTC)

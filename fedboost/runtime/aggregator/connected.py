@@ -1,0 +1,61 @@
+"""The parties that are connected to the aggregator, and the messages on their way to them."""
+
+import asyncio
+from typing import Any
+
+from fedboost.protocol.events import Outbox
+from fedboost.runtime.aggregator.limits import Outgoing
+from fedboost.runtime.telemetry import Meter
+from fedboost.wire.messages import encode_to_party
+
+
+class ConnectedParties:
+    """Names of the connected parties, each with its outgoing messages."""
+
+    def __init__(self) -> None:
+        self.outgoing: dict[str, Outgoing] = {}
+        self.changed = asyncio.Event()
+        """Set, and replaced by a new event, at each change that analysts may wait for."""
+
+    def __contains__(self, party: str) -> bool:
+        return party in self.outgoing
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the connected parties."""
+        return set(self.outgoing)
+
+    def notify(self) -> None:
+        """Wake the analysts that wait for parties or for another session to end."""
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def add(self, name: str, outgoing: Outgoing) -> None:
+        """Add a party that has just connected."""
+        self.outgoing[name] = outgoing
+
+    def remove(self, name: str) -> None:
+        """Forget a party whose connection ended."""
+        self.outgoing.pop(name, None)
+        self.notify()
+
+    def send(self, outbox: Outbox, meter: Meter | None) -> None:
+        """Put each message of an outbox on its way, and measure it; each is encoded once."""
+        encoded: dict[int, bytes] = {}
+        for party, message in outbox:
+            if party in self.outgoing:
+                data = encoded.setdefault(id(message), b"") or encode_to_party(message)
+                encoded[id(message)] = data
+                if meter is not None:
+                    meter.received(party, len(data))
+                self.outgoing[party].put(data)
+
+
+async def write(outgoing: Outgoing, context: Any, attending: "asyncio.Task[None]", log: Any) -> None:
+    """Write a party's messages until cancelled; cancels its call `attending` when gRPC takes no more."""
+    try:
+        while True:
+            await context.write(await outgoing.get())
+    except Exception as error:  # noqa: BLE001 - whatever gRPC raises, nothing can be sent to this party
+        log.info("cannot write", reason=f"{type(error).__name__}: {error}")
+        attending.cancel()

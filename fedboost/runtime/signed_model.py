@@ -1,0 +1,176 @@
+"""A model of a session, signed by its parties: its file, and the check of the signatures.
+
+Promises: the file is XGBoost's, with fedboost's facts as attributes; `from_bytes` reads it back without loss.
+Refuses: files that are no such model (ConfigError), and wrong signatures (PeerError).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from fedboost.boosting import state
+from fedboost.errors import ConfigError, PeerError
+from fedboost.gbdt.booster import Booster
+from fedboost.privacy.identity import signatures as signatures_identity
+from fedboost.privacy.identity.certificates import identify
+from fedboost.protocol import key_exchange
+from fedboost.protocol.aggregator import AggregatorSession
+from fedboost.protocol.messages import Attest, Request
+from fedboost.runtime.files import write_atomically
+from fedboost.runtime.model_facts import Facts
+from fedboost.terms.terms import Terms
+
+
+@dataclass(frozen=True)
+class SignedModel:
+    """A trained model.
+
+    terms: those of its session; rounds: the metrics of each round; attestations: what each party signed of
+    it (nothing where no party has keys), over the session's digest `session`; rosters: from which round on
+    sums were over other parties than in the round before (nothing where it always were all); request: the
+    analyst's signed request for the session, which the signatures are bound to.
+    """
+
+    booster: Booster = field(repr=False)
+    terms: Terms = field(repr=False)
+    rounds: tuple[Mapping[str, float], ...] = field(repr=False)
+    attestations: Mapping[str, Attest] = field(default_factory=dict, repr=False, compare=False)
+    session: bytes = field(default=b"", repr=False, compare=False)
+    rosters: Mapping[int, tuple[str, ...]] = field(default_factory=dict, repr=False)
+    request: Request | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        trees, parties = len(self.booster.trees), ", ".join(self.parties)
+        return f"{type(self).__name__}({self.booster.objective}, {trees} trees, parties {parties})"
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """The parties whose rows trained it."""
+        return self.terms.parties
+
+    @property
+    def kept(self) -> int:
+        """Rounds that the trees are of: fewer than there were where the training stopped early."""
+        rounds = len(self.booster.trees) // self.booster.roots - self.terms.constant_rounds
+        return min(rounds, len(self.rounds))
+
+    @property
+    def protection(self) -> str:
+        """The name of the protection that hid the parties' vectors."""
+        return self.terms.hiding.protection
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the model without fedboost's facts: equal for equal trees, by any parties."""
+        return self.booster.fingerprint
+
+    def verify(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> tuple[str, ...]:
+        """The parties of the consortium with these roots (PEM) that signed this model: each took part in its
+        session, under its terms and their protection, and was told these very trees. A custom program may
+        make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
+        is wrong.
+        """
+        if len({attest.transcript for attest in self.attestations.values()}) > 1:
+            raise PeerError("the parties signed that they answered different questions")
+        structure = self._structure() if self.terms.session.program == "boosting" else None
+        for party, attest in self.attestations.items():
+            try:
+                signed_by = identify(attest.certificate, roots, now, denied)
+            except PeerError as error:
+                raise PeerError(f"the model's signature of party {party}: {error}") from None
+            if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
+                raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
+            if structure not in (None, attest.structure):
+                raise PeerError(f"party {party} signed other trees than those of the model")
+            nonce = b"" if self.request is None else self.request.nonce
+            statement = key_exchange.attestation(
+                self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
+            )
+            signatures_identity.verify(signed_by, statement, attest.signature)
+        return tuple(party for party in self.parties if party in self.attestations)
+
+    def _structure(self) -> bytes:
+        """The digest of the constant and the trees as the parties got them."""
+        trees = self.booster.trees[self.booster.roots * self.terms.constant_rounds :]
+        if self.terms.earlier is not None:
+            return state.structure(0.0, trees)
+        based = self.terms.columns.base_margin is not None
+        return state.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
+
+    def facts(self) -> dict[str, str]:
+        """fedboost's own facts, as attributes of the file."""
+        return Facts(
+            self.terms, self.rounds, self.attestations, self.session, self.rosters, self.request
+        ).to_attributes()
+
+    def to_bytes(self) -> bytes:
+        """The content of the model file."""
+        return self.booster.to_xgboost(self.facts()).encode()
+
+    def save(self, path: Path | str) -> None:
+        """Write the model file: XGBoost JSON."""
+        write_atomically(Path(path), self.to_bytes())
+
+    @classmethod
+    def from_bytes(cls, data: bytes, source: str = "model") -> Self:
+        """The model in the content of a model file; ConfigError if it is none."""
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source}: not a fedboost model: not text") from None
+        booster, attributes = Booster.from_xgboost(text, source)
+        facts = Facts.from_attributes(attributes, source)
+        terms = facts.terms
+        if terms.objective.loss.xgboost_equivalent == booster.loss:  # the file has no objective but XGBoost's
+            booster = replace(booster, loss=terms.objective.loss)
+        columns = terms.columns.features, tuple(terms.columns.categorical), terms.objective.name
+        fits = columns == (booster.features, booster.categorical, booster.objective)
+        based = terms.columns.base_margin is not None and terms.session.program == "boosting"
+        if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
+            raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
+        return cls(
+            booster, terms, facts.rounds, facts.attestations, facts.session, facts.rosters, facts.request
+        )
+
+    @classmethod
+    def load(cls, path: Path | str) -> Self:
+        """Read a model file."""
+        try:
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
+        return cls.from_bytes(data, str(path))
+
+
+def _continues(booster: Booster, terms: Terms) -> bool:
+    """Tell if a model begins with the one that the terms continue, if they do."""
+    first = terms.earlier
+    if first is None:
+        return True
+    begins = booster.trees[: len(first.trees)] == first.trees
+    return begins and (booster.base_score, booster.num_parallel_tree) == (
+        first.base_score,
+        first.num_parallel_tree,
+    )
+
+
+def signed_model_of(session: AggregatorSession) -> SignedModel:
+    """The model of a session that is over. Raises SessionFailed if it has none."""
+    if session.error is not None:
+        raise session.error
+    assert session.booster is not None
+    rounds = tuple({"round": row.round, **row.published} for row in session.history)
+    signed = {
+        party: session.attestations[party]
+        for party in session.terms.parties
+        if party in session.attestations and session.attestations[party].signature
+    }
+    rosters, last = {}, session.terms.parties
+    for row in session.history:
+        if row.roster != last:
+            rosters[row.round] = last = row.roster
+    digest = session.digest if signed else b""
+    request = session.request if signed else None
+    return SignedModel(session.booster, session.terms, rounds, signed, digest, rosters, request)

@@ -1,0 +1,124 @@
+"""The entries of an audit log: what each line of it says, as canonical JSON with a hash.
+
+A line is an `Entry` as canonical JSON (keys in the order of the fields here, no spaces, ASCII; what is
+missing is left out). Its hash is the SHA-256 of that JSON without the hash, and each entry holds the hash of
+the one before.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from fedboost.terms.reading import Frozen
+
+BEFORE_THE_FIRST = "0" * 64
+"""The previous hash of the first entry."""
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Admitted(Frozen):
+    """Agreement of a process of this site to take part in a session, or to go on with it.
+
+    terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
+    there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
+    the name of this site, missing in old logs.
+    """
+
+    kind: Literal["admitted"] = "admitted"
+    session: str
+    terms: str
+    protection: str
+    parties: tuple[str, ...]
+    objective: str
+    rounds: Count
+    columns: tuple[str, ...]
+    epsilon: float | None = None
+    delta: float | None = None
+    placement: str | None = None
+    attempt: Count | None = None
+    analyst: str | None = None
+    request: str | None = None
+    party: str | None = None
+
+
+class Released(Frozen):
+    """A release of this site: the integers in it and their bytes, added to those of the roster.
+
+    charge, cost: where it got noise, its name in the site's memory and the mu squared it was charged there,
+    once however often the name is here; question, position: hashes of the question and of where the session
+    stood, missing for help to open a sum.
+    """
+
+    kind: Literal["released"] = "released"
+    session: str
+    turn: Count
+    attempt: Count
+    what: str
+    cells: Count
+    bytes: Count
+    protection: str
+    roster: tuple[str, ...]
+    charge: str | None = None
+    cost: Annotated[float, Field(ge=0)] | None = None
+    question: str | None = None
+    position: str | None = None
+
+
+class Ended(Frozen):
+    """End of a session for this site; an empty reason means that the model was made. Where this site left,
+    it is what the others were told, without the values and rows that its own log may name. paused: it is not
+    over, and goes on when this site is there again."""
+
+    kind: Literal["ended"] = "ended"
+    session: str
+    reason: str
+    paused: Literal[True] | None = None
+
+
+Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]
+
+
+class Entry(Frozen):
+    """A line of the log. `time` is UTC."""
+
+    n: Annotated[int, Field(ge=1)]
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    event: Event
+    previous: str
+    hash: str = ""
+
+    @property
+    def due_hash(self) -> str:
+        """The hash of all but the hash, 64 hex digits."""
+        return hashlib.sha256(_canonical(self._values(exclude={"hash"}))).hexdigest()
+
+    @property
+    def line(self) -> bytes:
+        """Canonical JSON and a line feed."""
+        return _canonical(self._values()) + b"\n"
+
+    def _values(self, exclude: set[str] | None = None) -> dict[str, Any]:
+        """The values in the line: optional ones only if they are set."""
+        return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
+
+
+def parse_entry(line: bytes) -> Entry:
+    """The entry on a line; ValueError if it is not as it was written."""
+    if not line.endswith(b"\n"):
+        raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
+    try:
+        entry = Entry.model_validate_json(line, strict=True)
+        whole = entry.line == line
+    except ValidationError:
+        raise ValueError("not an entry of an audit log, or changed after it was written") from None
+    if not whole or entry.hash != entry.due_hash:
+        raise ValueError("changed after it was written: its hash is not the one of its content")
+    return entry
+
+
+def _canonical(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, separators=(",", ":")).encode()

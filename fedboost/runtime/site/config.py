@@ -1,0 +1,86 @@
+"""A site's file."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field, PrivateAttr, field_validator
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.files import folder_name
+from fedboost.runtime.site.policy import Policy
+from fedboost.terms.reading import Frozen, Name, read_model
+
+if TYPE_CHECKING:
+    pass
+from fedboost.runtime.config import cores, from_folder, read_toml, require_dialable
+
+STATE = "fedboost.state"
+"""The folder beside a site's file in which it keeps its state, unless the file names another."""
+
+
+class PartyConfig(Frozen):
+    """A site's file. `keys` is the folder of its bundle, `state` the folder of its memory, beside the file
+    unless named, `audit` its log of what left, beside the memory unless named, `dataset` the name of these
+    rows there (the party's, so that a table that is moved, copied or longer is still the same rows),
+    `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
+    compute (one a core), `policy` what it agrees to. A key holder's file has no `data`."""
+
+    party: Name
+    aggregator: str
+    data: Path | None = None
+    keys: Path | None = None
+    audit: Path | None = None
+    state: Path | None = None
+    dataset: Name | None = None
+    scratch: Path | None = None
+    nthread: int = Field(default_factory=cores, ge=1, le=1024)
+    policy: Policy = Policy()
+
+    _file: Path = PrivateAttr(Path("party.toml"))
+
+    _check = field_validator("aggregator")(require_dialable)
+
+    @property
+    def file(self) -> Path:
+        """The path of the file that was read."""
+        return self._file
+
+    @property
+    def rows_name(self) -> str:
+        """The name of its rows."""
+        return self.dataset or self.party
+
+
+def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
+    """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
+    absolute."""
+    values = read_toml(path)
+    if "ledger" in values:
+        raise ConfigError(
+            f"{path}: key 'ledger' was removed, what was spent is in the site's memory: take the key away, "
+            f"then `fedboost privacy init --from {values['ledger']} --config {path}` moves it there"
+        )
+    config = read_model(PartyConfig, values, str(path))
+    if holds_rows and config.data is None:
+        raise ConfigError(f"{path}: key 'data' is missing")
+    if holds_rows is False and config.data is not None:
+        raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
+    paths = {
+        "data": config.data,
+        "keys": config.keys,
+        "scratch": config.scratch,
+        "audit": config.audit,
+        "state": config.state or Path(STATE),
+    }
+    config = config.model_copy(update=from_folder(path, paths))
+    audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
+    config = config.model_copy(update={"audit": audit})
+    config._file = path
+    return config
+
+
+def state_folder(config: PartyConfig) -> Path:
+    """The folder of what a site keeps of its dataset: `state` of its file, then the dataset's name. What the
+    file is called plays no part."""
+    assert config.state is not None
+    return config.state / folder_name(config.rows_name)

@@ -1,0 +1,82 @@
+"""Breaches of a site's policy as data, and the sentences in which a site refuses."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedboost.errors import Refused
+from fedboost.people.text import shown
+from fedboost.runtime.site.policy_keys import COMMAND
+
+SHOWN_NAMES = 8
+"""Names in a refusal."""
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A rule of a policy that terms break.
+
+    key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
+    that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
+    where no approval changes it.
+    """
+
+    key: str
+    value: str
+    why: str
+    instead: str = ""
+    allow: object = None
+    detail: str = ""
+
+    @property
+    def rule(self) -> str:
+        """The key as it stands under [policy]: columns, for the columns of each role."""
+        return self.key.partition(".")[0]
+
+    @property
+    def remedy(self) -> str:
+        """The ways out: a change of the terms, or an approval."""
+        approve = f"run there `{COMMAND}`" if self.allow is not None else ""
+        return ", or ".join(filter(None, (self.instead, approve)))
+
+    def refusal(self, party: str) -> Refused:
+        """The error with the sentence that the analyst reads."""
+        return Refused(
+            f"site {party} refuses: its policy has {self.key} = {self.value}, and {self.why}; {self.remedy}",
+            self.detail,
+        )
+
+
+def choices(values: tuple[str, ...]) -> str:
+    """A list of values, as the policy's file has it."""
+    return "[" + ", ".join(f'"{value}"' for value in values) + "]"
+
+
+def brackets(names: tuple[str, ...] | None) -> str:
+    """A stand-in for names that are the site's own affair."""
+    return "[...]" if names else "[]"
+
+
+def not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach:
+    """The breach by a setting of the terms that is not one of the policy's choices."""
+    instead = f'set {setting} = "{allowed[0]}"'
+    return Breach(key, choices(allowed), f'the terms have {setting} = "{value}"', instead, (value,))
+
+
+def beyond(setting: str, value: int, key: str, limit: int) -> Breach:
+    """The breach by a number in the terms that is beyond the policy's."""
+    return Breach(key, str(limit), f"the terms have {setting} = {value}", f"set {setting} = {limit}", value)
+
+
+def not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -> Breach | None:
+    """The breach by names in the terms that are not among the policy's; None if all are."""
+    strange = [name for name in names if name not in set(allowed or ())]
+    if not strange:
+        return None
+    named = ", ".join(f"'{shown(name)}'" for name in strange[:SHOWN_NAMES])
+    if len(strange) > SHOWN_NAMES:
+        named += f" and {len(strange) - SHOWN_NAMES} more"
+    why = f"the terms name {named}"
+    if allowed:
+        why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
+    detail = f"it allows {', '.join(allowed or ()) or 'none'}"
+    return Breach(key, brackets(allowed), why, allow=tuple(strange), detail=detail)

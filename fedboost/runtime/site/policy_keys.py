@@ -1,0 +1,169 @@
+"""The keys of a site's `[policy]` table in party.toml, their defaults, and the reason for each.
+
+Refuses: keys that do not exist, and values that are not of their kind (ConfigError).
+"""
+
+from typing import Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedboost.errors import ConfigError
+from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
+from fedboost.protocol.site_memory import MAX_SESSIONS
+from fedboost.runtime.site.budget import Budget
+from fedboost.terms.hiding import ProtectionName
+from fedboost.terms.noise import MAX_DELTA, Placement
+from fedboost.terms.reading import Frozen, Name, read_model
+
+OnLoss = Literal["wait", "shrink", "stop"]
+
+COMMAND = "fedboost approve terms.toml --config party.toml"
+"""The command by which a site allows terms that its policy refuses."""
+
+MAX_ROWS_PER_LEAF = 1_000_000_000
+MAX_BUDGET_EPSILON = 100.0
+"""Beyond this epsilon promises nothing."""
+
+PINNED = ("parties", "analysts", "columns")
+"""Keys of names, all of which an approval has."""
+
+
+PROTECTS = {
+    "parties": "sums are over the rows of these parties: one that adds none, or invents them, hides nothing",
+    "analysts": "whoever may begin sessions chooses what is asked of the rows",
+    "columns": "each column that is named can be learned about, a label most of all",
+    "protections": 'under "plain" the aggregator sees this site\'s own numbers',
+    "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',
+    "placements": 'with "central" no noise is on what leaves: the aggregator sees exact sums',
+    "min_parties": "a sum over few parties tells each of them about the others",
+    "min_rows_per_leaf": "a leaf of few rows tells their labels",
+    "quantile_leaves": "the value of a leaf is about the label of one row in it, however many it has",
+    "max_rounds": "each round opens sums over other sets of rows",
+    "max_depth": "deep trees have leaves of single rows",
+    "max_trees_per_round": "each tree opens sums over other sets of rows",
+    "max_metrics": "each metric is a sum over the rows, in every round",
+    "max_category_levels": "a level that one person has tells that person's label",
+    "metrics_at_thresholds": "metrics at two near thresholds differ by the few rows between them",
+    "party_metrics": "metrics of this site's rows alone are open, whatever hides its other sums",
+    "validation": "metrics over few validation rows, or over two sets that differ by one, tell labels",
+    "base_margin": "a metric shows how the values of this column are distributed, to the last row",
+    "continue_models": "trees that somebody else made may put single rows into a leaf",
+    "vote_top_k": "where all parties vote alike, each one's vote is known",
+    "subsample": "sums over many known draws of the rows give each row by itself",
+    "min_key_bits": "shorter keys may be broken while what they hide still matters",
+    "colluding": "this many parties may work with the aggregator and learn nothing of this site alone",
+    "epsilon": "bounds what all sessions together tell of one row",
+    "delta": "the chance that the bound of epsilon does not hold",
+    "max_sessions": "each session is one more set of sums over the same rows",
+    "similar_groups": "two sums over groups that differ by one party give that party's own",
+    "approval": 'with "ask" a person decides on every session',
+}
+"""The reason for each key of the policy."""
+
+
+class ColumnRules(Frozen):
+    """The columns of its table that a site lets terms name, by role."""
+
+    label: tuple[Name, ...] = ()
+    features: tuple[Name, ...] = ()
+    weight: tuple[Name, ...] = ()
+    base_margin: tuple[Name, ...] = ()
+    group: tuple[Name, ...] = ()
+    validation: tuple[Name, ...] = ()
+    row_id: tuple[Name, ...] = ()
+    label_upper_bound: tuple[Name, ...] = ()
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+
+class PolicyKeys(Frozen):
+    """The policy of a site; docs/policy.md says what each key protects against.
+
+    parties, analysts, columns: names, "any" for all; None, the default, for none. min_parties: the fewest
+    parties with rows; min_rows_per_leaf: the fewest rows, of all parties together, on each side of a split;
+    subsample: the smallest share of the rows that a tree may grow on where masks hide its sums; colluding:
+    the fewest parties that must be able to collude and learn nothing, None for what fits the number of
+    parties; epsilon, delta: the budget of its rows' privacy over all sessions, with which terms without noise
+    are refused, None for no limit; max_sessions: of one dataset, ever; similar_groups: whether two sessions'
+    parties may differ by one; approval: "auto" (these rules are enough) or "ask" (a person at the terminal
+    decides too). The others are the largest numbers that terms may ask for, and what they may do at all.
+    """
+
+    parties: Literal["any"] | tuple[Name, ...] | None = None
+    analysts: Literal["any"] | tuple[Name, ...] | None = None
+    columns: Literal["any"] | ColumnRules | None = None
+    protections: tuple[ProtectionName, ...] = Field(default=("masked",), min_length=1)
+    on_loss: tuple[OnLoss, ...] = Field(default=("wait", "stop"), min_length=1)
+    placements: tuple[Placement, ...] = Field(default=("distributed", "local"), min_length=1)
+    min_parties: int = Field(default=MIN_GROUP_PARTIES, ge=1)
+    min_rows_per_leaf: int = Field(default=10, ge=1, le=MAX_ROWS_PER_LEAF)
+    quantile_leaves: bool = False
+    max_rounds: int = Field(default=1000, ge=1)
+    max_depth: int = Field(default=8, ge=1)
+    max_trees_per_round: int = Field(default=100, ge=1)
+    max_metrics: int = Field(default=8, ge=1)
+    max_category_levels: int = Field(default=32, ge=1)
+    metrics_at_thresholds: bool = False
+    party_metrics: bool = False
+    validation: bool = False
+    base_margin: bool = False
+    continue_models: bool = False
+    vote_top_k: int = Field(default=0, ge=0)
+    subsample: float = Field(default=1.0, gt=0, le=1)
+    min_key_bits: int = Field(default=3072, ge=1)
+    colluding: int | None = Field(default=None, ge=0)
+    epsilon: float | None = Field(default=None, gt=0, le=MAX_BUDGET_EPSILON)
+    delta: float | None = Field(default=None, gt=0, le=MAX_DELTA)
+    max_sessions: int = Field(default=MAX_SESSIONS, ge=1)
+    similar_groups: bool = False
+    approval: Literal["auto", "ask"] = "auto"
+
+    @field_validator("protections", "on_loss", "placements", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("parties", "analysts", mode="before")
+    @classmethod
+    def _any_or_names(cls, value: object) -> object:
+        if value is None or value == "any":
+            return value
+        if not isinstance(value, list | tuple) or not all(isinstance(name, str) and name for name in value):
+            raise ValueError('write a list of names, such as ["north", "south"], or "any"')
+        return tuple(value)
+
+    @field_validator("columns", mode="before")
+    @classmethod
+    def _any_or_by_role(cls, value: object) -> object:
+        if value is None or value == "any" or isinstance(value, ColumnRules):
+            return value
+        if isinstance(value, dict):
+            try:
+                return read_model(ColumnRules, value, "")
+            except ConfigError as error:
+                raise ValueError(str(error).removeprefix(": ")) from None
+        raise ValueError(
+            'name columns by role, columns = { label = ["y"], features = ["age", "dose"] }, or write "any"'
+        )
+
+    @field_validator("approval", mode="before")
+    @classmethod
+    def _no_digests(cls, value: object) -> object:
+        if value in ("auto", "ask"):
+            return value
+        raise ValueError(f'write "auto" or "ask"; single terms are approved by `{COMMAND}`')
+
+    @model_validator(mode="after")
+    def _whole_budget(self) -> "PolicyKeys":
+        if (self.epsilon is None) != (self.delta is None):
+            half, other = ("epsilon", "delta = 1e-5") if self.delta is None else ("delta", "epsilon = 3.0")
+            raise ValueError(f"{half} is half a budget: add {other}")
+        return self
+
+    @property
+    def budget(self) -> Budget | None:
+        """The privacy that all sessions together may spend; None where nothing limits it."""
+        return None if self.epsilon is None or self.delta is None else Budget(self.epsilon, self.delta)

@@ -1,0 +1,318 @@
+"""The rules of a site's policy: one function a rule, which returns the breach of it by some terms, or None.
+
+Promises: every rule is checked against the terms alone.
+
+What `min_rows_per_leaf` can and cannot do. The sum of hessians in both children of a split must reach
+min_child_weight, and no row has a hessian of more than 1/4 (binary:logistic), 1/2 (multi:softprob) or other
+than 1 (reg:squarederror, reg:absoluteerror, reg:quantileerror) if every row has weight 1 and scale_pos_weight
+is not given. The sums are of rounded hessians, and rounding adds nothing to these bounds: they are multiples
+of the fixed-point unit (or, for a unit so coarse that they are not, at most half of it, which rounds to
+zero). So a split under min_child_weight w leaves at least 4 w, 2 w or w rows on each side, counted over all
+parties. It cannot stop an aggregator that lies about the sums or the splits, nor a party that adds rows of
+its own; it says nothing of a tree that does not split, of how many rows *this* site has in a leaf, nor of the
+bins of a histogram, in each of which a single row may lie. Row weights or a custom program leave nothing to
+rely on: with them the rule refuses.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+from fedboost.errors import quoted
+from fedboost.gbdt.metrics.registry import is_at_threshold
+from fedboost.gbdt.objectives.registry import OBJECTIVES
+from fedboost.people.summary import columns_by_role
+from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.runtime.site.policy_breach import Breach, beyond, brackets, choices, not_among, not_chosen
+from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
+from fedboost.terms.terms import Terms
+
+Rule = Callable[[PolicyKeys, Terms], Breach | None]
+
+
+def breaches(policy: PolicyKeys, terms: Terms, analyst: str = "") -> Iterator[Breach]:
+    """Every rule that the terms break, but for approval by a person."""
+    yield from filter(None, (_parties(policy, terms), _analysts(policy, analyst)))
+    yield from _columns(policy, terms)
+    yield from filter(None, (rule(policy, terms) for rule in RULES))
+
+
+# ---- names -------------------------------------------------------------------------------------------
+
+
+def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if policy.parties == "any":
+        return None
+    return not_among("parties", policy.parties, terms.parties)
+
+
+def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
+    if not analyst or policy.analysts == "any" or analyst in (policy.analysts or ()):
+        return None
+    detail = f"it allows {', '.join(policy.analysts or ()) or 'none'}"
+    why = f"the analyst is {quoted(analyst)}"
+    return Breach("analysts", brackets(policy.analysts), why, allow=(analyst,), detail=detail)
+
+
+def _columns(policy: PolicyKeys, terms: Terms) -> Iterator[Breach]:
+    """The breach of each role's columns."""
+    if policy.columns == "any":
+        return
+    allowed = policy.columns or ColumnRules()
+    for role, names in columns_by_role(terms).items():
+        if breach := not_among(f"columns.{role}", getattr(allowed, role), names):
+            yield breach
+
+
+# ---- protection and parties --------------------------------------------------------------------------
+
+
+def _protections(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    protection = terms.hiding.protection
+    if protection in policy.protections:
+        return None
+    return not_chosen("protections", policy.protections, "protection", protection)
+
+
+def _on_loss(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if not terms.hiding.hides_vectors or terms.session.on_loss in policy.on_loss:
+        return None
+    return not_chosen("on_loss", policy.on_loss, "on_loss", terms.session.on_loss)
+
+
+def _min_parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    limit, holders = policy.min_parties, len(terms.holders)
+    if holders < limit:
+        rows = " with rows" if holders < len(terms.parties) else ""
+        return Breach("min_parties", str(limit), f"the terms name {holders}{rows}", "name more", holders)
+    if terms.min_roster < limit:
+        why = f'the terms have on_loss = "shrink" to {terms.min_roster}'
+        return Breach("min_parties", str(limit), why, f"set quorum = {limit}", terms.min_roster)
+    return None
+
+
+def _colluding(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    floor = Group.of(terms.parties).colluding if policy.colluding is None else policy.colluding
+    if not terms.hiding.hides_vectors:
+        return None
+    tolerated = Group.of(terms.parties, terms.hiding.colluding).colluding
+    if tolerated >= floor:
+        return None
+    why = f"under the terms {tolerated} may collude and learn nothing"
+    return Breach("colluding", str(floor), why, f"set colluding = {floor}", tolerated)
+
+
+def _min_key_bits(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    has_keys, bits = PROTECTIONS[terms.hiding.protection].has_key_sizes, terms.hiding.key_bits
+    if not has_keys or bits >= policy.min_key_bits:
+        return None
+    return beyond("key_bits", bits, "min_key_bits", policy.min_key_bits)
+
+
+# ---- noise -------------------------------------------------------------------------------------------
+
+
+def _placements(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    noise = terms.noise
+    if noise is None or noise.placement in policy.placements:
+        return None
+    effect = ", which gives the aggregator exact sums" if noise.placement == "central" else ""
+    return Breach(
+        "placements",
+        choices(policy.placements),
+        f'the noise of the terms is "{noise.placement}"{effect}',
+        f'set noise.placement = "{policy.placements[0]}"',
+        (noise.placement,),
+    )
+
+
+def _budget(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    budget, noise = policy.budget, terms.noise
+    if budget is None:
+        return None
+    epsilon, delta = f"{budget.epsilon:g}", f"{budget.delta:g}"
+    if noise is None:
+        why = "the terms have no noise, which costs more than any budget"
+        return Breach("epsilon", epsilon, why, f"add noise with delta = {delta}")
+    if noise.placement == "central":
+        why = "what leaves the site has no noise if the aggregator draws it, and costs more than any budget"
+        return Breach("epsilon", epsilon, why, 'set noise.placement = "distributed"')
+    if noise.delta > budget.delta:
+        why = f"the noise of the terms has delta = {noise.delta:g}"
+        return Breach("delta", delta, why, f"set noise.delta = {delta}")
+    return None
+
+
+def _within_a_budget(policy: PolicyKeys, terms: Terms) -> bool:
+    """Tell if noise hides the rows of a leaf, and a budget says how well."""
+    return terms.noise is not None and terms.noise.placement != "central" and policy.budget is not None
+
+
+# ---- trees and leaves --------------------------------------------------------------------------------
+
+
+def _max_rounds(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    rounds, limit = terms.trees.rounds, policy.max_rounds
+    return beyond("rounds", rounds, "max_rounds", limit) if rounds > limit else None
+
+
+def _max_depth(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    depth, limit = terms.trees.max_depth, policy.max_depth
+    return beyond("max_depth", depth, "max_depth", limit) if depth > limit else None
+
+
+def _max_trees_per_round(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    trees, limit = len(terms.roots), policy.max_trees_per_round
+    if trees <= limit:
+        return None
+    why, instead = f"the terms have {trees} trees a round", "lower num_parallel_tree or num_class"
+    return Breach("max_trees_per_round", str(limit), why, instead, trees)
+
+
+def _vote_top_k(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    votes, limit = terms.histograms.vote_top_k, policy.vote_top_k
+    return beyond("vote_top_k", votes, "vote_top_k", limit) if votes > limit else None
+
+
+def _subsample(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    share = terms.draws.share_drawn
+    if not terms.hiding.hides_vectors or share >= policy.subsample:
+        return None
+    why = f"the terms have subsample = {terms.draws.subsample:g}"
+    if terms.draws.sampling_method == "bootstrap":
+        why += f" with a bootstrap, which draws {share:.2g} of the rows"
+    return Breach("subsample", f"{policy.subsample:g}", why, "draw more rows", share)
+
+
+def _continue_models(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if terms.xgb_model is None or policy.continue_models:
+        return None
+    why = "the terms continue a model (xgb_model), whose trees may part single rows"
+    return Breach("continue_models", "false", why, "leave xgb_model out", True)
+
+
+def _base_margin(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if terms.columns.base_margin is None or policy.base_margin:
+        return None
+    why = f"the terms have the base margin {quoted(terms.columns.base_margin)!r}"
+    return Breach("base_margin", "false", why, "leave columns.base_margin out", True)
+
+
+def _quantile_leaves(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if terms.objective.loss.quantile is None or policy.quantile_leaves:
+        return None
+    why = f"with {quoted(terms.objective.name)} a leaf's value is about the label of one row"
+    return Breach("quantile_leaves", "false", why, "choose another objective", True)
+
+
+def _min_rows_per_leaf(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if _within_a_budget(policy, terms):
+        return None
+    limit, (rows, why) = policy.min_rows_per_leaf, rows_per_leaf(terms)
+    if rows >= limit:
+        return None
+    instead = ""
+    if not why:
+        instead = f"set min_child_weight = {limit / (_rows_per_hessian(terms) or 1):.12g}"
+        why = (
+            f"the terms have min_child_weight = {terms.trees.min_child_weight:g}, which with "
+            f"{terms.objective.name} leaves {rows} row{'s' * (rows > 1)} in a leaf"
+        )
+    return Breach("min_rows_per_leaf", str(limit), why, instead, rows)
+
+
+def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    count, limit = max(terms.columns.category_counts, default=0), policy.max_category_levels
+    if _within_a_budget(policy, terms) or count <= limit:
+        return None
+    column = next(name for name, levels in terms.columns.categorical.items() if len(levels) == count)
+    why = f"the terms declare {count} levels of {quoted(column)!r}"
+    return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
+
+
+# ---- metrics -----------------------------------------------------------------------------------------
+
+
+def _max_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    number, limit = len(terms.metrics), policy.max_metrics
+    if number <= limit:
+        return None
+    return Breach("max_metrics", str(limit), f"the terms ask for {number} metrics", "take some away", number)
+
+
+def _metrics_at_thresholds(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    default = terms.objective.loss.default_metric
+    chosen = [name for name in terms.metrics if is_at_threshold(name) and name != default]
+    if not chosen or policy.metrics_at_thresholds:
+        return None
+    why = f"the terms ask for the metric {quoted(chosen[0])}"
+    return Breach("metrics_at_thresholds", "false", why, "leave it out", True)
+
+
+def _party_metrics(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if not terms.hiding.hides_vectors or not terms.evaluation.party_metrics or policy.party_metrics:
+        return None
+    return Breach("party_metrics", "false", "the terms have party_metrics = true", "leave it out", True)
+
+
+def _validation(policy: PolicyKeys, terms: Terms) -> Breach | None:
+    if not terms.validates or policy.validation:
+        return None
+    why = f"the terms have validation_fraction = {terms.evaluation.validation_fraction:g}"
+    if terms.columns.validation is not None:
+        why = f"the terms have the validation column {quoted(terms.columns.validation)!r}"
+    return Breach("validation", "false", why, "have no validation rows", True)
+
+
+RULES: tuple[Rule, ...] = (
+    _protections,
+    _on_loss,
+    _min_parties,
+    _colluding,
+    _min_key_bits,
+    _placements,
+    _budget,
+    _max_rounds,
+    _max_depth,
+    _max_trees_per_round,
+    _vote_top_k,
+    _subsample,
+    _continue_models,
+    _base_margin,
+    _quantile_leaves,
+    _min_rows_per_leaf,
+    _max_category_levels,
+    _max_metrics,
+    _metrics_at_thresholds,
+    _party_metrics,
+    _validation,
+)
+"""In the order in which breaches are told: a site refuses for the first."""
+
+
+def rows_per_leaf(terms: Terms) -> tuple[int, str]:
+    """The fewest rows, of all parties, in a leaf of a tree that splits; and why it is one, where
+    min_child_weight promises nothing."""
+    weight = terms.columns.weight
+    if weight is not None:
+        return 1, f"with the row weights of column {quoted(weight)!r} no leaf is sure of it"
+    if terms.objective.scale_pos_weight is not None:
+        return 1, "with a scale_pos_weight no leaf is sure of it"
+    if terms.draws.sampling_method != "uniform":
+        rows_drawn = (
+            f'the rows that sampling_method = "{terms.draws.sampling_method}" draws weigh more than 1'
+        )
+        return 1, f"{rows_drawn}: no leaf is sure of it"
+    if terms.noise is not None:
+        return 1, "no leaf is sure of it with noise, which only counts under a budget (epsilon, delta)"
+    per = _rows_per_hessian(terms)
+    if terms.session.program != "boosting" or per is None:
+        what = "program" if terms.session.program != "boosting" else "objective"
+        return 1, f"{what} {quoted(terms.flat[what])!r} does not promise it"
+    rows = min(terms.trees.min_child_weight * per, float(MAX_ROWS_PER_LEAF))
+    return max(1, math.ceil(rows)), ""
+
+
+def _rows_per_hessian(terms: Terms) -> int | None:
+    """The fact of a registered objective; nothing is taken on trust from that of a package."""
+    return terms.objective.loss.rows_per_hessian if terms.objective.name in OBJECTIVES else None

@@ -1,0 +1,46 @@
+"""Terms in TOML files."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    pass
+from fedboost.runtime.config import read_toml, to_toml
+
+
+def read_terms(path: Path) -> Terms:
+    """An analyst's terms."""
+    return Terms.read(read_settings(path), str(path))
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings in a terms file; instead of the path of a model to continue, that model."""
+    settings = read_toml(path)
+    if "xgb_model" in settings:
+        from fedboost.runtime.continuation import text_of  # most terms continue none
+
+        settings["xgb_model"] = text_of(settings["xgb_model"], path.parent)
+    return settings
+
+
+_ALWAYS_WRITTEN = {"parties", "objective", "rounds", "max_depth", "learning_rate", "protection"}
+
+
+def terms_to_toml(terms: Terms, comments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The terms as a TOML file for an analyst to edit: what is usually set and what was, columns last.
+    comments: key to what stands above it."""
+    values = terms.model_dump(mode="json")
+    keys = _ALWAYS_WRITTEN | terms.model_dump(exclude_unset=True).keys()
+    lines = []
+    for key, value in values.items():
+        if key in keys and key != "columns":
+            lines += [f"# {comments[key]}"] if key in comments else []
+            lines.append(f"{key} = {to_toml(value)}")
+    lines += ["", "[columns]"]
+    chosen = terms.columns.model_dump(mode="json", exclude_defaults=True)
+    lines += [f"{key} = {to_toml(value)}" for key, value in chosen.items()]
+    return "\n".join(lines) + "\n"
