@@ -205,7 +205,7 @@ class Booster:
             learner = json.loads(text)["learner"]
             objective = dict(learner["objective"])
             name = str(objective.pop("name"))
-            stated = {key: value for params in objective.values() for key, value in params.items()}
+            settings = {key: value for params in objective.values() for key, value in params.items()}
             parameters, model = learner["learner_model_param"], learner["gradient_booster"]["model"]
             parallel = int(model["gbtree_model_param"]["num_parallel_tree"])
             features = tuple(str(name) for name in learner["feature_names"])
@@ -225,7 +225,7 @@ class Booster:
         if name not in OBJECTIVES:
             raise ConfigError(f"{source}: objective {name!r} is not one of {', '.join(OBJECTIVES)}")
         try:
-            loss = make_objective(name, stated)
+            loss = make_objective(name, settings)
         except (LookupError, TypeError, ValueError):
             raise ConfigError(f"{source}: objective {name} without its parameters") from None
         if len(scores) > 1 or encoded:

@@ -55,9 +55,9 @@ class RowsOfNodes:
         """A new tree: all rows are in each root, or those of these numbers in each, increasing; a row may be
         there several times."""
         self._ranges = {}
-        most = 0 if members is None else max(root_rows.size for root_rows in members)
-        if most > self._rows.shape[1]:
-            shape = len(self._rows), most + most // 16
+        largest = 0 if members is None else max(root_rows.size for root_rows in members)
+        if largest > self._rows.shape[1]:
+            shape = len(self._rows), largest + largest // 16
             self._rows, self._scratch = (self._allocate(shape, np.dtype(np.uint32)) for _ in range(2))
         for root, root_rows in enumerate(self._rows):
             size = self._all if members is None else members[root].size
@@ -104,8 +104,8 @@ class RowsOfNodes:
         value_bins = cut_points.cuts[split.feature].size + 1
         if not 0 <= split.bin < value_bins:
             raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
-        most = value_bins if split.feature in cut_points.categorical else 0
-        if not split.fits(most):
+        category_count = value_bins if split.feature in cut_points.categorical else 0
+        if not split.fits(category_count):
             raise PeerError(f"split of node {split.node} by levels that feature {split.feature} has not")
 
     def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
@@ -117,10 +117,10 @@ class RowsOfNodes:
         pieces = []
         for split in splits:
             root, start, end = self._ranges[split.node]
-            several = (
+            shares = (
                 self._threads.shares(array[root, start:end], SHARED) for array in (self._rows, self._scratch)
             )
-            pieces += [(split, rows, scratch) for rows, scratch in zip(*several, strict=True)]
+            pieces += [(split, rows, scratch) for rows, scratch in zip(*shares, strict=True)]
         counts = iter(zip(pieces, self._threads.each(split_rows, pieces), strict=True))
         for split, split_counts in groupby(counts, key=lambda count: count[0][0]):
             root, start, end = self._ranges.pop(split.node)

@@ -127,4 +127,4 @@ class NormSample:
 
 def split_by_masks(masks: Sequence[Mask]) -> Sequence[Members]:
     """Row numbers of those that are in each mask, and of the others."""
-    return [[np.flatnonzero(mask == wanted).astype(np.uint32) for mask in masks] for wanted in (True, False)]
+    return [[np.flatnonzero(mask == member).astype(np.uint32) for mask in masks] for member in (True, False)]

@@ -114,11 +114,11 @@ def mvs_threshold(counts: Int64, share: float) -> float:
         return 1.0
     rows, octave = counts[used].astype(np.float64), 1 << _CELLS_BITS
     middle = np.ldexp(1.0 + (used % octave + 0.5) / octave, used // octave + _MIN_EXPONENT)
-    wanted = share * math.fsum(rows)
+    expected = share * math.fsum(rows)
     low, high = float(middle[0]), float(middle[-1]) / share
     for _ in range(_HALVINGS):
         between = math.sqrt(low) * math.sqrt(high)
-        if math.fsum(rows * probabilities(middle, between, share)) > wanted:
+        if math.fsum(rows * probabilities(middle, between, share)) > expected:
             low = between
         else:
             high = between

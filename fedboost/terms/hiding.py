@@ -98,9 +98,11 @@ class Hiding(Group):
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
-        most = self.row.max_parties
-        if most is not None and len(parties) > most:
-            raise ValueError(f"protection {self.protection} with {len(parties)} parties: {most} is the most")
+        max_parties = self.row.max_parties
+        if max_parties is not None and len(parties) > max_parties:
+            raise ValueError(
+                f"protection {self.protection} with {len(parties)} parties: {max_parties} is the most"
+            )
         colluding = self.group(parties).colluding
         if colluding > holders - 2:
             rows, counted = (

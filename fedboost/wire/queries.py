@@ -50,7 +50,7 @@ def query_from_pb(ask: Any) -> Query:
     return query
 
 
-# ---- one pair of functions a query ------------------------------------------------------------------
+# ---- a pair of functions for each query -------------------------------------------------------------
 
 
 def _rows_to_pb(query: RowsQuery) -> Any:
@@ -262,10 +262,10 @@ def split_to_pb(split: Split) -> Any:
 
 
 def splits_from_pb(splits: Any) -> tuple[Split, ...]:
-    few = bounded(splits, MAX_NODES, "splits")
+    known_splits = bounded(splits, MAX_NODES, "splits")
     return tuple(
         Split(s.node, s.feature, s.bin, s.missing_left, s.left, _categories_from_pb(s.categories))
-        for s in few
+        for s in known_splits
     )
 
 

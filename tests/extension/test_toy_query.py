@@ -120,15 +120,15 @@ EDITS = {
             "from fedboost.boosting.queries.labels import LabelSumQuery\n",
         ),
         (
-            "    match query:\n",
-            "        case LabelSumQuery(rows, scale):\n"
-            '            return {"label_sum": pb.LabelSumQuery(rows=rows, scale=scale_to_pb(scale))}\n',
+            "_CODECS: dict[type[Query], tuple[str, Callable[[Any], Any], Callable[[Any], Query]]] = {\n",
+            '    LabelSumQuery: ("label_sum", _label_sum_to_pb, _label_sum_from_pb),\n',
         ),
         (
-            '    match ask.WhichOneof("query"):\n',
-            '        case "label_sum":\n'
-            "            q = ask.label_sum\n"
-            "            return LabelSumQuery(_rows(q), scale_from_pb(q.scale))\n",
+            f"# ---- a pair of functions for each query {'-' * 61}\n",
+            "\n\ndef _label_sum_to_pb(query: LabelSumQuery) -> Any:\n"
+            "    return pb.LabelSumQuery(rows=query.rows, scale=scale_to_pb(query.scale))\n"
+            "\n\ndef _label_sum_from_pb(q: Any) -> LabelSumQuery:\n"
+            "    return LabelSumQuery(_rows(q), scale_from_pb(q.scale))\n",
         ),
     ],
     "protos/fedboost/wire/v1/fedboost.proto": [

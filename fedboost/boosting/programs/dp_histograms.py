@@ -108,6 +108,6 @@ def child_sums(
     smaller = goes_left if 2 * goes_left.sum() <= bins.size else ~goes_left
     gradient, hessian = own[smaller].sum(axis=0).tolist()
     sigma = bin_sigma * float(np.sqrt(smaller.sum()))
-    few = Sums(gradient, hessian, sigma)
-    rest = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, node_sigma)))
-    return (few, rest) if smaller is goes_left else (rest, few)
+    smaller_sums = Sums(gradient, hessian, sigma)
+    larger_sums = Sums(total[0] - gradient, total[1] - hessian, float(np.hypot(sigma, node_sigma)))
+    return (smaller_sums, larger_sums) if smaller is goes_left else (larger_sums, smaller_sums)

@@ -219,13 +219,13 @@ class Level:
         ]
 
 
-def elect(split_leaves: Sequence[SplitLeaf], votes: Int64, layout: Layout, most: int) -> list[Layout]:
+def elect(split_leaves: Sequence[SplitLeaf], votes: Int64, layout: Layout, top_k: int) -> list[Layout]:
     """The features with most votes for the children of each leaf that was split; ties go to the lowest."""
     by_node = iter(votes.reshape(-1, len(layout.features)))
     elected = []
     for split_leaf in split_leaves:
         total = sum((next(by_node) for _ in split_leaf.open), np.zeros(len(layout.features), np.int64))
-        first = np.argsort(-total, kind="stable")[:most]
+        first = np.argsort(-total, kind="stable")[:top_k]
         elected.append(layout.only(tuple(sorted(first.tolist()))))
     return elected
 

@@ -96,8 +96,8 @@ class StartQuery(BeforeTrees, BaseQuery):
         codes = zip(cut_points.cuts, cut_points.missing, strict=True)
         if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
             raise Refused("more bins than a byte can number")
-        due = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
-        if digest_of(cut_points) != digest_of(due.with_categories(terms.columns.category_counts)):
+        expected = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
+        if digest_of(cut_points) != digest_of(expected.with_categories(terms.columns.category_counts)):
             raise Refused("bins of categorical features that are not the levels of the terms")
 
     def release(self, terms: Terms) -> Release | None:

@@ -46,9 +46,9 @@ def _heads(keys, searches):
     """
     first = np.int64(keys[0]) if keys.size else np.int64(0)
     span = np.int64(keys[-1]) - first if keys.size else np.int64(0)
-    most = 1 << (16 if searches >= _MANY_SEARCHES else 8)
+    table_size = 1 << (16 if searches >= _MANY_SEARCHES else 8)
     shift = 0
-    while span >> shift >= most:
+    while span >> shift >= table_size:
         shift += 1
     table = np.zeros((span >> shift) + 2, np.int64)
     for i in range(keys.size):

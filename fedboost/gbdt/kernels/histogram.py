@@ -30,7 +30,7 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
     Returns the sum of the gradients above 0, and that of the hessians.
     """
     flat, width = bins.ravel(), np.uint64(bins.shape[1])
-    byte, start_of, wanted = np.uint64(0xFF), np.uint64(first), np.uint64(last - first)
+    byte, start_of, count = np.uint64(0xFF), np.uint64(first), np.uint64(last - first)
     gathered = np.empty(_GATHERED, np.int64)
     positive, hessian = 0, 0
     for start in range(0, rows.size, _GATHERED):
@@ -46,10 +46,10 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
             if i + ahead < rows.size:
                 soon = np.uint64(rows[np.uint64(i + ahead)]) * width + start_of
                 prefetch(flat, soon)
-                prefetch(flat, soon + wanted - np.uint64(1))
+                prefetch(flat, soon + count - np.uint64(1))
             pair, codes = gathered[np.uint64(i - start)], np.uint64(rows[np.uint64(i)]) * width + start_of
             f = np.uint64(0)
-            while f + np.uint64(7) < wanted:  # unsigned throughout: numba then looks for no negative index
+            while f + np.uint64(7) < count:  # unsigned throughout: numba then looks for no negative index
                 eight, slot = load_word(flat, codes + f), f * np.uint64(STRIDE)
                 scratch[slot + (eight & byte)] += pair
                 scratch[slot + np.uint64(STRIDE) + (eight >> np.uint64(8) & byte)] += pair
@@ -60,7 +60,7 @@ def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
                 scratch[slot + np.uint64(6 * STRIDE) + (eight >> np.uint64(48) & byte)] += pair
                 scratch[slot + np.uint64(7 * STRIDE) + (eight >> np.uint64(56))] += pair
                 f += np.uint64(8)
-            while f < wanted:
+            while f < count:
                 scratch[f * np.uint64(STRIDE) + np.uint64(flat[codes + f])] += pair
                 f += np.uint64(1)
     return positive, hessian

@@ -20,7 +20,7 @@ class Ndcg:
     """Mean over the groups of the NDCG of their first rows by margin; a group weighs what its rows do.
     Resolution 2**-31 a group."""
 
-    most: int | None = None
+    top: int | None = None
     """Rows of each group that count, None for all."""
     without: float = 1.0
     """The NDCG of a group whose labels all are 0."""
@@ -40,7 +40,7 @@ class Ndcg:
     ) -> Int64:
         assert isinstance(loss, Ranking)
         starts, scale = loss.group_starts(label.size), self._scale(weight)
-        values = ndcgs(margin, loss.gains(label), starts, self.most or label.size, self.without)
+        values = ndcgs(margin, loss.gains(label), starts, self.top or label.size, self.without)
         group_weights = weights[starts[:-1]]
         return np.concatenate([encoded_sum(scale, group_weights * values), encoded_sum(scale, group_weights)])
 

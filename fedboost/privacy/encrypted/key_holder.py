@@ -51,9 +51,9 @@ class KeyHolder:
         tag = self._tag
         if tag is None or not hmac.compare_digest(ctx, context(self._session, self._group, tag)):
             raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
-        asked = hashlib.sha256(request).digest()
+        request_digest = hashlib.sha256(request).digest()
         if self._request:
-            if not self._answer or not hmac.compare_digest(asked, self._request):
+            if not self._answer or not hmac.compare_digest(request_digest, self._request):
                 raise PeerError(f"asked to open turn {tag.turn} a second time, and with another request")
             return self._answer
         if self.openings >= self._most:
@@ -63,7 +63,8 @@ class KeyHolder:
         parties = len(self._group.members)
         ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.chunks]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
-        self._opened_turn, self._request = tag.turn, asked  # no other request is answered from here on
+        self._opened_turn = tag.turn
+        self._request = request_digest  # no other request is answered from here on
         self.openings += 1
         self._answer = fields.pack(*map(self._secret.decrypt, read))
         return self._answer

@@ -160,8 +160,8 @@ class Powers:
 class Pool:
     """Powers made in advance by a thread, each handed out once. The thread ends with the pool."""
 
-    def __init__(self, n: Any, most: int) -> None:
-        self._stock = _Stock(n, most)
+    def __init__(self, n: Any, max_ready: int) -> None:
+        self._stock = _Stock(n, max_ready)
         self._thread = threading.Thread(
             target=_fill, args=(self._stock,), name="fedboost-powers", daemon=True
         )
@@ -197,11 +197,11 @@ class _Stock:
     """State shared by a pool and its thread. It has no reference to the pool, which ends with its last
     user."""
 
-    def __init__(self, n: Any, most: int) -> None:
+    def __init__(self, n: Any, max_ready: int) -> None:
         self._n = n
         self._lock = threading.Lock()
         self._powers: Powers | None = None
-        self.most = most
+        self.max_ready = max_ready
         self.ready: deque[Any] = deque()
         self.wanted = threading.Event()
         self.stopped = False
@@ -219,7 +219,7 @@ def _fill(stock: _Stock) -> None:
     gmpy2.get_context().allow_release_gil = True  # of this thread: the others go on meanwhile
     powers = stock.powers
     while not stock.stopped:
-        if len(stock.ready) < stock.most:
+        if len(stock.ready) < stock.max_ready:
             stock.ready.append(powers.next())
         else:
             stock.wanted.wait()
@@ -323,9 +323,9 @@ class PaillierSecret:
         """The plaintexts, numbers below n, one a row."""
         key = self._key
         p, q, inverse = mpz(key.p), mpz(key.q), mpz(key.p_inverse)
-        of_p = _residues(ciphertexts, p, mpz(key.hp))
-        of_q = _residues(ciphertexts, q, mpz(key.hq))
-        plain = [m + (other - m) * inverse % q * p for m, other in zip(of_p, of_q, strict=True)]
+        modulo_p = _residues(ciphertexts, p, mpz(key.hp))
+        modulo_q = _residues(ciphertexts, q, mpz(key.hq))
+        plain = [m + (other - m) * inverse % q * p for m, other in zip(modulo_p, modulo_q, strict=True)]
         return b"".join([m.to_bytes(self.public.bytes, "little") for m in plain])
 
 
