@@ -29,7 +29,7 @@ from fedboost.horizontal.shard import Shard
 from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
 from fedboost.terms.noise import Release
 
 Float64 = npt.NDArray[np.float64]
@@ -90,7 +90,7 @@ def of_rows(values: npt.NDArray[np.float32], labels: npt.NDArray[np.float32]) ->
 def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], bytes]) -> float:
     """A session; the attacker's statistic: the larger, the likelier was the row in it."""
     without, with_row = (HorizontalHolder(lambda shard=shard: shard, terms) for shard in shards())
-    offer = Offer(session, terms)
+    offer = SessionOffer(session, terms)
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
     secret = [Spending(terms, memory) for memory in memories]
     program = dp_random_trees.train(terms, [])

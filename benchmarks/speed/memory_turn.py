@@ -23,7 +23,7 @@ from common import verdict
 
 import fedboost as fb
 from fedboost.boosting.state import Position
-from fedboost.protocol.site_memory import Limits, Offer, Question
+from fedboost.protocol.site_memory import Limits, Question, SessionOffer
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import NAME, make_file
 
@@ -49,7 +49,7 @@ def main() -> None:
         make_file(path, "rows")
         memory = FileMemory(path, "north", "rows")
         limits = Limits(max_sessions=options.sessions + 1)
-        session = memory.begin(Offer("long", terms), limits)
+        session = memory.begin(SessionOffer("long", terms), limits)
         for turn in range(options.turns):
             trees, levels = divmod(turn, TURNS_A_TREE)
             base = Position(1, True, trees, 0, 0, trees.to_bytes(32, "big"), bytes(32))
@@ -57,7 +57,7 @@ def main() -> None:
             question = Question(turn + 1, os.urandom(32), True, before, after)
             spent[NAMES[0]].append(milliseconds(lambda: session.ask(question, base, after)))  # noqa: B023
         for number in range(options.sessions):
-            offer = Offer(f"{number}", terms)
+            offer = SessionOffer(f"{number}", terms)
             spent[NAMES[1]].append(milliseconds(lambda: memory.begin(offer, limits)))  # noqa: B023
             session = memory.begin(offer, limits)
             session.meet(1)

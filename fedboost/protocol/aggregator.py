@@ -33,15 +33,15 @@ from fedboost.protocol.joining import Introduction
 from fedboost.protocol.journal import Record
 from fedboost.protocol.key_exchange import Attempt, Trust
 from fedboost.protocol.messages import (
-    Admit,
     Ask,
     Attest,
-    Bye,
     Close,
+    Introduce,
     Join,
     Leave,
-    Meet,
+    Offer,
     Request,
+    SessionEnded,
     ToParty,
 )
 from fedboost.protocol.rules import RULES
@@ -210,7 +210,7 @@ class AggregatorSession:
     # ---- joining ------------------------------------------------------------------------------------
 
     def restart_attempt(self) -> Outbox:
-        """Admit all connected parties again: they exchange new keys, then the query is asked."""
+        """Offer all connected parties again: they exchange new keys, then the query is asked."""
         self.run.restart_attempt()
         self.phase, self.current_turn, self.introduction = "joining", None, Introduction()
         self.attendance.introduced = set()
@@ -218,8 +218,8 @@ class AggregatorSession:
         invited = self.attendance.connected - self.attendance.barred
         return [(party, self.admit()) for party in self.roster if party in invited]
 
-    def admit(self) -> Admit:
-        return Admit(self.name, self.terms, self.attempt, self.request)
+    def admit(self) -> Offer:
+        return Offer(self.name, self.terms, self.attempt, self.request)
 
     @property
     def current_attempt(self) -> Attempt:
@@ -230,7 +230,7 @@ class AggregatorSession:
     def introduce(self) -> Outbox:
         greetings = self.introduction.complete(self.current_attempt, self.roster, self.run.state)
         self.attendance.introduced = set(self.roster)
-        return self.to_roster(Meet(greetings, self.run.state)) + self.ask()
+        return self.to_roster(Introduce(greetings, self.run.state)) + self.ask()
 
     # ---- parties that are lost ----------------------------------------------------------------------
 
@@ -265,12 +265,12 @@ class AggregatorSession:
 
     def conclude(self) -> Outbox:
         self.phase = "done"
-        return self._to_connected(Bye())
+        return self._to_connected(SessionEnded())
 
     def fail(self, reason: str) -> Outbox:
         self.phase, self.error, self.current_turn = "failed", SessionFailed(reason), None
         self.run.close()
-        return self._to_connected(Bye(reason))
+        return self._to_connected(SessionEnded(reason))
 
     def set_deadline(self) -> None:
         self.deadline = self.attendance.now + self.terms.session.turn_timeout

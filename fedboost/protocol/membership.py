@@ -9,9 +9,9 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Holder, Rowless
 from fedboost.protocol.key_exchange import Attempt
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.messages import Admit
+from fedboost.protocol.messages import Offer
 from fedboost.protocol.site import Site
-from fedboost.protocol.site_memory import Offer, SessionMemory
+from fedboost.protocol.site_memory import SessionMemory, SessionOffer
 from fedboost.terms.terms import Terms
 
 
@@ -22,14 +22,14 @@ class Membership:
     secret: the key holder's, for this session and in memory alone; spending: the noise of answers, where the
     terms have some."""
 
-    first: Admit
+    first: Offer
     memory: SessionMemory
     holder: Holder
     secret: Secret | None
     spending: Spending | None
 
     @classmethod
-    def begin(cls, site: Site, admit: Admit) -> "Membership":
+    def begin(cls, site: Site, admit: Offer) -> "Membership":
         """Take an offer: hold it to the site's rules, note it in its memory, and read its data. Refused."""
         terms, request, analyst = admit.terms, admit.request, ""
         if site.name not in terms.parties:
@@ -38,7 +38,7 @@ class Membership:
             analyst = key_exchange.check_request(site.credentials, terms, request)
             key_exchange.check_age(request, site.credentials.clock())
         nonce = b"" if request is None else request.nonce
-        offer = Offer(admit.session, terms, admit.attempt, analyst, nonce)
+        offer = SessionOffer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = site.permit(offer)
         has_rows = site.holder is not None
         _check_rows(site.name, terms, has_rows)
@@ -77,7 +77,7 @@ class Membership:
         request = self.first.request
         return Attempt(self.session, number, self.terms, b"" if request is None else request.nonce)
 
-    def check_same(self, admit: Admit) -> None:
+    def check_same(self, admit: Offer) -> None:
         """Raise PeerError for an offer of another session, or under other terms."""
         first = self.first
         if (admit.session, admit.terms, admit.request) != (first.session, first.terms, first.request):

@@ -1,10 +1,12 @@
-"""What is said. A party: Join, Report, Assist, Attest, Leave. The aggregator: Admit, Meet, Ask, Open, Close,
-Bye.
+"""The messages of a session.
 
-Promises: plain frozen data; `wire.codec` carries each without loss.
+A party sends Join, Report, OpenShare, Attest, Leave; the aggregator Offer, Introduce, Ask, OpenRequest, Close,
+SessionEnded.
 
-`attempt` counts how often the parties of a session have gathered, from 1: what belongs to an earlier attempt
-is not heard any more.
+Promises: plain frozen data; `wire.messages` carries each without loss.
+
+`attempt` counts how often the parties of a session were called together, from 1; what belongs to an earlier
+attempt is ignored.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +27,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Admit:
+class Offer:
     """A session is open under these terms, or its parties gather anew. Answered by Join, or by Leave if this
     site cannot or will not. request: who asked for it; None where nothing is signed."""
 
@@ -46,7 +48,7 @@ class Join:
 
 
 @dataclass(frozen=True)
-class Meet:
+class Introduce:
     """The greetings of the roster, this party's among them, and where the session stands."""
 
     greetings: tuple[bytes, ...]
@@ -79,7 +81,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenRequest:
     """Help to open the sum of this turn, in the way of the protection."""
 
     turn: int
@@ -88,7 +90,7 @@ class Open:
 
 
 @dataclass(frozen=True)
-class Assist:
+class OpenShare:
     """The help that was asked for."""
 
     turn: int
@@ -96,7 +98,7 @@ class Assist:
     answer: bytes
 
     def __repr__(self) -> str:
-        return f"Assist(turn={self.turn}, attempt={self.attempt}, {len(self.answer)} bytes)"
+        return f"OpenShare(turn={self.turn}, attempt={self.attempt}, {len(self.answer)} bytes)"
 
 
 @dataclass(frozen=True)
@@ -130,11 +132,11 @@ class Leave:
 
 
 @dataclass(frozen=True)
-class Bye:
+class SessionEnded:
     """The session is over. An empty reason means that the model is done."""
 
     reason: str = ""
 
 
-FromParty = Join | Report | Assist | Attest | Leave
-ToParty = Admit | Meet | Ask | Open | Close | Bye
+FromParty = Join | Report | OpenShare | Attest | Leave
+ToParty = Offer | Introduce | Ask | OpenRequest | Close | SessionEnded

@@ -25,17 +25,17 @@ from fedboost.protocol.due import Situation, can_stand_at, check_due, remember
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.membership import Membership
 from fedboost.protocol.messages import (
-    Admit,
     Ask,
-    Assist,
     Attest,
-    Bye,
     Close,
     FromParty,
+    Introduce,
     Join,
     Leave,
-    Meet,
-    Open,
+    Offer,
+    OpenRequest,
+    OpenShare,
+    SessionEnded,
     ToParty,
 )
 from fedboost.protocol.site import Release, Site
@@ -111,7 +111,7 @@ class PartySession:
 
     # ---- messages -----------------------------------------------------------------------------------
 
-    def _admit(self, admit: Admit) -> Iterator[FromParty]:
+    def _admit(self, admit: Offer) -> Iterator[FromParty]:
         """The offer is held to the site's rules; this party joins with new keys."""
         if self._membership is None:
             self._membership = Membership.begin(self._site, admit)
@@ -131,7 +131,7 @@ class PartySession:
         greeting = key_exchange.greet(site.credentials, site.name, member.attempt(attempt), public, site.draw)
         return Join(member.session, member.terms.digest, attempt, greeting)
 
-    def _meet(self, meet: Meet) -> Iterator[FromParty]:
+    def _meet(self, meet: Introduce) -> Iterator[FromParty]:
         """The greetings are checked, keys are agreed, and the training goes to where the others stand."""
         assert self._joined is not None
         if self._handshake is None:
@@ -164,7 +164,7 @@ class PartySession:
         self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer)
         yield from ()
 
-    def _meet_again(self, meet: Meet) -> Iterator[FromParty]:
+    def _meet_again(self, meet: Introduce) -> Iterator[FromParty]:
         """A repeated introduction is ignored; any other ends the session."""
         if self._introduced is None or meet.greetings != self._introduced.greetings:
             raise PeerError("introduced to the others before admitted, or twice")
@@ -191,7 +191,7 @@ class PartySession:
         self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
         return answer
 
-    def _open(self, request: Open) -> Iterator[FromParty]:
+    def _open(self, request: OpenRequest) -> Iterator[FromParty]:
         """This party helps to open the sum of its last answer."""
         assert self._introduced is not None
         answer, label = self._answer, (request.turn, request.attempt)
@@ -202,7 +202,7 @@ class PartySession:
             self._openings += self._member.secret is not None
             self._note_help(answer.ask)
             self._record(answer.ask, "help to open the sum", 0, size)
-        yield Assist(*label, answer.help(request.request))
+        yield OpenShare(*label, answer.help(request.request))
 
     def _note_help(self, ask: Ask) -> None:
         """Write down over which roster a sum is opened, where that may change."""
@@ -233,7 +233,7 @@ class PartySession:
         statement = key_exchange.attestation(member.terms, nonce, introduced.digest, site.name, *claims)
         return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
 
-    def _bye(self, bye: Bye) -> Iterator[FromParty]:
+    def _bye(self, bye: SessionEnded) -> Iterator[FromParty]:
         """The session has ended."""
         made = "" if self._attested else "the aggregator ended the session without a model"
         self._end(quoted(bye.reason) or made)
@@ -264,29 +264,29 @@ _EARLY, _MODEL = "asked before admitted and introduced", "a model before anythin
 _TWICE = "introduced to the others before admitted, or twice"
 _NOT_LAST = "help is asked for with turn {message.turn}, which is not the last"
 RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
-    ("new", Admit): _S._admit,
-    ("new", Meet): _refused(_TWICE),
+    ("new", Offer): _S._admit,
+    ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
-    ("new", Open): _refused(_NOT_LAST),
+    ("new", OpenRequest): _refused(_NOT_LAST),
     ("new", Close): _refused(_MODEL),
-    ("new", Bye): _S._bye,
-    ("joined", Admit): _S._admit,
-    ("joined", Meet): _S._meet,
+    ("new", SessionEnded): _S._bye,
+    ("joined", Offer): _S._admit,
+    ("joined", Introduce): _S._meet,
     ("joined", Ask): _refused(_EARLY),
-    ("joined", Open): _refused(_NOT_LAST),
+    ("joined", OpenRequest): _refused(_NOT_LAST),
     ("joined", Close): _refused(_MODEL),
-    ("joined", Bye): _S._bye,
-    ("introduced", Admit): _S._admit,
-    ("introduced", Meet): _S._meet_again,
+    ("joined", SessionEnded): _S._bye,
+    ("introduced", Offer): _S._admit,
+    ("introduced", Introduce): _S._meet_again,
     ("introduced", Ask): _S._ask,
-    ("introduced", Open): _S._open,
+    ("introduced", OpenRequest): _S._open,
     ("introduced", Close): _S._close,
-    ("introduced", Bye): _S._bye,
-    ("signed", Admit): _S._admit,
-    ("signed", Meet): _S._meet_again,
+    ("introduced", SessionEnded): _S._bye,
+    ("signed", Offer): _S._admit,
+    ("signed", Introduce): _S._meet_again,
     ("signed", Ask): _refused("asked after the model was signed"),
-    ("signed", Open): _refused("asked for help after the model was signed"),
+    ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
-    ("signed", Bye): _S._bye,
+    ("signed", SessionEnded): _S._bye,
 }
 """The session at a party: what each message does in each phase."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fedboost.protocol import attendance, closing, joining, turn
 from fedboost.protocol.events import Connected, Disconnected, Outbox, Phase, Tick, Violation
-from fedboost.protocol.messages import Assist, Attest, Join, Leave, Report
+from fedboost.protocol.messages import Attest, Join, Leave, OpenShare, Report
 
 
 class Rule(NamedTuple):
@@ -30,7 +30,7 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("joining", Violation): Rule(attendance.expel, ("joining",)),
     ("joining", Tick): Rule(joining.tick_joining, ("joining", "done")),
     ("joining", Report): Rule(turn.stray_report, ("joining",)),
-    ("joining", Assist): Rule(turn.stray_assist, ("joining",)),
+    ("joining", OpenShare): Rule(turn.stray_assist, ("joining",)),
     ("joining", Attest): Rule(closing.stray_attest, ("joining",)),
     ("asking", Connected): Rule(joining.note_connected, ("asking",)),
     ("asking", Report): Rule(turn.report, _TURN),
@@ -39,10 +39,10 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("asking", Violation): Rule(attendance.expel, _TURN),
     ("asking", Tick): Rule(turn.tick, ("asking", "joining")),
     ("asking", Join): Rule(joining.join_again, ("asking",)),
-    ("asking", Assist): Rule(turn.stray_assist, ("asking",)),
+    ("asking", OpenShare): Rule(turn.stray_assist, ("asking",)),
     ("asking", Attest): Rule(closing.stray_attest, ("asking",)),
     ("opening", Connected): Rule(joining.note_connected, ("opening",)),
-    ("opening", Assist): Rule(turn.assist, _TURN),
+    ("opening", OpenShare): Rule(turn.assist, _TURN),
     ("opening", Disconnected): Rule(turn.lose_in_turn, _TURN),
     ("opening", Leave): Rule(attendance.leave, _TURN),
     ("opening", Violation): Rule(attendance.expel, _TURN),
@@ -58,6 +58,6 @@ RULES: dict[tuple[Phase, type], Rule] = {
     ("closing", Tick): Rule(turn.tick, ("closing", "joining")),
     ("closing", Join): Rule(joining.join_again, ("closing",)),
     ("closing", Report): Rule(turn.stray_report, ("closing",)),
-    ("closing", Assist): Rule(turn.stray_assist, ("closing",)),
+    ("closing", OpenShare): Rule(turn.stray_assist, ("closing",)),
 }
 """The session: every phase and event. All may fail; `done` and `failed` answer nothing."""

@@ -7,7 +7,7 @@ from fedboost.privacy.shamir import RandomBytes
 from fedboost.protocol.contracts import Holder
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.site_memory import Limits, Offer, SiteMemory, TransientMemory
+from fedboost.protocol.site_memory import Limits, SessionOffer, SiteMemory, TransientMemory
 from fedboost.terms.terms import Terms
 
 
@@ -45,8 +45,8 @@ class Site:
     holder: Callable[[Terms], Holder] | None
     draw: RandomBytes
     credentials: Credentials | None = None
-    permit: Callable[[Offer], Limits] = lambda offer: Limits()
-    taken: Callable[[Offer], None] = lambda offer: None
+    permit: Callable[[SessionOffer], Limits] = lambda offer: Limits()
+    taken: Callable[[SessionOffer], None] = lambda offer: None
     record: Callable[[Release], None] = lambda release: None
     memory: SiteMemory = None  # type: ignore[assignment]
 

@@ -30,7 +30,7 @@ rows."""
 
 
 @dataclass(frozen=True)
-class Offer:
+class SessionOffer:
     """A session that is offered to a site. analyst and request: who signed the terms, and the nonce of that
     signature; empty where nothing is signed."""
 
@@ -158,7 +158,7 @@ class SessionMemory(Protocol):
 class SiteMemory(Protocol):
     """A site's memory of all sessions of one dataset."""
 
-    def begin(self, offer: Offer, limits: Limits) -> SessionMemory:
+    def begin(self, offer: SessionOffer, limits: Limits) -> SessionMemory:
         """Take part in a session, or go on with it. Refused as the module says; DurabilityError."""
         ...
 
@@ -168,7 +168,9 @@ def colluding_of(terms: Terms) -> int:
     return Group.of(terms.parties, terms.hiding.colluding).colluding
 
 
-def judge(offer: Offer, known: Known | None, others: Iterable[Known], limits: Limits, party: str) -> None:
+def judge(
+    offer: SessionOffer, known: Known | None, others: Iterable[Known], limits: Limits, party: str
+) -> None:
     """Raise Refused unless a site that knows these sessions may take part. known: this session, if it is
     known; others: all other sessions of the dataset."""
     session, terms = quoted(offer.session), offer.terms
@@ -240,7 +242,7 @@ class TransientMemory:
     charged: dict[tuple[str, str], float] = field(default_factory=dict)
     """Session and release to cost."""
 
-    def begin(self, offer: Offer, limits: Limits) -> "TransientSession":
+    def begin(self, offer: SessionOffer, limits: Limits) -> "TransientSession":
         """Take part in a session, or go on with it."""
         held = self.sessions.get(offer.session)
         known = None if held is None else held.known
@@ -258,7 +260,7 @@ class TransientMemory:
 class TransientSession:
     """A session of a TransientMemory."""
 
-    def __init__(self, memory: TransientMemory, offer: Offer, secret: bytes) -> None:
+    def __init__(self, memory: TransientMemory, offer: SessionOffer, secret: bytes) -> None:
         self.standing = Standing()
         self.secret = secret
         self.limits = Limits()

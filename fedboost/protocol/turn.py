@@ -17,7 +17,7 @@ from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol.attendance import count_loss, note_loss
 from fedboost.protocol.events import Disconnected, Outbox
 from fedboost.protocol.ledger import with_central_noise
-from fedboost.protocol.messages import Ask, Assist, Open, Report
+from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.transcript import tag_of
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ class Turn:
         self.helping = set(requests)
         return requests
 
-    def repeats_help(self, party: str, assist: Assist) -> bool:
+    def repeats_help(self, party: str, assist: OpenShare) -> bool:
         """True for help that was given already, or belongs to an earlier turn."""
         return assist.turn < self._number or self._help.get(party) == assist.answer
 
-    def assist(self, party: str, assist: Assist) -> None:
+    def assist(self, party: str, assist: OpenShare) -> None:
         """Take in a party's help."""
         if party not in self.helping:
             raise PeerError(f"help with turn {assist.turn} that was not asked for")
@@ -111,10 +111,12 @@ def seek_help(session: "AggregatorSession") -> Outbox:
         return open_sum(session)
     session.phase, session.helped = "opening", True
     session.set_deadline()
-    return [(party, Open(session.turn, session.attempt, request)) for party, request in requests.items()]
+    return [
+        (party, OpenRequest(session.turn, session.attempt, request)) for party, request in requests.items()
+    ]
 
 
-def assist(session: "AggregatorSession", party: str, assist: Assist) -> Outbox:
+def assist(session: "AggregatorSession", party: str, assist: OpenShare) -> Outbox:
     """The help is taken in; with the last of it more is asked for, or the sum is opened."""
     assert session.current_turn is not None
     if session.current_turn.repeats_help(party, assist):
@@ -123,7 +125,7 @@ def assist(session: "AggregatorSession", party: str, assist: Assist) -> Outbox:
     return [] if session.current_turn.helping else seek_help(session)
 
 
-def stray_assist(session: "AggregatorSession", party: str, assist: Assist) -> Outbox:
+def stray_assist(session: "AggregatorSession", party: str, assist: OpenShare) -> Outbox:
     """Repeated help is ignored; any other breaks the protocol."""
     if session.current_turn is not None and session.current_turn.repeats_help(party, assist):
         return []

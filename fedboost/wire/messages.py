@@ -12,18 +12,18 @@ from fedboost.boosting.queries.union import Query
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
-    Admit,
     Ask,
-    Assist,
     Attest,
-    Bye,
     Close,
     FromParty,
+    Introduce,
     Join,
     Leave,
-    Meet,
-    Open,
+    Offer,
+    OpenRequest,
+    OpenShare,
     Report,
+    SessionEnded,
     ToParty,
 )
 from fedboost.terms.session import MAX_PARTIES
@@ -64,8 +64,8 @@ def encode_from_party(message: FromParty) -> bytes:
         case Report(turn, attempt, part, cells, note):
             report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note)
             out = pb.FromParty(report=report)
-        case Assist(turn, attempt, answer):
-            out = pb.FromParty(assist=pb.Assist(turn=turn, attempt=attempt, answer=answer))
+        case OpenShare(turn, attempt, answer):
+            out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
         case Attest(attempt, turns, transcript, structure, certificate, signature):
             attest = pb.Attest(
                 attempt=attempt,
@@ -96,7 +96,7 @@ def decode_from_party(data: bytes) -> FromParty:
             report = message.report
             return Report(report.turn, report.attempt, report.part, report.cells, report.note)
         case "assist":
-            return Assist(message.assist.turn, message.assist.attempt, message.assist.answer)
+            return OpenShare(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":
             attest = message.attest
             hashes = attest.transcript, attest.structure
@@ -109,20 +109,20 @@ def decode_from_party(data: bytes) -> FromParty:
 def encode_to_party(message: ToParty) -> bytes:
     """Bytes of a message of the aggregator."""
     match message:
-        case Admit(session, terms, attempt, request):
-            admit = pb.Admit(session=session, terms=terms.canonical(), attempt=attempt)
+        case Offer(session, terms, attempt, request):
+            admit = pb.Offer(session=session, terms=terms.canonical(), attempt=attempt)
             out = pb.ToParty(admit=with_request(admit, request))
-        case Meet(greetings, state):
+        case Introduce(greetings, state):
             out = pb.ToParty(meet=_meet_to_pb(greetings, cast(BoostingState, state)))
         case Ask(turn, attempt, roster, query):
             ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(cast(Query, query)))
             out = pb.ToParty(ask=ask)
-        case Open(turn, attempt, request):
-            out = pb.ToParty(open=pb.Open(turn=turn, attempt=attempt, request=request))
+        case OpenRequest(turn, attempt, request):
+            out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
         case Close(attempt, rounds):
             out = pb.ToParty(close=pb.Close(attempt=attempt, rounds=rounds))
-        case Bye(reason):
-            out = pb.ToParty(bye=pb.Bye(reason=reason))
+        case SessionEnded(reason):
+            out = pb.ToParty(bye=pb.SessionEnded(reason=reason))
         case _:
             assert_never(message)
     return serialised(out)
@@ -136,7 +136,7 @@ def decode_to_party(data: bytes) -> ToParty:
             try:
                 require(len(message.admit.session) <= 256, "a session with so long a name")
                 admit = message.admit
-                return Admit(admit.session, terms_of(admit.terms), admit.attempt, request_from_pb(admit))
+                return Offer(admit.session, terms_of(admit.terms), admit.attempt, request_from_pb(admit))
             except ConfigError as error:
                 raise PeerError(f"terms this version of fedboost cannot follow: {error}") from None
         case "meet":
@@ -146,11 +146,11 @@ def decode_to_party(data: bytes) -> ToParty:
             roster = bounded(ask.roster, MAX_PARTIES, "parties")
             return Ask(ask.turn, ask.attempt, roster, query_from_pb(ask))
         case "open":
-            return Open(message.open.turn, message.open.attempt, message.open.request)
+            return OpenRequest(message.open.turn, message.open.attempt, message.open.request)
         case "close":
             return Close(message.close.attempt, message.close.rounds)
         case "bye":
-            return Bye(message.bye.reason)
+            return SessionEnded(message.bye.reason)
     raise PeerError("an empty message, or one of a newer version of fedboost")
 
 
@@ -158,7 +158,7 @@ def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
     rounds = [
         pb.Round(splits=map(split_to_pb, r.splits), values=values_to_pb(r.values)) for r in state.rounds
     ]
-    return pb.Meet(
+    return pb.Introduce(
         greetings=greetings,
         grids=state.grids,
         rounds=rounds,
@@ -183,7 +183,7 @@ def _scales_from_pb(meet: Any) -> Scales | None:
     return Scales(scale_from_pb(meet.gradient), scale_from_pb(meet.hessian), meet.threshold)
 
 
-def _meet_from_pb(meet: Any) -> Meet:
+def _meet_from_pb(meet: Any) -> Introduce:
     state = BoostingState(
         meet.grids,
         start_from_pb(meet.start) if meet.HasField("start") else None,
@@ -196,4 +196,4 @@ def _meet_from_pb(meet: Any) -> Meet:
         _scales_from_pb(meet),
         residual_from_pb(meet.residual) if meet.HasField("residual") else None,
     )
-    return Meet(bounded(meet.greetings, MAX_PARTIES, "greetings"), state)
+    return Introduce(bounded(meet.greetings, MAX_PARTIES, "greetings"), state)

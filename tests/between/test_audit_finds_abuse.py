@@ -146,8 +146,8 @@ def a_refusal_and_a_training(path):
 
 
 def a_session_that_goes_on_after_its_end(path):
-    """After Bye, Admit of the same session with the next attempt meets a party that remembers nothing, and
-    asks for histograms of cut points around one row: its label."""
+    """After SessionEnded, Offer of the same session with the next attempt meets a party that remembers
+    nothing, and asks for histograms of cut points around one row: its label."""
     old_logs.again_after_bye(path)
 
 

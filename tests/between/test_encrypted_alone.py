@@ -17,7 +17,7 @@ from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import NAME_BYTES
 from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.messages import Ask, Assist, Open, Report
+from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
 
 ROWS = 90
@@ -82,13 +82,13 @@ class Liar:
         while waiting and not self.answers:
             name, message = waiting.pop(0)
             self.public = self.session.introduction.public or self.public
-            forging = self._forge is not None and isinstance(message, Open)
+            forging = self._forge is not None and isinstance(message, OpenRequest)
             if forging:
                 message = dataclasses.replace(message, request=self._forge(self, message))
             for reply in self.parties[name].handle(message):
                 if isinstance(reply, Report):
                     self.reports.setdefault((name, reply.turn), []).append(reply.cells[NAME_BYTES:])
-                if forging and isinstance(reply, Assist):
+                if forging and isinstance(reply, OpenShare):
                     self.answers = fields.unpack(reply.answer)
                     break
                 waiting += self.session.handle(name, reply)

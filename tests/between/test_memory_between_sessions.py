@@ -14,7 +14,7 @@ from sites import Log, bundles_of, consortium, fedboost, in_time, rows, shared_o
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, SessionFailed
-from fedboost.protocol.messages import Admit, Ask, Bye, Join, Leave, Meet, Report
+from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.local.cluster import ANYTHING
@@ -59,11 +59,11 @@ def reply(session, message):
 
 def answer(session, name, query, attempt=1, turn=1, agreement=None):
     """The report of a party to a question in a session, or with what it left."""
-    joined = reply(session, Admit(name, agreement or terms(["north"], **ALONE), attempt))
+    joined = reply(session, Offer(name, agreement or terms(["north"], **ALONE), attempt))
     if isinstance(joined, Leave):
         return joined.reason
     assert isinstance(joined, Join)
-    assert [*session.handle(Meet((joined.greeting,), NOTHING_YET))] == []
+    assert [*session.handle(Introduce((joined.greeting,), NOTHING_YET))] == []
     said = reply(session, Ask(turn, attempt, ("north",), query))
     return said.cells if isinstance(said, Report) else said.reason
 
@@ -77,9 +77,9 @@ def test_a_session_name_is_not_used_under_two_terms(site):
     noise = {"placement": "local", "epsilon": 1.0, "delta": 1e-5}
     offers = [noisy(noise=noise, parties=["north"], protection="plain", rounds=2 + n) for n in range(4)]
     with started(site) as party:
-        said = [reply(party(), Admit("s", agreement)) for agreement in offers]
+        said = [reply(party(), Offer("s", agreement)) for agreement in offers]
     with started(site) as party:
-        said += [reply(party(), Admit("s", agreement)) for agreement in offers[1:]]
+        said += [reply(party(), Offer("s", agreement)) for agreement in offers[1:]]
     assert isinstance(said[0], Join)
     assert {type(one) for one in said[1:]} == {Leave}
     assert all("knows session s under other terms; a session has one name" in one.reason for one in said[1:])
@@ -164,10 +164,10 @@ def test_a_config_of_another_name_has_the_same_memory(tmp_path):
 # ---- replays after a restart ------------------------------------------------------------------------
 
 REPLAYS = {
-    "the same offer": lambda agreement: Admit("s", agreement),
-    "a later attempt": lambda agreement: Admit("s", agreement, 2),
-    "other terms": lambda agreement: Admit("s", agreement.changed(max_depth=5)),
-    "another session's attempt": lambda agreement: Admit("unknown", agreement, 2),
+    "the same offer": lambda agreement: Offer("s", agreement),
+    "a later attempt": lambda agreement: Offer("s", agreement, 2),
+    "other terms": lambda agreement: Offer("s", agreement.changed(max_depth=5)),
+    "another session's attempt": lambda agreement: Offer("unknown", agreement, 2),
 }
 
 
@@ -199,7 +199,7 @@ def test_a_session_that_is_over_stays_over_whatever_became_of_the_memory(site, m
     with started(site) as party:
         session = party()
         assert isinstance(answer(session, "s", RowsQuery()), bytes)
-        assert [*session.handle(Bye())] == []
+        assert [*session.handle(SessionEnded())] == []
     mishap(site, copy)
     with started(site) as party:
         said = reply(party(), REPLAYS[replay](agreement))

@@ -7,7 +7,7 @@ import pytest
 from fedboost.errors import Refused
 from fedboost.gbdt.booster import Booster
 from fedboost.people.summary import columns_by_role, summary
-from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.site.policy import Policy
 from fedboost.runtime.site.policy_keys import COMMAND, PROTECTS
@@ -197,7 +197,7 @@ def test_the_same_parties_but_one_are_another_group():
     for number, parties in enumerate((FOUR, THREE)):
         agreement = terms(parties=parties)
         limits = rules.permit(agreement, "north", analyst="marie")
-        offer = Offer(f"session {number}", agreement, 1, "marie", bytes([number]))
+        offer = SessionOffer(f"session {number}", agreement, 1, "marie", bytes([number]))
         if parties == FOUR:
             memory.begin(offer, limits).meet(1)
             continue

@@ -18,7 +18,7 @@ from fedboost.fixedpoint import Scale
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Attempt
-from fedboost.protocol.messages import Admit, Ask, Bye, Close, Leave, Meet, Report
+from fedboost.protocol.messages import Ask, Close, Introduce, Leave, Offer, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site_memory import Limits
 
@@ -35,13 +35,13 @@ def children(query):
 @pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize("attempt", [1, 2, 7])
 def test_a_session_that_ended_is_refused_by_name(restarted, attempt):
-    """After Bye the aggregator admits the parties to the same session again, to ask for what it likes: 40
-    histograms under terms of one round and depth 1, before."""
+    """After SessionEnded the aggregator admits the parties to the same session again, to ask for what it
+    likes: 40 histograms under terms of one round and depth 1, before."""
     liar = Liar(rounds=1, max_depth=1)
     liar.train(end_of(0))
     for party in liar.terms.parties:
         liar.say(party, Close(1, 1))
-        liar.say(party, Bye())
+        liar.say(party, SessionEnded())
     if restarted:
         liar.forget()
     liar.ends = {name: PartySession(site) for name, site in liar.sites.items()}  # as the node has it
@@ -62,7 +62,7 @@ def test_a_session_that_a_party_left_is_refused_by_name():
 
 @pytest.mark.parametrize("on_loss", ["wait", "stop", "shrink"])
 def test_a_session_that_was_pushed_aside_is_remembered(on_loss):
-    """An Admit of another session, then the first one's name with the next attempt: another question about
+    """An Offer of another session, then the first one's name with the next attempt: another question about
     the tree that grows gave six labels of single rows."""
     liar = Liar(on_loss=on_loss)
     query = liar.train(never, before=children)
@@ -70,7 +70,7 @@ def test_a_session_that_was_pushed_aside_is_remembered(on_loss):
     liar.ask(query, opened=False)
     aside = {name: PartySession(site) for name, site in liar.sites.items()}
     for party, session in aside.items():
-        assert not isinstance(next(iter(session.handle(Admit("other", liar.terms, 1)))), Leave), party
+        assert not isinstance(next(iter(session.handle(Offer("other", liar.terms, 1)))), Leave), party
     liar.forget()
     liar.gather(state)
     other = dataclasses.replace(query, nodes=(3 - query.nodes[0],))
@@ -269,10 +269,10 @@ def test_a_greeting_is_good_for_one_attempt_of_one_session(what):
 def test_parties_refuse_greetings_of_an_earlier_attempt():
     liar = Liar()
     liar.gather()
-    (old,) = [join.greeting for join in liar.say("p1", Admit("s", liar.terms, 1))]
-    joins = {p: liar.say(p, Admit("s", liar.terms, 2))[0].greeting for p in liar.terms.parties}
+    (old,) = [join.greeting for join in liar.say("p1", Offer("s", liar.terms, 1))]
+    joins = {p: liar.say(p, Offer("s", liar.terms, 2))[0].greeting for p in liar.terms.parties}
     with pytest.raises(Left, match="signature"):
-        liar.say("p0", Meet(tuple({**joins, "p1": old}.values()), liar.state))
+        liar.say("p0", Introduce(tuple({**joins, "p1": old}.values()), liar.state))
 
 
 def test_two_parties_with_one_key():
@@ -310,7 +310,7 @@ def test_a_request_is_good_for_one_session():
     )
 
     def offered(session, request, terms=liar.terms):
-        (reply,) = PartySession(site).handle(Admit(session, terms, 1, request))
+        (reply,) = PartySession(site).handle(Offer(session, terms, 1, request))
         return reply.reason if isinstance(reply, Leave) else "joined"
 
     signed_at = int(now.timestamp())

@@ -13,7 +13,7 @@ from fedboost.people.privacy_report import as_markdown, outlook, report_of
 from fedboost.privacy.noise.gaussian import noise_of
 from fedboost.protocol.ledger import Charge
 from fedboost.protocol.site import Release
-from fedboost.protocol.site_memory import Offer
+from fedboost.protocol.site_memory import SessionOffer
 from fedboost.runtime.local.cluster import ANYTHING, LocalCluster
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
@@ -72,7 +72,7 @@ def test_a_budget_counts_all_sessions_that_the_memory_has(site):
     agreements = {"a": terms(THREE), "b": terms(THREE), "c": noisy(), "d": terms(THREE)}
     with opened(site.parent / "fedboost.state" / "north" / NAME, "north") as memory:
         for name, agreement in agreements.items():
-            session = memory.begin(Offer(name, agreement), ANY)
+            session = memory.begin(SessionOffer(name, agreement), ANY)
             if name != "d":
                 session.meet(1)
     (row,) = lines("privacy", "budget", "--config", site)

@@ -27,9 +27,9 @@ from fedboost.protocol import journal
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
-from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
 from fedboost.terms import continuation
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
@@ -207,7 +207,7 @@ class World:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
         tag = Tag(0, 0, -1, self.terms.parties, b"", query.segments)
-        session = memory.begin(Offer(self.name, self.terms), Limits())
+        session = memory.begin(SessionOffer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, state, tag, values)[0]
         assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"
         return values
@@ -229,7 +229,7 @@ class World:
         message = line.popleft()
         if line is self.down[name]:
             message = decode_to_party(message) if self.encoded else message
-            if isinstance(message, Admit) and message.session != self.heard[name]:  # as the node has it
+            if isinstance(message, Offer) and message.session != self.heard[name]:  # as the node has it
                 self.heard[name], self.ends[name] = message.session, PartySession(self.sites[name])
             if self.ends[name].ended is not None:
                 return

@@ -14,18 +14,18 @@ from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
-    Admit,
     Ask,
-    Assist,
     Attest,
-    Bye,
     Close,
+    Introduce,
     Join,
     Leave,
-    Meet,
-    Open,
+    Offer,
+    OpenRequest,
+    OpenShare,
     Report,
     Request,
+    SessionEnded,
 )
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import Failed, ModelPart, RoundDone, Waiting
@@ -135,17 +135,17 @@ state = st.builds(
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
     st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
-    st.builds(Assist, u32, u32, few_bytes),
+    st.builds(OpenShare, u32, u32, few_bytes),
     st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),
 )
 to_party = st.one_of(
-    st.builds(Admit, words, terms(), u32, requests),
-    st.builds(Meet, st.lists(few_bytes, max_size=3).map(tuple), state),
+    st.builds(Offer, words, terms(), u32, requests),
+    st.builds(Introduce, st.lists(few_bytes, max_size=3).map(tuple), state),
     st.builds(Ask, u32, u32, st.lists(words, max_size=3).map(tuple), queries),
-    st.builds(Open, u32, u32, few_bytes),
+    st.builds(OpenRequest, u32, u32, few_bytes),
     st.builds(Close, u32, u32),
-    st.builds(Bye, words),
+    st.builds(SessionEnded, words),
 )
 traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
 train_events = st.one_of(

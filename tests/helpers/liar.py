@@ -12,7 +12,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.protocol.key_exchange import Attempt, session_digest
-from fedboost.protocol.messages import Admit, Ask, Leave, Meet, Open
+from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.transcript import first_transcript, next_transcript, tag_of
 
@@ -64,10 +64,10 @@ class Liar:
         self.attempt = attempt or self.attempt + 1
         self.state = self.state if state is None else state
         self.roster = roster or self.terms.parties
-        joins = [self.say(p, Admit("s", self.terms, self.attempt))[0] for p in self.roster]
+        joins = [self.say(p, Offer("s", self.terms, self.attempt))[0] for p in self.roster]
         greetings = tuple(join.greeting for join in joins)
         for party in self.roster:
-            self.say(party, Meet(greetings, self.state))
+            self.say(party, Introduce(greetings, self.state))
         self.digest = session_digest(Attempt("s", self.attempt, self.terms), greetings)
         self.transcript = first_transcript(self.digest, self.state)
 
@@ -87,7 +87,7 @@ class Liar:
             return None
         self.requests = opener.requests()
         for party, request in self.requests.items():
-            (help,) = self.say(party, Open(self.turn, self.attempt, request))
+            (help,) = self.say(party, OpenRequest(self.turn, self.attempt, request))
             opener.assist(party, help.answer)
         self.state = self.state.after(query)
         return query.from_cells(opener.open())

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from fedboost.protocol.contracts import NOWHERE
-from fedboost.protocol.site_memory import Limits, Offer, Question
+from fedboost.protocol.site_memory import Limits, Question, SessionOffer
 from fedboost.runtime.site.budget import Budget
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file, read_spent
@@ -45,7 +45,7 @@ def opened(path, dataset="patients", budget=None, party="north", **settings):
 
 def begun(memory, session="s", agreement=None, **settings):
     """A session of the memory."""
-    return memory.begin(Offer(session, agreement or noisy(), **settings), ANY)
+    return memory.begin(SessionOffer(session, agreement or noisy(), **settings), ANY)
 
 
 def spend_all(memory, session, agreement):

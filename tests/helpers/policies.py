@@ -6,7 +6,7 @@ from sites import terms
 
 from fedboost.errors import Refused
 from fedboost.horizontal.holder import holder_of
-from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.site.policy import Policy
@@ -40,7 +40,7 @@ def answer(rules, agreement, ask=None):
         os.urandom,
         permit=lambda offer: rules.permit(offer.terms, "north", ask),
     )
-    (said,) = PartySession(site).handle(Admit("s", agreement))
+    (said,) = PartySession(site).handle(Offer("s", agreement))
     assert isinstance(said, Leave)
     return said.reason
 

@@ -22,7 +22,7 @@ from fedboost.privacy.identity.issue import in_memory
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Disconnected
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Bye, Leave, Report
+from fedboost.protocol.messages import Leave, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -108,7 +108,7 @@ def train(name: str, damage: Damage = undamaged, at: Mapping[str, Site] | None =
                 message = decode_to_party(data)
             except PeerError as error:
                 up.append((party, encode_from_party(Leave(error.public))))
-                message = Bye(str(error))
+                message = SessionEnded(str(error))
             up.extend((party, encode_from_party(reply)) for reply in heard(parties[party], message))
         elif up:
             party, sent, data = arriving("up", up)
@@ -132,7 +132,7 @@ def heard(session: PartySession, message) -> list:
     """The replies of a party; one that it ends with of its own accord is a Leave."""
     lived = session.ended is None
     replies = list(session.handle(message))
-    if lived and session.ended is not None and not isinstance(message, Bye):
+    if lived and session.ended is not None and not isinstance(message, SessionEnded):
         assert isinstance(replies[-1], Leave)
         assert replies[-1].reason
         assert replies[-1].reason.isprintable()

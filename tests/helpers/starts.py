@@ -6,7 +6,7 @@ from sites import Log
 from fedboost.errors import ConfigError
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.site import Release
-from fedboost.protocol.site_memory import Offer
+from fedboost.protocol.site_memory import SessionOffer
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.node import PartyNode
@@ -35,7 +35,7 @@ class Running:
         self.audit.close()
 
     def begin(self, name, agreement):
-        session = self.memory.begin(Offer(name, agreement), ANY)
+        session = self.memory.begin(SessionOffer(name, agreement), ANY)
         self.audit.admitted(name, agreement)
         return session
 

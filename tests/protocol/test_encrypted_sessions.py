@@ -13,7 +13,7 @@ from fedboost.errors import ConfigError, PeerError
 from fedboost.privacy.protections import PROTECTIONS, scheme_of
 from fedboost.protocol import party
 from fedboost.protocol.aggregator import AggregatorSession
-from fedboost.protocol.messages import Admit, Assist, Open, Report
+from fedboost.protocol.messages import Offer, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
 
 ROWS = 90
@@ -100,7 +100,7 @@ def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, nam
     if not has_rows:
         sites[name] = dataclasses.replace(sites[name], holder=None)
     session = PartySession(sites[name])
-    (left,) = session.handle(Admit("s", terms, 1))
+    (left,) = session.handle(Offer("s", terms, 1))
     assert said in left.reason
     assert "\n" not in left.reason
     assert read == []
@@ -128,7 +128,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
     shown = []
 
     def look(name, message):
-        if isinstance(message, Assist):
+        if isinstance(message, OpenShare):
             shown[-1].append(message.answer)
         return message
 
@@ -147,7 +147,7 @@ def test_a_turn_is_opened_once(protection):
     waiting, opened = aggregator.start(), None
     while opened is None:
         name, message = waiting.pop(0)
-        opened = (name, message) if isinstance(message, Open) else None
+        opened = (name, message) if isinstance(message, OpenRequest) else None
         if opened is None:
             for reply in ends[name].handle(message):
                 waiting += aggregator.handle(name, reply)
@@ -167,7 +167,7 @@ def test_only_the_key_holder_helps(protection):
     asked = {}
 
     def look(name, message):
-        if isinstance(message, Open):
+        if isinstance(message, OpenRequest):
             asked.setdefault(name, 0)
             asked[name] += 1
         return message

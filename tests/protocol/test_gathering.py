@@ -14,7 +14,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.gbdt.tree import Split
 from fedboost.privacy import fields
-from fedboost.protocol.messages import Admit, Attest, Close, Open
+from fedboost.protocol.messages import Attest, Close, Offer, OpenRequest
 
 
 def test_the_liar_can_also_be_honest():
@@ -267,7 +267,7 @@ def test_help_that_is_asked_for_again_is_given_again_and_recorded_once():
     liar.gather()
     liar.ask(RowsQuery())
     before = list(liar.recorded)
-    again = [liar.say("p0", Open(1, 1, liar.requests["p0"])) for _ in range(50)]
+    again = [liar.say("p0", OpenRequest(1, 1, liar.requests["p0"])) for _ in range(50)]
     assert liar.recorded == before
     assert all(one == again[0] for one in again)
     assert before.count(("p0", "help to open the sum")) == 1
@@ -280,7 +280,7 @@ def test_a_request_for_help_that_names_a_party_again_and_again():
     liar.ask(RowsQuery())
     _, ctx, *_ = fields.unpack(liar.requests["p0"])
     with pytest.raises(Left, match="asked to recover 100000 of 4 parties"):
-        liar.say("p0", Open(1, 1, fields.pack(b"recover", ctx, *[b"p1"] * 100_000)))
+        liar.say("p0", OpenRequest(1, 1, fields.pack(b"recover", ctx, *[b"p1"] * 100_000)))
 
 
 def test_help_is_not_asked_for_without_end():
@@ -289,7 +289,7 @@ def test_help_is_not_asked_for_without_end():
     liar.ask(RowsQuery())
     _, ctx, *_ = fields.unpack(liar.requests["p0"])
     lost = list(permutations([b"p1", b"p2", b"p3", b"p4"], 2))
-    requests = [Open(1, 1, fields.pack(b"recover", ctx, *names)) for names in lost]
+    requests = [OpenRequest(1, 1, fields.pack(b"recover", ctx, *names)) for names in lost]
     for request in requests[:5]:
         liar.say("p0", request)
     with pytest.raises(Left, match="more often than parties can be lost"):
@@ -303,7 +303,7 @@ def test_no_help_after_the_model_was_signed():
     liar.ask(RowsQuery())
     liar.say("p0", Close(1, 100))
     with pytest.raises(Left, match="asked for help after the model was signed"):
-        liar.say("p0", Open(1, 1, liar.requests["p0"]))
+        liar.say("p0", OpenRequest(1, 1, liar.requests["p0"]))
 
 
 def test_after_a_signature_the_last_question_alone_is_asked_again():
@@ -325,7 +325,7 @@ def test_an_old_attempt_is_not_opened_after_a_new_one_began():
     liar = Liar()
     liar.gather()
     liar.ask(RowsQuery(), opened=False)
-    old = Open(1, 1, b"anything")
-    liar.say("p0", Admit("s", liar.terms, 2))
+    old = OpenRequest(1, 1, b"anything")
+    liar.say("p0", Offer("s", liar.terms, 2))
     with pytest.raises(Left, match="not the last"):
         liar.say("p0", old)

@@ -11,7 +11,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.attendance import MAX_LOSSES_PER_TURN
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, Trust
-from fedboost.protocol.messages import Admit, Ask, Assist, Attest, Close, Join, Leave, Report
+from fedboost.protocol.messages import Ask, Attest, Close, Join, Leave, Offer, OpenShare, Report
 from fedboost.protocol.party import PartySession
 
 NUMBERS = (0, 1, 2, 5, 2**31, 2**32 - 1)
@@ -29,7 +29,7 @@ def odd(draw, session):
         [
             Join(draw.choice(["s", "t"]), digest, attempt, draw.choice([b"", b"x", bytes(200)])),
             Report(turn, attempt, number(0), bytes(draw.choice([0, 8, 1000])), draw.choice([b"", b"x"])),
-            Assist(turn, attempt, bytes(draw.choice([0, 32]))),
+            OpenShare(turn, attempt, bytes(draw.choice([0, 32]))),
             Attest(attempt, number(3), draw.randbytes(32), draw.randbytes(32), b"", b""),
             Leave("\x1b[2J" + "x" * 5000, draw.choice(["", "s", "t"])),
             Disconnected("its connection closed"),
@@ -201,7 +201,7 @@ def test_who_greets_with_what_nobody_accepts_is_named_itself():
     others = {}
 
     def change(message):
-        if not isinstance(message, Admit):
+        if not isinstance(message, Offer):
             return None
         (join,) = together.ends["p3"].handle(message)
         return [dataclasses.replace(join, greeting=others.get("greeting", b"nothing"))]
@@ -210,7 +210,7 @@ def test_who_greets_with_what_nobody_accepts_is_named_itself():
     assert reason_of(together.play()) == (
         "party p3 broke the protocol: a party was introduced without a greeting"
     )
-    (join,) = PartySession(sites["p0"]).handle(Admit("s", together.terms, 1))
+    (join,) = PartySession(sites["p0"]).handle(Offer("s", together.terms, 1))
     others["greeting"] = join.greeting
     together = Together(change, sites=sites, trust=trust)
     assert reason_of(together.play()) == "party p3 broke the protocol: it greets as party p0"

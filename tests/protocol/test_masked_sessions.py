@@ -13,7 +13,7 @@ from fedboost.gbdt.booster import Booster
 from fedboost.privacy import shamir
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
-from fedboost.protocol.messages import Ask, Attest, Close, Leave, Meet, Open, Report
+from fedboost.protocol.messages import Ask, Attest, Close, Introduce, Leave, OpenRequest, Report
 from fedboost.protocol.party import PartySession
 
 ROWS = 200
@@ -184,12 +184,12 @@ def test_another_key_in_the_place_of_a_partys():
     strangers = Played(3)
     strangers.play()
     foreign = strangers.session.introduction.greetings["p0"]
-    swap = changing(Meet, lambda m: Meet((foreign, *m.greetings[1:]), m.state))
+    swap = changing(Introduce, lambda m: Introduce((foreign, *m.greetings[1:]), m.state))
     assert sums_until_one_leaves(Played(3, swap), "issued by another consortium") == []
 
 
 def test_a_party_less_in_the_introduction():
-    less = changing(Meet, lambda m: Meet(m.greetings[:2], m.state))
+    less = changing(Introduce, lambda m: Introduce(m.greetings[:2], m.state))
     assert sums_until_one_leaves(Played(3, less), "introduced are not") == []
 
 
@@ -201,7 +201,7 @@ def test_a_sum_over_fewer_parties():
 def test_different_stories_to_different_parties_open_nothing():
     """One that was restarted is told that the session stands elsewhere: its site remembers, and no mask is
     given away."""
-    other = changing(Meet, lambda m: Meet(m.greetings, BoostingState(grids=1)), only=["p1"])
+    other = changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"])
     played = Played(3)
     played.play(after_report(1, "p1"))
     played._change = other
@@ -212,7 +212,7 @@ def test_different_stories_to_different_parties_open_nothing():
 
 
 def test_a_party_that_knows_better_is_not_told_where_the_session_stands():
-    elsewhere = changing(Meet, lambda m: Meet(m.greetings, BoostingState(grids=1)), only=["p1"])
+    elsewhere = changing(Introduce, lambda m: Introduce(m.greetings, BoostingState(grids=1)), only=["p1"])
     assert sums_until_one_leaves(Played(3, elsewhere), "stand where it cannot") == []
 
 
@@ -222,7 +222,7 @@ def test_a_question_of_another_attempt():
 
 
 def test_help_is_asked_for_with_another_turn():
-    later = changing(Open, lambda m: dataclasses.replace(m, turn=m.turn + 1))
+    later = changing(OpenRequest, lambda m: dataclasses.replace(m, turn=m.turn + 1))
     assert (
         sums_until_one_leaves(Played(3, later), "help is asked for with turn 2, which is not the last") == []
     )

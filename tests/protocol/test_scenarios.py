@@ -9,7 +9,7 @@
     Tick 700                                            700 seconds have passed
 
     party north shard=4                                 a party's own end, with four rows
-    < Admit                                             in:  what the aggregator says
+    < Offer                                             in:  what the aggregator says
     > Join                                              out: what this party says
     = ended: done
 
@@ -41,17 +41,17 @@ from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import (
-    Admit,
     Ask,
-    Assist,
     Attest,
-    Bye,
     Close,
+    Introduce,
     Join,
     Leave,
-    Meet,
-    Open,
+    Offer,
+    OpenRequest,
+    OpenShare,
     Report,
+    SessionEnded,
 )
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
@@ -96,15 +96,15 @@ def numbers(settings):
 def shown(message):
     """A message as a line of a transcript."""
     match message:
-        case Admit():
-            return "Admit"
+        case Offer():
+            return "Offer"
         case Ask():
             return f"Ask turn={message.turn} {type(message.query).__name__}"
-        case Bye(reason) | Leave(reason):
+        case SessionEnded(reason) | Leave(reason):
             return f"{type(message).__name__} {reason}".rstrip()
-        case Join() | Meet() | Close():
+        case Join() | Introduce() | Close():
             return type(message).__name__
-        case Open(turn) | Assist(turn):
+        case OpenRequest(turn) | OpenShare(turn):
             return f"{type(message).__name__} turn={turn}"
         case Attest():
             return f"Attest turns={message.turns}"
@@ -165,8 +165,8 @@ class Aggregator:
                 return Report(int(values["turn"]), self._attempt(values), part, packed[:size])
             case "Attest":
                 return Attest(self._attempt(values), 1, self._transcript, b"", b"", b"")
-            case "Assist":
-                return Assist(int(values["turn"]), self._attempt(values), b"help")
+            case "OpenShare":
+                return OpenShare(int(values["turn"]), self._attempt(values), b"help")
             case "Connected":
                 return Connected()
             case "Leave":
@@ -182,7 +182,7 @@ class Aggregator:
         lines, self._got = list(self._got), []
         lines += [f"{party} > {shown(message)}" for party, message in outbox]
         for _, message in outbox[-1:] if outbox and isinstance(outbox[-1][1], Ask) else []:
-            for other in {id(m): m for _, m in outbox if isinstance(m, Meet)}.values():
+            for other in {id(m): m for _, m in outbox if isinstance(m, Introduce)}.values():
                 attempt = Attempt("s", self._session.attempt, self._session.terms)
                 digest = session_digest(attempt, other.greetings)
                 self._transcript = first_transcript(digest, other.state)
@@ -239,14 +239,14 @@ class OneParty:
         (kind, *rest), values = words_of(text)
         attempt = int(values.pop("attempt", self._attempt))
         match kind:
-            case "Admit":
+            case "Offer":
                 self._admitted = terms_of(**{"parties": "north,south", **values})
                 self._attempt = attempt
-                return Admit("s", self._admitted, attempt)
-            case "Meet":
-                return Meet((b"", b""), NOTHING_YET)
-            case "Open":
-                return Open(int(values["turn"]), attempt, b"")
+                return Offer("s", self._admitted, attempt)
+            case "Introduce":
+                return Introduce((b"", b""), NOTHING_YET)
+            case "OpenRequest":
+                return OpenRequest(int(values["turn"]), attempt, b"")
             case "Close":
                 return Close(attempt, 0)
             case "Ask":
@@ -269,8 +269,8 @@ class OneParty:
                     else:
                         query = dataclasses.replace(query, **{key: int(value)})
                 return Ask(turn, attempt, self._admitted.parties, query)
-            case "Bye":
-                return Bye(text.removeprefix("Bye").strip())
+            case "SessionEnded":
+                return SessionEnded(text.removeprefix("SessionEnded").strip())
         raise AssertionError(f"no such message: {text}")
 
 

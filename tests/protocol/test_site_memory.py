@@ -9,7 +9,14 @@ import pytest
 from fedboost.errors import Refused
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.groups import MAX_GROUPS
-from fedboost.protocol.site_memory import MAX_OFFERS, Limits, Offer, Question, Standing, TransientMemory
+from fedboost.protocol.site_memory import (
+    MAX_OFFERS,
+    Limits,
+    Question,
+    SessionOffer,
+    Standing,
+    TransientMemory,
+)
 from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_file import make_file
 from fedboost.terms.terms import Terms
@@ -60,7 +67,7 @@ def agreed(parties=FIVE[:4], **settings):
 
 
 def offer(session="s", terms=None, attempt=1, request=b""):
-    return Offer(session, terms or agreed(), attempt, "ann" if request else "", request)
+    return SessionOffer(session, terms or agreed(), attempt, "ann" if request else "", request)
 
 
 def place(number):

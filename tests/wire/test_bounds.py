@@ -165,7 +165,7 @@ def test_queries_of_any_numbers_give_a_message_or_a_refusal(ask):
 @given(st.text(alphabet='{}[]":,0123456789.eE+-truefalsn \\"uxd8', max_size=60))
 def test_terms_of_any_text_give_a_message_or_a_refusal(text):
     decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString())
-    decode_or_refuse("to_party", pb.ToParty(admit=pb.Admit(terms=text)).SerializeToString())
+    decode_or_refuse("to_party", pb.ToParty(admit=pb.Offer(terms=text)).SerializeToString())
 
 
 SCALE = pb.Scale(exponent=0, bits=16)
@@ -241,7 +241,7 @@ def test_the_largest_part_of_a_report_is_far_below_the_limit():
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "null", "[]", "1", "", '"\ud7ff'])
 def test_terms_that_are_no_terms_are_refused(text):
     assert decode_or_refuse("train_request", pb.TrainRequest(terms=text).SerializeToString()) == "refused"
-    admit = pb.ToParty(admit=pb.Admit(terms=text))
+    admit = pb.ToParty(admit=pb.Offer(terms=text))
     assert decode_or_refuse("to_party", admit.SerializeToString()) == "refused"
 
 

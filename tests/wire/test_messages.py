@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedboost.boosting.queries.union import Query
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.protocol.messages import Admit, Report
+from fedboost.protocol.messages import Offer, Report
 from fedboost.wire import queries as query_codec
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 from fedboost.wire.training import (
@@ -53,7 +53,7 @@ def test_what_a_party_says_comes_back(message):
 def test_what_the_aggregator_says_comes_back(message):
     back = decode_to_party(encode_to_party(message))
     assert same(back, message)
-    if isinstance(message, Admit):
+    if isinstance(message, Offer):
         assert back.terms.digest == message.terms.digest
         assert back.terms.columns.features == message.terms.columns.features
 

@@ -13,7 +13,7 @@ from fedboost.errors import DurabilityError, FedboostError
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
-from fedboost.protocol.messages import Assist, Attest, Bye, FromParty, Join, Report
+from fedboost.protocol.messages import Attest, FromParty, Join, OpenShare, Report, SessionEnded
 from fedboost.runtime.aggregator.store import Journal
 from fedboost.runtime.signed_model import signed_model_of
 from fedboost.runtime.telemetry import Meter
@@ -87,7 +87,7 @@ class ActiveSession:
         match event:
             case Join(name) if name == self.session.name:
                 self._joined.add(party)
-            case Join() | Report() | Assist() | Attest() if party not in self._joined:
+            case Join() | Report() | OpenShare() | Attest() if party not in self._joined:
                 return  # its last words in the session before this one
             case Disconnected(reason):
                 self._joined.discard(party)
@@ -122,7 +122,7 @@ class ActiveSession:
 
     def fail(self, reason: str) -> None:
         """End the session for a reason that is no party's."""
-        self._send([(party, Bye(reason)) for party in self.terms.parties])
+        self._send([(party, SessionEnded(reason)) for party in self.terms.parties])
         self._end(Failed(reason))
 
     def finish(self) -> None:

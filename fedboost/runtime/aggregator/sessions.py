@@ -22,7 +22,7 @@ from fedboost.protocol.contracts import Program
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Begun
 from fedboost.protocol.key_exchange import Trust
-from fedboost.protocol.messages import Bye, FromParty, Open, Request
+from fedboost.protocol.messages import FromParty, OpenRequest, Request, SessionEnded
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
@@ -148,7 +148,11 @@ class Sessions:
 
     def _send(self, outbox: Outbox) -> None:
         if self._stopping and self._folder is not None:  # the next process asks the next question
-            outbox = [(party, message) for party, message in outbox if isinstance(message, Open | Bye)]
+            outbox = [
+                (party, message)
+                for party, message in outbox
+                if isinstance(message, OpenRequest | SessionEnded)
+            ]
         self._connected.send(outbox, None if self.active is None else self.active.meter)
 
     # ---- an analyst's session -------------------------------------------------------------------------

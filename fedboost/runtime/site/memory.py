@@ -34,8 +34,8 @@ from fedboost.protocol.site_memory import (
     KEY_BYTES,
     Known,
     Limits,
-    Offer,
     Question,
+    SessionOffer,
     Standing,
     check_group,
     colluding_of,
@@ -106,7 +106,7 @@ class FileMemory:
         with self.file.transaction(durable=False) as file:
             return logged(file, self.party)
 
-    def begin(self, offer: Offer, limits: Limits) -> "FileSession":
+    def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
         """Take part in a session, or go on with it. Refused, DurabilityError."""
         name, terms = (self.party, offer.session), offer.terms
         with self.transaction() as file:
@@ -138,13 +138,13 @@ class FileMemory:
         """The hash of rows under this memory's secret."""
         return rows(self._key)
 
-    def check_group(self, file: sqlite3.Connection, offer: Offer, limits: Limits) -> None:
+    def check_group(self, file: sqlite3.Connection, offer: SessionOffer, limits: Limits) -> None:
         """Raise Refused if the group of a session does not go with those of others that met."""
         known, others = self._known(file, offer)
         assert known is not None
         check_group(known, others, limits, self.party)
 
-    def _known(self, file: sqlite3.Connection, offer: Offer) -> tuple[Known | None, list[Known]]:
+    def _known(self, file: sqlite3.Connection, offer: SessionOffer) -> tuple[Known | None, list[Known]]:
         """The session that is offered, and all others of the dataset. One session at several parties is one;
         requests are each party's."""
         own = known_session(file, self.party, offer.session)
@@ -161,7 +161,9 @@ class FileMemory:
 class FileSession:
     """A session of a FileMemory: a `protocol.site_memory.SessionMemory`."""
 
-    def __init__(self, memory: FileMemory, offer: Offer, limits: Limits, file: sqlite3.Connection) -> None:
+    def __init__(
+        self, memory: FileMemory, offer: SessionOffer, limits: Limits, file: sqlite3.Connection
+    ) -> None:
         self._memory = memory
         self._offer, self._limits = offer, limits
         self._session = offer.session

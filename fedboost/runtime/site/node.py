@@ -22,10 +22,10 @@ from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import Admit, Bye, FromParty, Leave, ToParty
+from fedboost.protocol.messages import FromParty, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
-from fedboost.protocol.site_memory import Limits, Offer
+from fedboost.protocol.site_memory import Limits, SessionOffer
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import read_table
@@ -207,9 +207,9 @@ class PartyNode:
                     )
                 except PeerError as error:
                     message = error
-                if isinstance(message, Bye):
+                if isinstance(message, SessionEnded):
                     self._hung_up.set()
-                elif isinstance(message, Admit):
+                elif isinstance(message, Offer):
                     self._hung_up.clear()
                 await inbox.put(message)
         finally:
@@ -220,7 +220,7 @@ class PartyNode:
         """Let the session handle one message, and write its replies while it computes the next."""
         if isinstance(message, PeerError):  # what cannot be read ends the session, not the node
             await call.write(encode_from_party(Leave(quoted(message.public))))
-            message = Bye(str(message))
+            message = SessionEnded(str(message))
         session = self._session_for(message)
         if session is None:
             return
@@ -255,7 +255,7 @@ class PartyNode:
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
-        if isinstance(message, Admit) and (self._session is None or message.session != self._offered):
+        if isinstance(message, Offer) and (self._session is None or message.session != self._offered):
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began", paused=True)
             self._offered = message.session
@@ -265,11 +265,11 @@ class PartyNode:
     def _end(self, reason: str, message: ToParty) -> None:
         if not reason:
             self._log.info("session done")
-        elif isinstance(message, Bye):
+        elif isinstance(message, SessionEnded):
             self._log.info("session failed", reason=reason)
         else:
             self._log.info("left the session", reason=reason)
-        self._left = 0 if not reason or isinstance(message, Bye) else self._left + 1
+        self._left = 0 if not reason or isinstance(message, SessionEnded) else self._left + 1
         self.ended.append(reason)
         self._close_session(reason)
 
@@ -279,7 +279,7 @@ class PartyNode:
         self._session = None
 
     def _site(self) -> Site:
-        def permit(offer: Offer) -> Limits:
+        def permit(offer: SessionOffer) -> Limits:
             if self._misfits >= MAX_MISFITS:
                 raise Refused(
                     f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
@@ -290,7 +290,7 @@ class PartyNode:
             policy = policy_for(self._config, offer.terms, offer.analyst)
             return policy.permit(offer.terms, self._config.party, self._ask_somebody, offer.analyst)
 
-        def taken(offer: Offer) -> None:
+        def taken(offer: SessionOffer) -> None:
             if self._audit:
                 request, party = offer.request.hex(), self._config.party
                 self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)

@@ -28,9 +28,9 @@ class FromParty(_message.Message):
     join: Join
     report: Report
     leave: Leave
-    assist: Assist
+    assist: OpenShare
     attest: Attest
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[Assist, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ...) -> None: ...
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., assist: _Optional[_Union[OpenShare, _Mapping]] = ..., attest: _Optional[_Union[Attest, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("session", "digest", "greeting", "attempt")
@@ -58,7 +58,7 @@ class Report(_message.Message):
     attempt: int
     def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
-class Assist(_message.Message):
+class OpenShare(_message.Message):
     __slots__ = ("turn", "answer", "attempt")
     TURN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
@@ -100,15 +100,15 @@ class ToParty(_message.Message):
     MEET_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
     CLOSE_FIELD_NUMBER: _ClassVar[int]
-    admit: Admit
+    admit: Offer
     ask: Ask
-    bye: Bye
-    meet: Meet
-    open: Open
+    bye: SessionEnded
+    meet: Introduce
+    open: OpenRequest
     close: Close
-    def __init__(self, admit: _Optional[_Union[Admit, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., meet: _Optional[_Union[Meet, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
+    def __init__(self, admit: _Optional[_Union[Offer, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., bye: _Optional[_Union[SessionEnded, _Mapping]] = ..., meet: _Optional[_Union[Introduce, _Mapping]] = ..., open: _Optional[_Union[OpenRequest, _Mapping]] = ..., close: _Optional[_Union[Close, _Mapping]] = ...) -> None: ...
 
-class Admit(_message.Message):
+class Offer(_message.Message):
     __slots__ = ("session", "terms", "attempt", "request")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
@@ -160,7 +160,7 @@ class Ask(_message.Message):
     sums: SumsQuery
     def __init__(self, turn: _Optional[int] = ..., attempt: _Optional[int] = ..., roster: _Optional[_Iterable[str]] = ..., rows: _Optional[_Union[RowsQuery, _Mapping]] = ..., quantiles: _Optional[_Union[QuantileQuery, _Mapping]] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., histograms: _Optional[_Union[HistogramQuery, _Mapping]] = ..., end_round: _Optional[_Union[EndRoundQuery, _Mapping]] = ..., votes: _Optional[_Union[VoteQuery, _Mapping]] = ..., residuals: _Optional[_Union[ResidualQuery, _Mapping]] = ..., ranges: _Optional[_Union[RangeQuery, _Mapping]] = ..., sums: _Optional[_Union[SumsQuery, _Mapping]] = ...) -> None: ...
 
-class Meet(_message.Message):
+class Introduce(_message.Message):
     __slots__ = ("greetings", "grids", "start", "rounds", "splits", "levels", "gradient", "hessian", "threshold", "residual")
     GREETINGS_FIELD_NUMBER: _ClassVar[int]
     GRIDS_FIELD_NUMBER: _ClassVar[int]
@@ -192,7 +192,7 @@ class Round(_message.Message):
     values: _containers.RepeatedCompositeFieldContainer[LeafValue]
     def __init__(self, splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ...) -> None: ...
 
-class Open(_message.Message):
+class OpenRequest(_message.Message):
     __slots__ = ("turn", "request", "attempt")
     TURN_FIELD_NUMBER: _ClassVar[int]
     REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -210,7 +210,7 @@ class Close(_message.Message):
     rounds: int
     def __init__(self, attempt: _Optional[int] = ..., rounds: _Optional[int] = ...) -> None: ...
 
-class Bye(_message.Message):
+class SessionEnded(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str

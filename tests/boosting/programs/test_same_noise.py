@@ -21,12 +21,12 @@ from fedboost.privacy.protection import Tag
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.ledger import Spending
 from fedboost.protocol.messages import Report
-from fedboost.protocol.site_memory import Limits, Offer, TransientMemory
+from fedboost.protocol.site_memory import Limits, SessionOffer, TransientMemory
 from fedboost.terms import noise as noise_of_terms
 
 
 def spending_of(terms, memory, session="s"):
-    return Spending(terms, memory.begin(Offer(session, terms), Limits()))
+    return Spending(terms, memory.begin(SessionOffer(session, terms), Limits()))
 
 
 def tagged(query, roster, turn=1):

@@ -11,7 +11,7 @@ from consortia import THREE, TWO, expected
 from sites import PATIENCE, STOPS, Log, consortium, in_time, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError, PeerError, SessionFailed
-from fedboost.protocol.messages import Admit
+from fedboost.protocol.messages import Offer
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.analyst import connect
@@ -45,7 +45,7 @@ def test_the_model_file_is_that_of_the_simulation(folder, parties):
     for over_grpc, simulated in zip(training.history, result.history, strict=True):
         assert over_grpc["seconds"] > 0
         assert over_grpc["logloss"] == simulated["logloss"]
-    # But for the longer name of the session, in Admit and Join, the same bytes travel.
+    # But for the longer name of the session, in Offer and Join, the same bytes travel.
     longer = len("session-0123456789abcdef") - len("simulation")
     assert training.history[0]["bytes"] == result.history[0]["bytes"] + 2 * longer * parties
     assert [row["bytes"] for row in training.history[1:]] == [row["bytes"] for row in result.history[1:]]
@@ -217,7 +217,7 @@ def test_what_a_party_cannot_read_ends_the_session_but_not_the_party(folder, mon
     read, unreadable = decode_to_party, [True]
 
     def decode(data):
-        if unreadable and isinstance(read(data), Admit):
+        if unreadable and isinstance(read(data), Offer):
             unreadable.clear()
             raise PeerError("terms this version of fedboost cannot follow")
         return read(data)

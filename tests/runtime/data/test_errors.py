@@ -6,7 +6,7 @@ from columns import COLOURS, KINDS, NEUTRAL, NUMERIC, REGRESSION, WEIGHTED, refu
 
 from fedboost.errors import Refused
 from fedboost.horizontal.holder import holder_of
-from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -162,7 +162,7 @@ def test_a_party_leaves_without_quoting_its_table(table: pa.Table, agreed: Terms
     session = PartySession(
         Site("north", holder_of(lambda wanted: to_shard(table, wanted, "north"), "north"), bytes)
     )
-    assert list(session.handle(Admit("s", agreed))) == [Leave(NEUTRAL, "s")]
+    assert list(session.handle(Offer("s", agreed))) == [Leave(NEUTRAL, "s")]
     assert session.ended is not None
     assert session.ended.startswith(f"{NEUTRAL}: column ")
     assert value in session.ended

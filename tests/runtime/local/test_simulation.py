@@ -64,7 +64,7 @@ def test_the_history_has_a_row_a_round_and_accounts_for_every_byte():
     assert all(min(both) > 0 for both in result.traffic.values())
     assert len({received for _, received in result.traffic.values()}) == 1  # all are told the same
     farewells = sum(map(sum, result.traffic.values())) - sum(row["bytes"] for row in heard)
-    assert 0 < farewells < 3 * 150  # Close, Attest and Bye, after the last round
+    assert 0 < farewells < 3 * 150  # Close, Attest and SessionEnded, after the last round
     assert [dict(row) for row in result.model.rounds] == [
         {k: v for k, v in row.items() if k not in ("seconds", "bytes")} for row in heard
     ]

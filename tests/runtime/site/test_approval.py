@@ -16,7 +16,7 @@ from pyarrow import csv
 from sites import Log, fedboost, rows, terms
 
 from fedboost.errors import ConfigError, Refused
-from fedboost.protocol.site_memory import Limits, Offer
+from fedboost.protocol.site_memory import Limits, SessionOffer
 from fedboost.runtime.config import to_toml
 from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.config import read_party
@@ -178,7 +178,7 @@ def remember(*agreements, sessions=1):
         make_file(path, "north")
     with closing(FileMemory(path, "north", "north")) as memory:
         for number, agreement in enumerate(agreements * sessions, memory.sessions):
-            memory.begin(Offer(f"session {number}", agreement), Limits(1000, True)).meet(1)
+            memory.begin(SessionOffer(f"session {number}", agreement), Limits(1000, True)).meet(1)
 
 
 def may_begin(agreement):
@@ -187,7 +187,7 @@ def may_begin(agreement):
     limits = policy_for(config, agreement).permit(agreement, config.party)
     with closing(FileMemory(memory_path(config), "north", "north")) as memory:
         try:
-            memory.begin(Offer(f"another {memory.sessions}", agreement), limits)
+            memory.begin(SessionOffer(f"another {memory.sessions}", agreement), limits)
         except Refused as error:
             return error.public
     return ""

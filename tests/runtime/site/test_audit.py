@@ -18,7 +18,7 @@ from fedboost.cli import audit
 from fedboost.errors import ConfigError, DurabilityError
 from fedboost.horizontal.holder import holder_of
 from fedboost.protocol.ledger import Charge
-from fedboost.protocol.messages import Admit, Ask, Join, Leave, Meet, Report
+from fedboost.protocol.messages import Ask, Introduce, Join, Leave, Offer, Report
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -153,9 +153,9 @@ def session(path):
             record=log.record,
         )
         one = PartySession(site)
-        (join,) = one.handle(Admit("s", terms(PAIR)))
+        (join,) = one.handle(Offer("s", terms(PAIR)))
         assert isinstance(join, Join)
-        assert list(one.handle(Meet((b"", b""), NOTHING_YET))) == []
+        assert list(one.handle(Introduce((b"", b""), NOTHING_YET))) == []
         yield one, log
 
 

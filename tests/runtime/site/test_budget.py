@@ -10,7 +10,7 @@ from sites import bundles_of, consortium, fedboost, in_time, shared_out, terms
 from fedboost.errors import ConfigError, Refused
 from fedboost.people.privacy_report import report_of
 from fedboost.people.summary import summary
-from fedboost.protocol.site_memory import Limits, Offer
+from fedboost.protocol.site_memory import Limits, SessionOffer
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.site.audit import read_log
 from fedboost.runtime.site.audit_entry import Released
@@ -117,9 +117,9 @@ def test_parties_of_one_dataset_know_each_others_sessions(path):
     """One session at both of them is one."""
     with opened(path) as north, opened(path, party="south") as south:
         for memory in (north, south):
-            memory.begin(Offer("s", noisy(), 1, "ann", b"nonce"), Limits(max_sessions=1)).meet(1)
+            memory.begin(SessionOffer("s", noisy(), 1, "ann", b"nonce"), Limits(max_sessions=1)).meet(1)
         with pytest.raises(Refused, match="took part in 1 sessions"):
-            south.begin(Offer("t", noisy()), Limits(max_sessions=1))
+            south.begin(SessionOffer("t", noisy()), Limits(max_sessions=1))
         begun(south, "t")
         more = noisy(parties=[*THREE, "west"])
         with pytest.raises(Refused, match="would show fewer than 3 of them"):

@@ -25,7 +25,7 @@ from fedboost.privacy.noise import accounting
 from fedboost.privacy.protection import Tag
 from fedboost.protocol.contracts import NOWHERE
 from fedboost.protocol.ledger import Spending
-from fedboost.protocol.messages import Admit, Leave
+from fedboost.protocol.messages import Leave, Offer
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.site import memory_file
@@ -148,7 +148,7 @@ def test_a_session_whose_plan_does_not_fit_leaves_before_it_reads_a_row(path):
         site = Site(
             "north", holder_of(lambda _: pytest.fail("rows were read"), "north"), os.urandom, memory=memory
         )
-        (reply,) = PartySession(site).handle(Admit("s", noisy()))
+        (reply,) = PartySession(site).handle(Offer("s", noisy()))
     assert isinstance(reply, Leave)
     assert "has 0.5 left" in reply.reason
 
@@ -167,7 +167,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
             party = PartySession(
                 Site("north", holder_of(lambda _: shard, "north"), os.urandom, memory=memory)
             )
-            (reply,) = party.handle(Admit(session, agreement))
+            (reply,) = party.handle(Offer(session, agreement))
         return (reply.reason, party.ended) if isinstance(reply, Leave) else "joined"
 
     fewer = slice(1, None)
@@ -191,7 +191,7 @@ def test_a_memory_that_cannot_be_written_lets_nothing_leave(path):
             )
             gone.rename(path.parent / "away")
             with pytest.raises(DurabilityError, match="was removed or replaced"):
-                list(PartySession(site).handle(Admit("s", noisy())))
+                list(PartySession(site).handle(Offer("s", noisy())))
             (path.parent / "away").rename(gone)
 
 

@@ -13,7 +13,7 @@ from sites import STOPS, consortium, in_time, rows, shared_out, status_of, terms
 
 from fedboost.errors import ConfigError, Refused, SessionFailed
 from fedboost.horizontal.holder import holder_of
-from fedboost.protocol.messages import Admit, Bye, Join, Leave, Report
+from fedboost.protocol.messages import Join, Leave, Offer, Report, SessionEnded
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
@@ -160,7 +160,7 @@ def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
         b"\xff" * 40,
         b"",
         b"\x0a\xff",
-        encode_to_party(Bye("from a party?")) + b"\x08",
+        encode_to_party(SessionEnded("from a party?")) + b"\x08",
         b"\x1a\x03\x0a\x01\xff",
     ],
     ids=["noise", "empty", "cut off", "wrong direction", "no text"],
@@ -190,7 +190,7 @@ def test_garbage_within_a_session_fails_it_and_names_the_sender(folder):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             odd = one.attend(opened)
             training = asyncio.create_task(one.train(terms([*TWO, "odd"], **STOPS)))
-            assert isinstance(decode_to_party(await odd.read()), Admit)
+            assert isinstance(decode_to_party(await odd.read()), Offer)
             await odd.write(b"\xff" * 40)
             with pytest.raises(SessionFailed, match=r"party odd.*broke the protocol"):
                 await training
@@ -331,7 +331,7 @@ def slow_party_in_two_sessions(folder, last_words):
             with pytest.raises(SessionFailed, match="party north"):
                 await one.train(terms(TWO))
             first, bye = [decode_to_party(await odd.read()) for _ in range(2)]
-            assert isinstance(bye, Bye)
+            assert isinstance(bye, SessionEnded)
             training = asyncio.create_task(one.train(terms(TWO, columns=fitting)))
             second = decode_to_party(await odd.read())
             for message in last_words(first):
