@@ -44,7 +44,7 @@ def test_every_script_is_described_and_run_by_make():
     make = (BENCHMARKS.parent / "Makefile").read_text()
     for name in report.SECTIONS:
         path = f"{common.script(name).parent.name}/{name}.py"
-        assert f"| `{path}` |" in readme
+        assert f"| `benchmarks/{path}` |" in readme
         assert f"python benchmarks/{path}" in readme
         assert f"$(call measure,{name}" in make
 
