@@ -20,6 +20,7 @@ check: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python .ci/structure.py
 	$(BIN)/pytest -m "not slow"
 
 protos: $(VENV)/dev

@@ -66,6 +66,8 @@ class PartySession:
         self.ended: str | None = None
         """None while the session lives, then the reason it ended: '' if the model is done."""
         self._site = site
+        self._session = ""
+        """The name of the session that was offered first."""
         self._membership: Membership | None = None
         self._attempt = 0
         self._handshake: Handshake | None = None
@@ -96,7 +98,7 @@ class PartySession:
             yield from RULES[self.phase, type(message)](self, message)
         except FedboostError as error:
             self._end(str(error), error.public)
-            yield Leave(quoted(error.public), self._membership.session if self._membership else "")
+            yield Leave(quoted(error.public), self._session)
 
     @property
     def _member(self) -> Membership:
@@ -111,14 +113,15 @@ class PartySession:
 
     # ---- messages -----------------------------------------------------------------------------------
 
-    def _admit(self, admit: Offer) -> Iterator[FromParty]:
+    def _offer(self, offer: Offer) -> Iterator[FromParty]:
         """The offer is held to the site's rules; this party joins with new keys."""
         if self._membership is None:
-            self._membership = Membership.begin(self._site, admit)
+            self._session = offer.session
+            self._membership = Membership.begin(self._site, offer)
         member = self._membership
-        member.check_same(admit)
-        if self._joined is None or admit.attempt != self._attempt:
-            self._joined = self._join(member, admit.attempt)
+        member.check_same(offer)
+        if self._joined is None or offer.attempt != self._attempt:
+            self._joined = self._join(member, offer.attempt)
         yield self._joined
 
     def _join(self, member: Membership, attempt: int) -> Join:
@@ -131,7 +134,7 @@ class PartySession:
         greeting = key_exchange.greet(site.credentials, site.name, member.attempt(attempt), public, site.draw)
         return Join(member.session, member.terms.digest, attempt, greeting)
 
-    def _meet(self, meet: Introduce) -> Iterator[FromParty]:
+    def _introduce(self, meet: Introduce) -> Iterator[FromParty]:
         """The greetings are checked, keys are agreed, and the training goes to where the others stand."""
         assert self._joined is not None
         if self._handshake is None:
@@ -164,7 +167,7 @@ class PartySession:
         self._introduced = Introduced(meet.greetings, roster, met.session, transcript, sealer)
         yield from ()
 
-    def _meet_again(self, meet: Introduce) -> Iterator[FromParty]:
+    def _introduce_again(self, meet: Introduce) -> Iterator[FromParty]:
         """A repeated introduction is ignored; any other ends the session."""
         if self._introduced is None or meet.greetings != self._introduced.greetings:
             raise PeerError("introduced to the others before admitted, or twice")
@@ -191,7 +194,7 @@ class PartySession:
         self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
         return answer
 
-    def _open(self, request: OpenRequest) -> Iterator[FromParty]:
+    def _open_request(self, request: OpenRequest) -> Iterator[FromParty]:
         """This party helps to open the sum of its last answer."""
         assert self._introduced is not None
         answer, label = self._answer, (request.turn, request.attempt)
@@ -233,7 +236,7 @@ class PartySession:
         statement = key_exchange.attestation(member.terms, nonce, introduced.digest, site.name, *claims)
         return Attest(close.attempt, *claims, signer.certificate, signer.sign(statement))
 
-    def _bye(self, bye: SessionEnded) -> Iterator[FromParty]:
+    def _session_ended(self, bye: SessionEnded) -> Iterator[FromParty]:
         """The session has ended."""
         made = "" if self._attested else "the aggregator ended the session without a model"
         self._end(quoted(bye.reason) or made)
@@ -264,29 +267,29 @@ _EARLY, _MODEL = "asked before admitted and introduced", "a model before anythin
 _TWICE = "introduced to the others before admitted, or twice"
 _NOT_LAST = "help is asked for with turn {message.turn}, which is not the last"
 RULES: dict[tuple[PartyPhase, type], Callable[..., Iterator[FromParty]]] = {
-    ("new", Offer): _S._admit,
+    ("new", Offer): _S._offer,
     ("new", Introduce): _refused(_TWICE),
     ("new", Ask): _refused(_EARLY),
     ("new", OpenRequest): _refused(_NOT_LAST),
     ("new", Close): _refused(_MODEL),
-    ("new", SessionEnded): _S._bye,
-    ("joined", Offer): _S._admit,
-    ("joined", Introduce): _S._meet,
+    ("new", SessionEnded): _S._session_ended,
+    ("joined", Offer): _S._offer,
+    ("joined", Introduce): _S._introduce,
     ("joined", Ask): _refused(_EARLY),
     ("joined", OpenRequest): _refused(_NOT_LAST),
     ("joined", Close): _refused(_MODEL),
-    ("joined", SessionEnded): _S._bye,
-    ("introduced", Offer): _S._admit,
-    ("introduced", Introduce): _S._meet_again,
+    ("joined", SessionEnded): _S._session_ended,
+    ("introduced", Offer): _S._offer,
+    ("introduced", Introduce): _S._introduce_again,
     ("introduced", Ask): _S._ask,
-    ("introduced", OpenRequest): _S._open,
+    ("introduced", OpenRequest): _S._open_request,
     ("introduced", Close): _S._close,
-    ("introduced", SessionEnded): _S._bye,
-    ("signed", Offer): _S._admit,
-    ("signed", Introduce): _S._meet_again,
+    ("introduced", SessionEnded): _S._session_ended,
+    ("signed", Offer): _S._offer,
+    ("signed", Introduce): _S._introduce_again,
     ("signed", Ask): _refused("asked after the model was signed"),
     ("signed", OpenRequest): _refused("asked for help after the model was signed"),
     ("signed", Close): _S._close,
-    ("signed", SessionEnded): _S._bye,
+    ("signed", SessionEnded): _S._session_ended,
 }
 """The session at a party: what each message does in each phase."""
