@@ -47,7 +47,7 @@ class Refused(FedboostError):
     """A request that the terms, or the policy or data of a site, forbid."""
 
 
-class Misfit(Refused):
+class SchemaMismatch(Refused):
     """Rows of a site that do not fit the terms. `public` is the same for every cause, which would tell of
     single rows."""
 
@@ -56,11 +56,11 @@ class RosterTooSmall(FedboostError):
     """The loss of too many parties to open the sum of the others."""
 
 
-class CutShort(FedboostError):
+class TreeAborted(FedboostError):
     """Thrown into a program instead of a sum that will not come: the tree ends with the leaves it has."""
 
 
-class Enough(FedboostError):
+class TrainingStopped(FedboostError):
     """Thrown into a program after a round, instead of the answer to its next query: the model is that of the
     rounds so far."""
 

@@ -102,7 +102,7 @@ def auc(options: argparse.Namespace) -> tuple[common.Table, list[dict[str, Any]]
             ("dataset", "epsilon", "fedboost", "DP-EBM", "ahead by", "XGBoost, none", "claim", "holds"),
             [row_of(one) for one in found],
             [
-                "Noise is drawn anew in every run, so the last digits differ from run to run.",
+                "Noise is drawn again in every run, so the last digits differ from run to run.",
                 "DP-EBM's noise is central: one who holds all rows draws it. Of fedboost's three shares two "
                 "are enough, since a party can subtract its own: its sums have 1.5 times the variance.",
                 "DP-EBM takes no missing cells: it was given the middle of the declared range, or a word of "

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fedboost.boosting.queries.cut_points import BYTES_PER_COUNT
 from fedboost.boosting.queries.union import Query
-from fedboost.errors import CutShort, Enough, Refused
+from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.cut_points import first_bits
 from fedboost.protocol.contracts import GrownTrees
@@ -44,7 +44,7 @@ def within(
             _check(query.bytes_needed(len(terms.parties)), allowed)
             try:
                 go_on = partial(inner.send, (yield query))
-            except (CutShort, Enough) as error:
+            except (TreeAborted, TrainingStopped) as error:
                 go_on = partial(inner.throw, error)
 
     return bounded

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedboost.cli.options import SiteFile, TermsFile
-from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.errors import ConfigError, Refused, SchemaMismatch
 
 if TYPE_CHECKING:
     from fedboost.people.summary import Counts
@@ -138,7 +138,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     table, columns = read_table(site.data, site.scratch), agreed.columns
     try:
         label = to_shard(table, agreed, site.party).label
-    except Misfit as error:
+    except SchemaMismatch as error:
         raise ConfigError(f"{site.data}: its rows do not fit the terms: {error.detail}") from None
     except Refused as error:
         raise ConfigError(f"{site.data}: {error}") from None

@@ -90,7 +90,7 @@ def _number(digest: str, entries: "list[Entry]", log: Path) -> int:
     if digest not in hashes:
         raise ConfigError(
             f"{log}: none of its {len(entries)} entries has the hash {digest}: the log was cut short or "
-            f"written anew since that was kept, or it is the hash of another log"
+            f"rewritten since that was kept, or it is the hash of another log"
         )
     return hashes.index(digest)
 

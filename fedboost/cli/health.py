@@ -28,7 +28,7 @@ def health(
 
     check_address(aggregator, "--aggregator")
     role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
-    # A bundle of a party serves as well as an analyst's: whoever may dial may ask.
+    # A bundle of a party serves as well as an analyst's: anyone who may dial may ask.
     bundle = choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)
     asyncio.run(probe.ask(aggregator, bundle, wait))
     print("serving")

@@ -62,7 +62,7 @@ def init_consortium(
         f"{folder / ROOT_KEY}: the root's key, {state}\n"
         f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
         f"{_fingerprint(root)}\n"
-        f"Keep the key offline: whoever has it can let anybody in. Now issue bundles:\n"
+        f"Keep the key offline: anyone who has it can let anybody in. Now issue bundles:\n"
         f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
 

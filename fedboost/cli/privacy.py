@@ -1,7 +1,7 @@
 """`fedboost privacy`: what was spent of the rows' privacy here, what terms would spend, what a model did.
 
 Promises: `--help` imports nothing heavy; nothing here but `init` writes to a site's memory.
-Refuses: terms and models without noise, a memory that is damaged, another in the place of one that is there
+Refuses: terms and models without noise, a memory that is damaged, another instead of one that is there
 (ConfigError).
 """
 
@@ -83,7 +83,7 @@ def begin(
         f"and {memory.releases} releases that were charged"
     )
     if memory.sessions:
-        print("None of those sessions continues: whoever was training begins again.")
+        print("None of those sessions continues: its analyst begins again.")
 
 
 @privacy_app.command(epilog="Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000 --parties 5")

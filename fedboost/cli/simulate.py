@@ -16,7 +16,7 @@ def simulate(
     data: Annotated[Path, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
     site: Site = None,
     parties: Annotated[
-        int | None, typer.Option(help="Split the rows evenly among so many.", min=1, show_default=False)
+        int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,

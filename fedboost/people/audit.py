@@ -35,7 +35,7 @@ def audit(facts: AuditFacts) -> Iterator[str]:
         entries = f"Entry {number} of {facts.entries}" if number else "The empty log before the first entry"
         yield f"\n{entries} has the hash that was expected: all up to it is as it was."
     yield f"\nThe last entry, number {facts.entries}, has the hash\n{facts.last_hash}"
-    yield "Keep it elsewhere: a log cut short or written anew has no entry with it, as"
+    yield "Keep it elsewhere: a log cut short or rewritten has no entry with it, as"
     yield "`fedboost audit --expect HASH` finds."
 
 
@@ -45,7 +45,7 @@ def _head(facts: AuditFacts) -> Iterator[str]:
     whose = f"The log of party {all_shown(facts.parties)}. " if facts.parties else ""
     beyond = ""
     if facts.expected is None:
-        beyond = "; whether its end was cut off or written anew shows only with --expect"
+        beyond = "; whether its end was cut off or rewritten shows only with --expect"
     yield textwrap.fill(f"{whose}No entry was changed or removed inside it{beyond}.", WIDTH)
 
 

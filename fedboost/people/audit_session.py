@@ -66,7 +66,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         first, last = session.attempts
         times = "once" if last == 2 else f"{last - 1} times"
         numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
-        yield _line("attempts", f"begun anew {times} ({numbers}){_again(session)}")
+        yield _line("attempts", f"begun again {times} ({numbers}){_again(session)}")
     yield _line("with", all_shown(agreement.parties))
     rounds = counted(agreement.rounds, "round")
     yield _line("to train", f"{shown(agreement.objective)}, at most {rounds}")

@@ -81,7 +81,7 @@ def report_of(terms: Terms) -> PrivacyReport:
 def _against(terms: Terms) -> str:
     """The ends that the promise holds against."""
     assert terms.noise is not None
-    outside = "whoever sees the opened sums and the model"
+    outside = "anyone who sees the opened sums and the model"
     if terms.noise.placement == "central":
         return f"{outside}, but not against the aggregator, which sees the sums before they get noise"
     if terms.noise.placement == "local":

@@ -80,7 +80,7 @@ class Query(Protocol):
         ...
 
     def check(self, terms: Terms) -> None:
-        """Raise Refused if the terms do not allow it, whoever asks."""
+        """Raise Refused if the terms do not allow it, no matter who asks."""
         ...
 
     def fits(self, answer: Int64) -> bool:
@@ -271,6 +271,6 @@ class Rowless:
 GrownTrees = list[tuple[Tree, tuple[Split, ...]]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster]]
-"""An algorithm: a generator that yields queries, receives sums, and returns the model. CutShort is thrown
-into it instead of a sum that will not come, Enough after the last round that is wanted; it keeps its trees in
-the list it is given, and does not ask for those that are there already."""
+"""An algorithm: a generator that yields queries, receives sums, and returns the model. TreeAborted is thrown
+into it instead of a sum that will not come, TrainingStopped after the last round that is wanted; it keeps its
+trees in the list it is given, and does not ask for those that are there already."""

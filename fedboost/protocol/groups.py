@@ -1,7 +1,7 @@
 """What the sums over several groups of parties tell together.
 
-Whoever has the sums over {a, b, c, d} and {a, b, c} has those of d alone; {a, b, c, d, e}, {a, b, c} and {a,
-d, e} give those of a. And parties that collude take their own away from whatever is left.
+Anyone who has the sums over {a, b, c, d} and {a, b, c} has those of d alone; {a, b, c, d, e}, {a, b, c} and
+{a, d, e} give those of a. And parties that collude take their own away from whatever is left.
 
 Promises: `fewest_shown` finds the smallest set of parties that some combination of the sums is over.
 Refuses: nothing.

@@ -49,7 +49,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Grew:
+class TreeGrown:
     """A tree grew, and is to end in this turn: the tree, the splits no party has heard of yet, and what the
     parties know of it (`contracts.State.to_record`)."""
 
@@ -66,7 +66,7 @@ class Stopped:
     turn: int
 
 
-Record = Begun | Gathered | Opened | Grew | Stopped
+Record = Begun | Gathered | Opened | TreeGrown | Stopped
 
 
 def encode(record: Record) -> bytes:
@@ -79,7 +79,7 @@ def encode(record: Record) -> bytes:
             return fields.pack(b"gathered", fields.number(attempt), *(party.encode() for party in roster))
         case Opened(turn, query, total):
             return fields.pack(b"opened", fields.number(turn), query, total.astype("<i8").tobytes())
-        case Grew(turn, tree, last, known):
+        case TreeGrown(turn, tree, last, known):
             content = [vars(tree), [[*vars(split).values()] for split in last], *known]
             return fields.pack(b"grew", fields.number(turn), json.dumps(content).encode())
         case Stopped(turn):
@@ -99,7 +99,7 @@ def decode(data: bytes) -> Record:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
                 tree, last, *known = json.loads(content)
-                return Grew(_number(turn), Tree(**tree), tuple(Split(*split) for split in last), known)
+                return TreeGrown(_number(turn), Tree(**tree), tuple(Split(*split) for split in last), known)
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """How parties meet: each says who it is, under which terms, and with which fresh key; all of them check all.
 
 Promises: after `meet`, the parties that hold the same session digest agree on terms, members and keys; the
-aggregator, which relays the greetings, cannot put a key of its own in the place of a party's, because each
+aggregator, which relays the greetings, cannot put a key of its own instead of a party's, because each
 greeting is signed with the key of a certificate that every party traces to the consortium's root itself, and
 is good for one attempt of one session of one request alone. The analyst who asked for the session signed its
 terms.

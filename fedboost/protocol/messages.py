@@ -28,8 +28,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Offer:
-    """A session is open under these terms, or its parties gather anew. Answered by Join, or by Leave if this
-    site cannot or will not. request: who asked for it; None where nothing is signed."""
+    """A session is open under these terms, or its parties start a new attempt. Answered by Join, or by Leave
+    if this site cannot or will not. request: who asked for it; None where nothing is signed."""
 
     session: str
     terms: Terms

@@ -221,7 +221,7 @@ class PartySession:
         if self._answer is None:
             raise PeerError("a model before anything was asked")
         if close.attempt != self._attempt or self._answer.ask.attempt != close.attempt:
-            raise PeerError("a model before anything was asked since the parties gathered anew")
+            raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
             self._attested = self._signed(close, self._introduced)

@@ -34,7 +34,7 @@ class TreeLog:
     durable: bool = True
     written: int = 0
     read: int = 0
-    ends: dict[int, journal.Grew] = field(default_factory=dict)
+    ends: dict[int, journal.TreeGrown] = field(default_factory=dict)
 
     def next_to_write(self, tree: int) -> tuple[Tree, tuple[Split, ...]] | None:
         """The tree of this number if it is the next that the journal lacks; it counts as written then."""
@@ -49,13 +49,13 @@ class TreeLog:
     def load(self, past: tuple[Record, ...]) -> None:
         """Take in all trees of an earlier process."""
         for record in past:
-            if isinstance(record, journal.Grew):
+            if isinstance(record, journal.TreeGrown):
                 self.grown.append((record.tree, record.last))
                 self.ends[self.written] = record
                 self.written += 1
 
 
-def with_tree(state: TrainingState, grew: journal.Grew) -> TrainingState:
+def with_tree(state: TrainingState, grew: journal.TreeGrown) -> TrainingState:
     """The state with the tree of a record."""
     try:
         return state.with_record(grew.known)
@@ -82,7 +82,7 @@ def replay(run: "TrainingRun", terms: Terms, past: tuple[Record, ...]) -> None:
                     if number < len(past) - 1:
                         raise ConfigError(f"its sums cannot be: turn {run.turn}: {error}") from None
                     run.fail_next(str(error))
-            case journal.Grew():
+            case journal.TreeGrown():
                 _check_grew(run, terms, record)
                 run.trees.read += 1
             case journal.Stopped():
@@ -112,7 +112,7 @@ def _check_opened(run: "TrainingRun", record: journal.Opened) -> None:
         raise ConfigError(f"the sum of turn {record.turn} has another size than was asked for")
 
 
-def _check_grew(run: "TrainingRun", terms: Terms, record: journal.Grew) -> None:
+def _check_grew(run: "TrainingRun", terms: Terms, record: journal.TreeGrown) -> None:
     ends = run.pending.ends_tree and run.pending.tree == run.trees.read
     try:
         if not (ends and record.turn == run.turn):

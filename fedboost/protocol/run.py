@@ -9,7 +9,7 @@ Refuses: records that cannot be (ConfigError).
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from fedboost.errors import CutShort, Enough, Refused
+from fedboost.errors import Refused, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.protocol import journal
@@ -126,8 +126,8 @@ class TrainingRun:
     def cut(self) -> None:
         """End the tree that grows where it stands; its end is asked instead of this query."""
         try:
-            query = self._program.throw(CutShort("a party was lost"))
-        except (CutShort, StopIteration):
+            query = self._program.throw(TreeAborted("a party was lost"))
+        except (TreeAborted, StopIteration):
             query = None
         if query is None or not query.ends_tree:
             raise Refused(f"program {self._terms.session.program!r} does not end a tree that is cut short")
@@ -145,7 +145,7 @@ class TrainingRun:
     def _write_tree(self) -> None:
         """Write down the tree that is about to end, once."""
         if self.pending.ends_tree and (grown := self.trees.next_to_write(self.pending.tree)):
-            self._record(journal.Grew(self.turn, *grown, self.state.to_record()))
+            self._record(journal.TreeGrown(self.turn, *grown, self.state.to_record()))
 
     def advance(self, total: Int64 | None) -> None:
         """Give the program a sum, or start it, and go to its next query."""
@@ -156,7 +156,7 @@ class TrainingRun:
         try:
             query = next(self._program) if total is None else self._program.send(total)
             if self.enough and ended:
-                query = self._program.throw(Enough("no more rounds are wanted"))
+                query = self._program.throw(TrainingStopped("no more rounds are wanted"))
         except StopIteration as end:
             if not isinstance(end.value, Booster):
                 raise Refused(f"program {self._terms.session.program!r} returned no model") from None
@@ -164,7 +164,7 @@ class TrainingRun:
                 raise Refused(f"program {self._terms.session.program!r} asked nothing") from None
             self.booster, self.last = end.value, total
             return
-        except Enough:
+        except TrainingStopped:
             raise Refused(
                 f"program {self._terms.session.program!r} does not end before its last round"
             ) from None

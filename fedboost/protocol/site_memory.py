@@ -178,7 +178,7 @@ def judge(
         if known.digest != terms.digest:
             raise Refused(f"party {party} knows session {session} under other terms; a session has one name")
         if known.ended is not None:
-            raise Refused(f"party {party}: session {session} has ended here; train anew")
+            raise Refused(f"party {party}: session {session} has ended here; train again")
         if known.request != offer.request:
             raise Refused(f"party {party} knows session {session} by another request of the analyst")
         if offer.attempt <= known.attempt:
@@ -190,21 +190,22 @@ def judge(
     if offer.attempt > 1:
         raise Refused(
             f"party {party} is offered attempt {offer.attempt} of session {session}, which it does not know; "
-            f"train anew"
+            f"train again"
         )
     others = list(others)
     if offer.request and any(other.request == offer.request for other in others):
-        raise Refused(f"party {party}: the analyst's request was used for another session; train anew")
+        raise Refused(f"party {party}: the analyst's request was used for another session; train again")
     met = sum(other.attempt > 0 for other in others)
     if met >= limits.max_sessions:
         raise Refused(
             f"party {party} refuses: its policy has max_sessions = {limits.max_sessions}, and it took part "
-            f"in {met} sessions with these rows; whoever answers for them can raise it there"
+            f"in {met} sessions with these rows; the person who answers for them can raise it there"
         )
     if len(others) - met >= MAX_OFFERS:
         raise Refused(
             f"party {party} refuses: {len(others) - met} sessions with these rows were offered to it and "
-            f"never began; each told that the rows fit. Whoever answers for them can begin a new memory"
+            f"never began; each told that the rows fit. The person who answers for them can begin a new "
+            f"memory"
         )
     check_group(Known.begun(offer.session, terms), others, limits, party)
 

@@ -46,7 +46,7 @@ class Evaluation(Group):
         default=None,
         ge=1,
         le=MAX_ROUNDS,
-        description="Stop once the last metric of the validation rows has not improved for so many rounds, "
+        description="Stop once the last metric of the validation rows has not improved for that many rounds, "
         "and keep the rounds up to the best. By default all rounds are trained.",
     )
 

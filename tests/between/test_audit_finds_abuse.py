@@ -211,7 +211,7 @@ def forty_histograms_under_one_round(path):
                 "1. CHECK: Session s1 had p3, session s2 not. Subtracting one result from the other gives "
                 "the totals of p3 alone",
                 "Nobody meant it if p3 dropped out; otherwise p3 was singled out. Ask the analyst.",
-                "Whoever runs this site: name the parties to train with in `parties` of [policy].",
+                "The operator of this site: name the parties to train with in `parties` of [policy].",
             ],
         ),
         (
@@ -234,7 +234,7 @@ def forty_histograms_under_one_round(path):
             a_training_with_losses,
             [],
             [
-                "attempts begun anew 6 times (attempts 1 to 7); 5 of 20 answers were the same answer sent "
+                "attempts begun again 6 times (attempts 1 to 7); 5 of 20 answers were the same answer sent "
                 "again: nothing new",
                 "the same answers sent again 5",
                 "or this site was stopped; by itself this is no sign of abuse",

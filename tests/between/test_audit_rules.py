@@ -97,7 +97,7 @@ def test_a_roster_that_the_terms_do_not_allow(path):
 
 
 def test_a_tree_cut_short_where_the_terms_let_the_roster_shrink(path):
-    """The end of the tree comes in the place of its second histogram, without the party that was lost."""
+    """The end of the tree comes instead of its second histogram, without the party that was lost."""
     terms, _ = agreement(4, rounds=2, on_loss="shrink")
     known = honest(terms)
     end = changed(known[5], turn=5, attempt=2, roster=("p0", "p1", "p2"))

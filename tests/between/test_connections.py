@@ -77,7 +77,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
             return one.log.named("peer refused")
 
     (line,) = in_time(scenario())
-    assert line["peer"] == f"whoever connects from {source}"
+    assert line["peer"] == f"a client from {source}"
     assert line["reason"].endswith(
         f"connections without a call; {limits.IDLE_CONNECTIONS} of an address are allowed"
     )

@@ -99,7 +99,7 @@ def test_a_session_is_not_gone_on_with_over_other_rows(site):
     assert isinstance(first, bytes)
     parquet.write_table(rows(40).slice(1), table)
     with started(site) as party:
-        assert answer(party(), "s", query, 2) == "party north does not go on with session s; train anew"
+        assert answer(party(), "s", query, 2) == "party north does not go on with session s; train again"
     parquet.write_table(rows(40), table)
     with started(site) as party:  # the session was left for good
         assert "has ended here" in answer(party(), "s", query, 3)
@@ -107,7 +107,7 @@ def test_a_session_is_not_gone_on_with_over_other_rows(site):
 
 
 def test_a_session_goes_on_over_the_same_rows(site):
-    """The same bytes once more, from a table that was written anew."""
+    """The same bytes once more, from a table that was rewritten."""
     query, table = RowsQuery(), site.parent / "north.parquet"
     answers = []
     for attempt in (1, 2, 3):
@@ -176,13 +176,13 @@ def kept(file, copy):
 
 
 def restored(file, copy):
-    """A person puts a copy in the place of the memory and says so."""
+    """A person puts a copy instead of the memory and says so."""
     shutil.copy(copy, memory_path(read_party(file)))
     assert fedboost("privacy", "init", "--restored", "--config", file).code == 0
 
 
 def begun_anew(file, copy):
-    """A person begins another memory in the place of one that was deleted."""
+    """A person begins another memory instead of one that was deleted."""
     memory_path(read_party(file)).unlink()
     assert fedboost("privacy", "init", "--config", file).code == 0
 
@@ -208,7 +208,7 @@ def test_a_session_that_is_over_stays_over_whatever_became_of_the_memory(site, m
 
 @pytest.mark.parametrize("mishap", ["deleted", "an older copy"])
 def test_a_party_does_not_start_over_a_memory_that_forgot(site, mishap):
-    """Deleted, or from a backup: until a person says so nothing is answered, and nothing is begun anew."""
+    """Deleted, or from a backup: until a person says so nothing is answered, and nothing is begun again."""
     path = memory_path(read_party(site))
     with started(site) as party:
         answer(party(), "earlier", RowsQuery())

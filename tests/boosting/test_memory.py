@@ -8,7 +8,7 @@ from fedboost.boosting.queries.base import MAX_CELLS
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.errors import CutShort, Refused
+from fedboost.errors import Refused, TreeAborted
 from fedboost.fixedpoint import UNIT
 from fedboost.gbdt.cut_points import Grid
 from fedboost.terms.terms import Terms
@@ -92,9 +92,9 @@ def test_a_program_hears_that_a_tree_is_cut_short():
     def program(given, grown):
         try:
             yield RowsQuery()
-        except CutShort:
+        except TreeAborted:
             yield histogram(3, 100)
 
     running = within(program, GIB)(terms(), [])
     next(running)
-    assert running.throw(CutShort("a party was lost")) == histogram(3, 100)
+    assert running.throw(TreeAborted("a party was lost")) == histogram(3, 100)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from fedboost.errors import ConfigError, Misfit
+from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.runtime.data.shard import to_shard
 from fedboost.terms.terms import Terms
 
@@ -50,7 +50,7 @@ NEUTRAL = "party north: its rows do not fit the terms; its own log says which co
 
 def refusal(table: pa.Table, agreed: Terms) -> str:
     """What the site itself reads of rows that do not fit; what others read is always the same."""
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         to_shard(table, agreed, "north")
     error = caught.value
     assert error.public == NEUTRAL

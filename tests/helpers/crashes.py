@@ -93,8 +93,8 @@ def crashed(folder, files, terms, kills, seed, policy):
 
 
 def stopped(folder, files, terms, seconds, policy):
-    """The model of a training in which a party's process sleeps for so many seconds, and the seconds from its
-    awakening to what the analyst heard next."""
+    """The model of a training in which a party's process sleeps for that many seconds, and the seconds from
+    its awakening to what the analyst heard next."""
     with LocalCluster(folder, files, policy=policy) as one:
         training = Followed(one.analyst, terms)
         training.wait_for(terms.trees.rounds // 3)

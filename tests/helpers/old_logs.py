@@ -47,7 +47,7 @@ ENDED = {"kind": "ended", "session": SESSION, "reason": ""}
 
 def again_after_bye(path):
     """A training of one tree; then eight more attempts of the session that had ended, each with a histogram
-    of one row's cells in the place of the root's."""
+    of one row's cells instead of the root's."""
     tree = [("EndRoundQuery", 2), ("HistogramQuery", 34), ("EndRoundQuery", 2)]
     events = [admitted("plain", 1)]
     events += [released("plain", turn, 1, *asked) for turn, asked in enumerate([*BEFORE_TREES, *tree], 1)]

@@ -111,7 +111,7 @@ def test_two_splits_of_one_secret_have_nothing_in_common():
 
 def test_a_drawn_number_is_the_high_521_bits_and_below_the_prime():
     draws = iter([b"\xff" * SHARE_BYTES, b"\xff" * (SHARE_BYTES - 1) + b"\x7f"])
-    assert draw_number(lambda size: next(draws)) == PRIME - 1, "the prime itself is drawn anew"
+    assert draw_number(lambda size: next(draws)) == PRIME - 1, "the prime itself is drawn again"
     assert draw_number(lambda size: b"\x80".ljust(size, b"\0")) == 1 << 520
     assert draw_number(bytes) == 0
     assert SHARE_BYTES == -(-521 // 8)

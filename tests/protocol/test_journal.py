@@ -16,7 +16,7 @@ from fedboost.gbdt.tree import Tree
 from fedboost.protocol import journal
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Disconnected
-from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
+from fedboost.protocol.journal import Begun, Gathered, Opened, TreeGrown
 from fedboost.protocol.messages import Ask
 
 
@@ -36,7 +36,7 @@ def honest():
     session = together.play()
     assert session.phase == "done", session.error
     records = [journal.decode(data) for data in together.written]
-    assert any(isinstance(record, Grew) for record in records)
+    assert any(isinstance(record, TreeGrown) for record in records)
     return together.terms, records, session.booster.to_xgboost()
 
 
@@ -91,16 +91,24 @@ HAND_MADE = {
     "nobody": lambda r, t: changed(r, Gathered, 0, roster=()),
     "too few": lambda r, t: changed(r, Gathered, -1, roster=("p0",)),
     "fewer from the beginning": lambda r, t: changed(r, Gathered, 0, roster=("p0", "p1", "p2")),
-    "a tree before its time": lambda r, t: moved(r, Grew, 1),
-    "a tree after its end": lambda r, t: moved(r, Grew, place_of(r, Grew) + 1),
-    "a tree twice": lambda r, t: [*r[: place_of(r, Grew)], r[place_of(r, Grew)], *r[place_of(r, Grew) :]],
-    "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, Grew)]],
-    "a tree after the last": lambda r, t: [*r, r[place_of(r, Grew)]],
-    "a tree without leaves": lambda r, t: changed(r, Grew, tree=Tree()),
-    "a tree of other splits": lambda r, t: changed(r, Grew, known=[[], 1, None, None], last=()),
-    "splits in disorder": lambda r, t: changed(r, Grew, known=in_disorder(*r[place_of(r, Grew)].known)),
-    "a tree of no level": lambda r, t: changed(r, Grew, known=[r[place_of(r, Grew)].known[0], 0, None, None]),
-    "a tree in another turn": lambda r, t: changed(r, Grew, turn=10**6),
+    "a tree before its time": lambda r, t: moved(r, TreeGrown, 1),
+    "a tree after its end": lambda r, t: moved(r, TreeGrown, place_of(r, TreeGrown) + 1),
+    "a tree twice": lambda r, t: [
+        *r[: place_of(r, TreeGrown)],
+        r[place_of(r, TreeGrown)],
+        *r[place_of(r, TreeGrown) :],
+    ],
+    "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, TreeGrown)]],
+    "a tree after the last": lambda r, t: [*r, r[place_of(r, TreeGrown)]],
+    "a tree without leaves": lambda r, t: changed(r, TreeGrown, tree=Tree()),
+    "a tree of other splits": lambda r, t: changed(r, TreeGrown, known=[[], 1, None, None], last=()),
+    "splits in disorder": lambda r, t: changed(
+        r, TreeGrown, known=in_disorder(*r[place_of(r, TreeGrown)].known)
+    ),
+    "a tree of no level": lambda r, t: changed(
+        r, TreeGrown, known=[r[place_of(r, TreeGrown)].known[0], 0, None, None]
+    ),
+    "a tree in another turn": lambda r, t: changed(r, TreeGrown, turn=10**6),
     "turns that go back": lambda r, t: changed(r, Opened, -1, turn=1),
     "more sums after the end": lambda r, t: [*r, next(x for x in reversed(r) if isinstance(x, Opened))],
 }

@@ -94,7 +94,7 @@ def test_a_session_that_ended_is_refused_by_name(site):
         site.memory.begin(offer(name), LIMITS).end(reason)
         site.restart()
         for attempt in (1, 2):
-            with pytest.raises(Refused, match=f"session {name} has ended here; train anew"):
+            with pytest.raises(Refused, match=f"session {name} has ended here; train again"):
                 site.memory.begin(offer(name, attempt=attempt), LIMITS)
 
 

@@ -35,7 +35,7 @@ from fedboost.gbdt.tree import Tree
 from fedboost.privacy.identity import issue as issue_identity
 from fedboost.privacy.identity.certificates import to_pem
 from fedboost.privacy.identity.issue import new_root
-from fedboost.protocol.journal import Begun, Gathered, Grew, Opened
+from fedboost.protocol.journal import Begun, Gathered, Opened, TreeGrown
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.server import AggregatorServer
 from fedboost.runtime.aggregator.sessions import TURN_SECONDS
@@ -116,7 +116,7 @@ def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_
     async def scenario():
         async with consortium(tmp_path / "c", tables, state=state) as one:
             shutil.rmtree(state)
-            with pytest.raises(Refused, match="cannot write to its state folder: tell whoever runs it"):
+            with pytest.raises(Refused, match="cannot write to its state folder: tell its operator"):
                 await one.train(agreement)
             state.mkdir()
             return (await one.train(agreement)).model, one.log
@@ -246,7 +246,7 @@ def journals(folder, *sessions):
         ([FIRST, GATHERED, GATHERED], "attempt 1 of 3 parties cannot follow"),
         ([FIRST, GATHERED, Gathered(2, ("north", "south"))], "attempt 2 of 2 parties cannot follow"),
         (
-            [FIRST, GATHERED, Grew(1, Tree(), (), [[], 1, None, None])],
+            [FIRST, GATHERED, TreeGrown(1, Tree(), (), [[], 1, None, None])],
             "a tree in turn 1: it does not grow there",
         ),
         ([FIRST, GATHERED, Opened(1, b"x" * 32, np.ones(COUNTS, np.int64))], "does not ask for"),

@@ -24,7 +24,7 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.errors import ConfigError, CutShort, Enough
+from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
@@ -58,7 +58,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
         tree_scales = scales.for_sampling(terms, norms)
         try:
             tree, splits = yield from grow_tree(terms, rows, number, cut_points, tree_scales, grown)
-        except Enough:
+        except TrainingStopped:
             break
         values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
         exponents, norms, round_metrics = yield from end_round(terms, rows, number, splits, values, scales)
@@ -167,5 +167,5 @@ def _grow(
             query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
             frontier = level.leaves(query.by_node((yield query)))
             new_splits = ()
-        except CutShort:
+        except TreeAborted:
             return tree, new_splits

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedboost.boosting.queries.leaves import RESIDUAL_BITS, RESIDUAL_TURNS, ResidualQuery
 from fedboost.boosting.queries.union import Query
-from fedboost.errors import CutShort, PeerError
+from fedboost.errors import PeerError, TreeAborted
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, keys_to_floats
 from fedboost.gbdt.tree import Split, Tree
@@ -79,7 +79,7 @@ def refresh(
     for _ in range(RESIDUAL_TURNS):
         try:
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
-        except CutShort:
+        except TreeAborted:
             return splits
         splits = ()
     for leaf, value in zip(leaves, narrowing.values, strict=True):

@@ -90,7 +90,7 @@ class Admission:
         address = str(context.peer())
         if self._bundle is None:
             host = address.rpartition(":")[0]
-            return self._peers.find(host.encode(), lambda: f"whoever calls from {host}", now)
+            return self._peers.find(host.encode(), lambda: f"a caller from {host}", now)
         bundle, auth = self._bundle, context.auth_context()
 
         def name() -> str:

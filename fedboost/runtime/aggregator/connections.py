@@ -73,7 +73,7 @@ class Connections:
             if network not in self._flooding:
                 allowed = f"{limits.IDLE_CONNECTIONS} of an address are allowed"
                 reason = f"{len(ends)} connections without a call; {allowed}"
-                self._log.info("peer refused", peer=f"whoever connects from {network}", reason=reason)
+                self._log.info("peer refused", peer=f"a client from {network}", reason=reason)
             self._flooding[network] = now
 
     def _shut_down(self, file: int, end: End) -> None:

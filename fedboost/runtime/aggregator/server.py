@@ -114,8 +114,8 @@ class AggregatorServer:
             if self._bundle is not None and not warned and datetime.now(UTC) > self._bundle.ends:
                 warned = True
                 self._log.error(
-                    "certificate expired: whoever dials from now on is not let in; renew it, and start the "
-                    "aggregator again",
+                    "certificate expired: anyone who dials from now on is not let in; renew it, and start "
+                    "the aggregator again",
                     keys=str(self._bundle.folder),
                 )
             self.sessions.tick(time.monotonic())

@@ -193,9 +193,7 @@ class Sessions:
                 journal.append(Begun(name, terms, analyst, request))
             except (DurabilityError, ConfigError) as error:
                 self._log.error("cannot begin a session", reason=str(error))
-                raise Refused(
-                    "the aggregator cannot write to its state folder: tell whoever runs it"
-                ) from None
+                raise Refused("the aggregator cannot write to its state folder: tell its operator") from None
         session = AggregatorSession(
             name,
             terms,

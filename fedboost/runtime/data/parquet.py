@@ -26,7 +26,7 @@ STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
 
 
-class StoredTable:
+class ParquetTable:
     """A Parquet file, and the folder where what is made of its rows is kept."""
 
     def __init__(self, path: Path, scratch: Path) -> None:
@@ -71,14 +71,14 @@ class StoredTable:
         return np.frombuffer(mapped, dtype, count).reshape(shape)
 
 
-class StoredColumn:
+class ParquetColumn:
     """A column of a stored table, as float32: `column[first:last]` reads these rows.
 
     read: makes the numbers of a table of this column alone; its ConfigError counts rows from the first of
     them, and is raised with where that is.
     """
 
-    def __init__(self, table: StoredTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
+    def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
         self._at_hand: tuple[int, Float32] = (-1, np.empty(0, np.float32))

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
-from fedboost.runtime.data.parquet import StoredColumn, StoredTable
+from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
@@ -59,8 +59,8 @@ _NAMED_LABELS = {
 
 def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A level the terms do not
-    declare counts as missing. Raises Refused with one line: for a column that is absent, and Misfit for all
-    that depends on what the rows hold (a CSV file's types do, too)."""
+    declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
+    for all that depends on what the rows hold (a CSV file's types do, too)."""
     try:
         _check_columns(table, terms.columns)
     except ConfigError as error:
@@ -70,7 +70,7 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
-        raise Misfit(refusal, str(error)) from None
+        raise SchemaMismatch(refusal, str(error)) from None
 
 
 def _check_columns(table: "Table", schema: Schema) -> None:
@@ -106,16 +106,16 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
         sparse = tuple(table.column(name) or read(table.dense) for name, read in features.items())
         dense, margins = table.dense, base(table.dense) if base else None
         return Shard(sparse, labels, weight(dense), keys=keys, validation=validation, base_margin=margins)
-    if not isinstance(table, StoredTable):
+    if not isinstance(table, ParquetTable):
         weights, margins = weight(table), base(table) if base else None
         values = np.empty((len(features), table.num_rows), np.float32)  # one piece, which can be given back
         for column, read in zip(values, features.values(), strict=True):
             column[:] = read(table)
         give_back()
         return Shard(tuple(values), labels, weights, keys=keys, validation=validation, base_margin=margins)
-    columns = tuple(StoredColumn(table, name, read) for name, read in features.items())
-    weights = StoredColumn(table, schema.weight or schema.label, weight).kept()
-    margins = StoredColumn(table, margin, base).kept() if margin and base else None
+    columns = tuple(ParquetColumn(table, name, read) for name, read in features.items())
+    weights = ParquetColumn(table, schema.weight or schema.label, weight).kept()
+    margins = ParquetColumn(table, margin, base).kept() if margin and base else None
     for column in columns:
         column.check()
     return Shard(columns, labels, weights, table.allocate, keys, validation, margins)
@@ -186,7 +186,7 @@ def _labels(table: "Table", terms: Terms) -> Float32:
         _whole(table, name, partial(_bound, name=name)),
         _whole(table, upper, partial(_end, name=upper)),
     ]
-    allocate = table.allocate if isinstance(table, StoredTable) else allocate_in_memory
+    allocate = table.allocate if isinstance(table, ParquetTable) else allocate_in_memory
     out: Float32 = allocate((2, table.num_rows), np.dtype(np.float32))
     out[:] = bounds
     invalid = terms.objective.loss.first_invalid_label(out)
@@ -201,7 +201,9 @@ def _labels(table: "Table", terms: Terms) -> Float32:
 
 def _whole(table: "Table", name: str, read: Reader) -> Float32:
     """The values of a column that are kept in memory."""
-    return StoredColumn(table, name, read).kept() if isinstance(table, StoredTable) else read(dense_of(table))
+    return (
+        ParquetColumn(table, name, read).kept() if isinstance(table, ParquetTable) else read(dense_of(table))
+    )
 
 
 def _bound(table: "pa.Table", name: str) -> Float32:

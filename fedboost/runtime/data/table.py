@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
-from fedboost.runtime.data.parquet import StoredTable
+from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
 
-Table: TypeAlias = "pa.Table | StoredTable | SparseTable"
+Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq", ".libsvm", ".svm")
 """What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
 _HEADER = 1 << 24
@@ -123,10 +123,10 @@ def _check_header(line: bytes, delimiter: str, path: Path) -> None:
             raise ConfigError(f"{path}: {name} stand between the columns; {needed}")
 
 
-def _stored(path: Path, scratch: Path, form: str) -> StoredTable:
+def _stored(path: Path, scratch: Path, form: str) -> ParquetTable:
     if form != "Parquet":
         raise ConfigError(f"{path}: with a scratch folder the table must be a Parquet file")
-    table = StoredTable(path, scratch)
+    table = ParquetTable(path, scratch)
     _distinct(table.head, str(path))
     return table
 
@@ -155,7 +155,7 @@ def dense_of(table: "Table") -> "pa.Table":
     match table:
         case SparseTable():
             return table.dense
-        case StoredTable():
+        case ParquetTable():
             return table.head
         case _:
             return table
@@ -175,7 +175,7 @@ def give_back() -> None:
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:
     """Yield the table, or the row groups of this column one after the other."""
-    if not isinstance(table, StoredTable):
+    if not isinstance(table, ParquetTable):
         yield dense_of(table)
         return
     for group in range(len(table.ends) - 1):

@@ -14,15 +14,15 @@ import grpc
 
 from fedboost.errors import (
     ConfigError,
-    CutShort,
-    Enough,
     FedboostError,
     LocalProtocolError,
-    Misfit,
     PeerError,
     Refused,
     RosterTooSmall,
+    SchemaMismatch,
     SessionFailed,
+    TrainingStopped,
+    TreeAborted,
     quoted,
 )
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
@@ -69,12 +69,12 @@ STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     PeerError: grpc.StatusCode.DATA_LOSS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
-    Misfit: grpc.StatusCode.PERMISSION_DENIED,
+    SchemaMismatch: grpc.StatusCode.PERMISSION_DENIED,
     SessionFailed: grpc.StatusCode.ABORTED,
     RosterTooSmall: grpc.StatusCode.ABORTED,
     LocalProtocolError: grpc.StatusCode.INTERNAL,
-    CutShort: grpc.StatusCode.INTERNAL,
-    Enough: grpc.StatusCode.INTERNAL,
+    TreeAborted: grpc.StatusCode.INTERNAL,
+    TrainingStopped: grpc.StatusCode.INTERNAL,
 }
 """The status code that each error travels as. A code is read back as the first error that has it."""
 

@@ -123,7 +123,7 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
         folder.mkdir(mode=0o700)
     except FileExistsError:
         raise ConfigError(
-            f"{folder}: exists already, and keys are never overwritten; move it away to issue anew"
+            f"{folder}: exists already, and keys are never overwritten; move it away to issue again"
         ) from None
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None

@@ -90,7 +90,7 @@ def _name_warnings(sessions: list[Session], admitted: AdmittedTerms) -> Iterator
                 (name,),
                 f"session {shown(name)} had ended and was answered again: "
                 f"{counted(len(session.answers), 'answer')} too many",
-                "whoever asks a second time may ask anything else, down to the labels of single rows",
+                "anyone who asks a second time may ask anything else, down to the labels of single rows",
                 f"{ASK} why",
             )
     for session in sessions:
@@ -138,7 +138,7 @@ def _attempts(session: Session) -> Iterator[AuditWarning]:
                 f"session {shown(session.name)} was taken up again in attempt {part.attempt}, after answers "
                 f"in attempt {answered}",
                 "numbers of attempts only grow: this site was put back to an earlier state, or runs twice",
-                f"whoever runs this site knows; if it was neither: {lower(ASK)} why",
+                f"the operator of this site knows; if it was neither: {lower(ASK)} why",
             )
         answered = max([answered, *(release.attempt for release in part.answers)])
 
@@ -192,7 +192,7 @@ def _groups_warning(
         names,
         observation,
         meaning + innocent,
-        "ask the analyst. Whoever runs this site: name the parties to train with in `parties` of [policy]",
+        "ask the analyst. The operator of this site: name the parties to train with in `parties` of [policy]",
     )
 
 
@@ -221,7 +221,7 @@ def _central_noise(sessions: list[Session]) -> Iterator[AuditWarning]:
             names,
             f"the aggregator added the noise of {_sessions(names)} itself, so it could read the sums before",
             "these sums can be of few rows, or of one; the epsilon holds for the model alone",
-            'whoever runs this site: without "central" in `placements` of [policy] it refuses such terms',
+            'the operator of this site: without "central" in `placements` of [policy] it refuses such terms',
         )
 
 
@@ -257,7 +257,7 @@ def _unread_terms(sessions: list[Session], admitted: AdmittedTerms) -> Iterator[
             names,
             f"the terms of {_sessions(names)}: {fault}",
             "what they allow is not known, and most of the other warnings cannot be given",
-            "whoever runs this site: put the file back where it was, from a copy or from the analyst: its "
+            "the operator of this site: put the file back where it was, from a copy or from the analyst: its "
             "SHA-256 is its name, so any copy that fits is right",
         )
 

@@ -58,7 +58,7 @@ def _questions(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             (session.name,),
             f"session {shown(session.name)}: different questions in {_turns(turns)}"
             + (", as their kinds or sizes show" if _is_unrecorded(session) else ""),
-            "two answers in the place of one: their difference can be of a few rows, or of one"
+            "two answers instead of one: their difference can be of a few rows, or of one"
             + ("; this log does not record which questions they were" if _is_unrecorded(session) else ""),
             f"{ASK} why",
         )
@@ -146,7 +146,7 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
             f"session {shown(session.name)}: different answers to the same question at the same place, in "
             f"{_turns(several)}",
             "the rows changed in between, and the difference is of the changed ones, with noise",
-            "whoever runs this site: leave the table as it is while a session runs; if nobody changed it, "
+            "the operator of this site: leave the table as it is while a session runs; if nobody changed it, "
             "report this as a defect of fedboost",
         )
 

@@ -13,7 +13,7 @@ from fedboost.people.text import shown
 from fedboost.terms.terms import Terms
 
 MAX_LISTED = 5
-ASK = "Keep this log, and ask whoever runs the aggregator"
+ASK = "Keep this log, and ask the operator of the aggregator"
 
 
 class Kind(Enum):

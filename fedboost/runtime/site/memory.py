@@ -193,8 +193,9 @@ class FileSession:
             self._rows = digest
         elif self._rows != digest:
             raise Refused(
-                f"party {self._memory.party} does not go on with session {quoted(self._session)}; train anew",
-                "its rows are not those that the session began with; put them back, or train anew",
+                f"party {self._memory.party} does not go on with session {quoted(self._session)}; "
+                f"train again",
+                "its rows are not those that the session began with; put them back, or train again",
             )
 
     def meet(self, attempt: int) -> None:

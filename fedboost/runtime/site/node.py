@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, DurabilityError, Misfit, PeerError, Refused, quoted
+from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, SchemaMismatch, quoted
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
@@ -311,7 +311,7 @@ class PartyNode:
         assert self._table is not None
         try:
             shard = to_shard(self._table, terms, self._config.party)
-        except Misfit:
+        except SchemaMismatch:
             self._misfits += 1
             raise
         for column, level, count in undeclared(self._table, terms.columns):

@@ -30,7 +30,7 @@ PINNED = ("parties", "analysts", "columns")
 
 PROTECTS = {
     "parties": "sums are over the rows of these parties: one that adds none, or invents them, hides nothing",
-    "analysts": "whoever may begin sessions chooses what is asked of the rows",
+    "analysts": "an analyst who may begin sessions chooses what is asked of the rows",
     "columns": "each column that is named can be learned about, a label most of all",
     "protections": 'under "plain" the aggregator sees this site\'s own numbers',
     "on_loss": 'with "shrink" the difference of two sums is that of a site that left or came back',

@@ -289,7 +289,7 @@ def test_a_public_key_that_is_none_is_a_peer_error(public):
 
 
 def test_the_private_key_is_forgotten_once_the_pairs_have_theirs():
-    """It gives the first keys of the session, and so those of every tree, to whoever has it."""
+    """It gives the first keys of the session, and so those of every tree, to anyone who has it."""
     handshake = Handshake(drawing(0))
     publics = {PEER: Handshake(drawing(1)).public}
     handshake.pair_keys(ME, publics, SESSION)

@@ -9,7 +9,7 @@ from pyarrow import parquet
 from sites import rows, terms
 
 from fedboost.boosting.programs.boosting import train
-from fedboost.errors import ConfigError, Misfit, Refused
+from fedboost.errors import ConfigError, Refused, SchemaMismatch
 from fedboost.gbdt import cut_points, histogram
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.runtime.data import parquet as stored
@@ -108,13 +108,13 @@ def test_faults_are_told_in_the_usual_words(folder):
     values = good.column(name).to_pylist()
     values[16] = float("inf")
     bad = good.set_column(place, name, pa.array(values, pa.float64()))
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         to_shard(kept(folder, bad), wanted, "north")
     assert "its rows do not fit the terms" in caught.value.public
     assert "inf" not in caught.value.public
     assert f"column {name!r}" in str(caught.value)
     assert "it is inf in row 6, counted from row 12" in str(caught.value)  # row 17
-    with pytest.raises(Misfit, match="the table has no rows"):
+    with pytest.raises(SchemaMismatch, match="the table has no rows"):
         to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
 
 
@@ -127,7 +127,9 @@ def test_classes_are_those_of_a_table_in_memory(folder):
     less = terms(["north"], objective="multi:softprob", columns={**schema, "classes": ["a", "b"]})
     row = rows().column("ward").to_pylist().index("c") + 1
     assert row < 11
-    with pytest.raises(Misfit, match=rf"none of columns.classes \('a', 'b'\).* it is 'c' in row {row}$"):
+    with pytest.raises(
+        SchemaMismatch, match=rf"none of columns.classes \('a', 'b'\).* it is 'c' in row {row}$"
+    ):
         to_shard(kept(folder, rows()), less, "north")
 
 
@@ -172,7 +174,7 @@ def test_a_label_of_words_is_one_or_zero_whatever_part_it_is_in(folder):
     assert to_shard(kept(folder, table), wanted, "north").label.tolist() == due
     words[-1] = "perhaps"
     table = table.set_column(table.schema.get_field_index("y"), "y", pa.array(words))
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatch) as caught:
         to_shard(kept(folder, table), wanted, "north")
     assert "label 'y' has more than two values: 'no', 'yes', 'perhaps'" in str(caught.value)
 

@@ -9,7 +9,7 @@ from columns import COLOURS, NAN, NUMERIC, STAMP, WEIGHTED, bits, feature, refus
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fedboost.errors import Misfit, Refused
+from fedboost.errors import Refused, SchemaMismatch
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.table import as_table
@@ -20,7 +20,7 @@ def absence(table: pa.Table, agreed: Terms) -> str:
     """What the site itself reads of a column that is absent."""
     with pytest.raises(Refused) as caught:
         to_shard(table, agreed, "north")
-    assert not isinstance(caught.value, Misfit)
+    assert not isinstance(caught.value, SchemaMismatch)
     message = str(caught.value)
     assert message.startswith("party north: ")
     assert "\n" not in message

@@ -127,7 +127,7 @@ def test_an_aggregator_is_no_party(hub):
 
 
 def test_an_aggregator_that_may_be_a_client_is_known_for_what_it_is(tmp_path):
-    """OK, and the role is "aggregator": to refuse it is for whoever asks `peer_of`."""
+    """OK, and the role is "aggregator": to refuse it is for no matter who asks `peer_of`."""
     hub = read_bundle(of_a_hospital(tmp_path / "hub", "hub", "aggregator", "p256"), "aggregator")
     assert in_time(call(hub, hub)) == "aggregator hub"
 

@@ -174,7 +174,7 @@ def test_a_session_goes_on_with_the_rows_it_began_with_and_no_others(path, noise
     assert joined("s") == joined("s") == joined("t", fewer) == "joined"
     for session, other in (("s", {"rows": fewer}), ("t", {"label": 1.0, "rows": fewer})):
         outside, own = joined(session, **other)
-        assert outside == f"party north does not go on with session {session}; train anew"
+        assert outside == f"party north does not go on with session {session}; train again"
         assert "its rows are not those that the session began with" in own
     assert "has ended here" in joined("s")[0]
 
@@ -320,7 +320,7 @@ def test_no_byte_of_a_memory_can_be_changed_or_cut_off_unseen(path, tmp_path):
         other.write_bytes(data[:size])
         with pytest.raises(ConfigError):
             FileMemory(other, "north", "patients")
-        assert other.stat().st_size == size  # it was not begun anew
+        assert other.stat().st_size == size  # it was not begun again
 
 
 def test_another_file_is_no_memory(path):
