@@ -126,10 +126,10 @@ def _analysts(site: "PartyConfig", names: list[str]) -> tuple[str, ...]:
 
 
 def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | None":
-    """Return the number of rows of this site, and those by level and by value of the label, if it has any.
+    """Return the number of rows of this site, and those by category and by value of the label, if it has any.
     ConfigError where they do not fit."""
     from fedboost.people.summary import Counts
-    from fedboost.runtime.data.features import label_counts, level_counts, undeclared
+    from fedboost.runtime.data.features import category_rows, label_counts, undeclared
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.data.table import read_table
 
@@ -142,9 +142,9 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
         raise ConfigError(f"{site.data}: its rows do not fit the terms: {error.detail}") from None
     except Refused as error:
         raise ConfigError(f"{site.data}: {error}") from None
-    levels = {**level_counts(table, columns), columns.label: label_counts(label, agreed)}
+    categories = {**category_rows(table, columns), columns.label: label_counts(label, agreed)}
     others = {name: rows for name, _, rows in undeclared(table, columns)}
-    return table.num_rows, Counts(levels, others, site.policy.min_rows_per_leaf)
+    return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)
 
 
 def _agreed() -> bool:

@@ -35,10 +35,11 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column
 
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
-    """Print a line for each categorical column that has levels nobody declared."""
-    for column, level, count in undeclared(table, schema):
+    """Print a line for each categorical column that has categories nobody declared."""
+    for column, category, count in undeclared(table, schema):
         notice(
-            f"{column} has {count} rows with a level nobody declared ({level!r}, ...): they count as missing"
+            f"{column} has {count} rows with a category nobody declared ({category!r}, ...): they "
+            f"count as missing"
         )
 
 

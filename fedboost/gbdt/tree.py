@@ -1,9 +1,8 @@
-"""A tree as columns, and the rows of its nodes.
+"""A tree as columns.
 
 Promises: children are numbered in the order of the splits, left before right, so every party grows the
-same tree; `RowsOfNodes` reorders one array of row numbers in place and never copies a table. Where a round
-grows a tree for each of several outputs they grow as one, with a root each, numbered first.
-Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
+same tree. Where a round grows a tree for each of several outputs they grow as one, with a root each,
+numbered first.
 """
 
 from dataclasses import dataclass, field

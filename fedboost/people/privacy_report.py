@@ -24,8 +24,8 @@ PrivacyReport = dict[str, Any]
 
 ADJACENCY = "add or remove one row"
 NOT_COVERED = (
-    "the names, ranges and levels of the columns, and the range of the labels: they stand in the terms, and "
-    "must not have been looked up in the rows",
+    "the names, ranges and categories of the columns, and the range of the labels: they stand in the terms, "
+    "and must not have been looked up in the rows",
     "that a site takes part, and when; how long it takes to answer",
     "a person who has several rows: with k rows it is about k times this epsilon",
     "a site as a whole: what the sums tell of all its rows together is not hidden",

@@ -1,6 +1,6 @@
 """Terms in plain words, for a person who decides on them.
 
-Promises: every party, column, metric, level and label value that the terms name is shown, whole, within 80
+Promises: every party, column, metric, category and label value that the terms name is shown, whole, within 80
 columns, and every setting that is not its default; no name can pose as another line or move the cursor.
 Refuses: nothing.
 """
@@ -27,12 +27,12 @@ IN_LINES = {
 class Counts:
     """The rows of a site, counted.
 
-    levels: for each categorical column those that each declared level has; for the label those that each of
-    its values has, where it is of two values or of classes; undeclared: for each categorical column that has
-    other levels, the rows with one; few: what has fewer rows is marked.
+    categories: for each categorical column those that each declared category has; for the label those that
+    each of its values has, where it is of two values or of classes; undeclared: for each categorical column
+    that has other categories, the rows with one; few: what has fewer rows is marked.
     """
 
-    levels: Mapping[str, Mapping[str, int]]
+    categories: Mapping[str, Mapping[str, int]]
     undeclared: Mapping[str, int]
     few: int
 
@@ -206,24 +206,25 @@ def _columns(terms: Terms) -> list[tuple[str, str]]:
 
 
 def _categories(terms: Terms, counts: Counts | None) -> list[tuple[str, str]]:
-    """The levels of each categorical feature, with their rows where those are known, and the rows by value of
-    the label."""
+    """The categories of each categorical feature, with their rows where those are known, and the rows by
+    value of the label."""
     columns = terms.columns
     if counts is None:
         return [
-            ("levels", f"{delimited(name)}: {listed(levels)}") for name, levels in columns.categorical.items()
+            ("categories", f"{delimited(name)}: {listed(categories)}")
+            for name, categories in columns.categorical.items()
         ]
     lines, marked, few = [], False, counts.few
     for name in (columns.label, *columns.categorical):
-        if rows := counts.levels[name]:
+        if rows := counts.categories[name]:
             shown = (
                 f"{delimited(value)} {count}{' (!)' * (0 < count < few)}" for value, count in rows.items()
             )
-            key = "label, rows" if name == columns.label else "levels, rows"
+            key = "label, rows" if name == columns.label else "categories"
             missing = counts.undeclared.get(name, 0)
-            others = "1 row with another level counts as missing"
+            others = "1 row with another category counts as missing"
             if missing > 1:
-                others = f"{missing} rows with other levels count as missing"
+                others = f"{missing} rows with other categories count as missing"
             lines.append((key, f"{delimited(name)}: {', '.join(shown)}{f'; {others}' * (missing > 0)}"))
             marked = marked or any(0 < count < few for count in rows.values())
     if marked:

@@ -23,7 +23,7 @@ _BOX, _PITCH, _GAP, _EDGE = 36, 46, 104, 16
 around everything."""
 _HEAD, _FOOT = 34, 26
 _MAX_TEXT_LENGTH = 24
-"""Characters that are shown of a name, and of levels; a tooltip has all of them."""
+"""Characters that are shown of a name, and of categories; a tooltip has all of them."""
 _THICKEST = 7.0
 _BOLD = 1.08
 _NOTE = "A leaf adds its value to the margin. The thicker an edge, the more of the cover goes along it."
@@ -51,11 +51,11 @@ def tree_text(tree: Tree, names: Sequence[str]) -> str:
     return "".join("\t" * depth + _line(tree, node, names) + "\n" for node, depth in _walk(tree))
 
 
-def tree_svg(tree: Tree, names: Sequence[str], levels: Mapping[str, Sequence[str]], title: str) -> str:
-    """The tree from left to right, "yes" above "no", as an SVG document. levels: of the features that are
+def tree_svg(tree: Tree, names: Sequence[str], categories: Mapping[str, Sequence[str]], title: str) -> str:
+    """The tree from left to right, "yes" above "no", as an SVG document. categories: of the features that are
     categories, in the order of their codes."""
     depth = dict(_walk(tree))
-    words = {node: _words(tree, node, names, levels) for node in depth}
+    words = {node: _words(tree, node, names, categories) for node in depth}
     widths = [0.0] * (max(depth.values()) + 1)
     for node, at in depth.items():
         widths[at] = max(widths[at], words[node].width)
@@ -108,11 +108,11 @@ def _heights(tree: Tree, walk: Sequence[int]) -> dict[int, float]:
     return middle
 
 
-def _split(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> list[str]:
+def _split(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> list[str]:
     """The condition of rows that go left: the feature, and its values."""
     name, threshold = names[tree.feature[node]], tree.threshold[node]
     if right := tree.categories[node]:
-        stay = [level for code, level in enumerate(levels.get(name, ())) if not right >> code & 1]
+        stay = [category for code, category in enumerate(categories.get(name, ())) if not right >> code & 1]
         return [name, f": {', '.join(stay)}" if stay else " is missing"]
     if threshold == math.inf:
         return [name, " is present"]
@@ -138,11 +138,11 @@ def _number(value: float) -> str:
     return f"{np.float32(value):.9g}"
 
 
-def _words(tree: Tree, node: int, names: Sequence[str], levels: Mapping[str, Sequence[str]]) -> _Words:
+def _words(tree: Tree, node: int, names: Sequence[str], categories: Mapping[str, Sequence[str]]) -> _Words:
     line, cover = _line(tree, node, names), f"cover {tree.cover[node]:.4g}"
     if tree.left[node] == NO_CHILD:
         return _Words(f"{tree.value[node]:+.4g}", cover, line)
-    split = [printable(part) for part in _split(tree, node, names, levels)]
+    split = [printable(part) for part in _split(tree, node, names, categories)]
     shown = [part if len(part) <= _MAX_TEXT_LENGTH else part[: _MAX_TEXT_LENGTH - 1] + "…" for part in split]
     return _Words("".join(shown), f"gain {tree.gain[node]:.4g}, {cover}", f"{''.join(split)}\n{line}")
 

@@ -232,8 +232,6 @@ class AggregatorSession:
         self.attendance.introduced = set(self.roster)
         return self.to_roster(Introduce(greetings, self.run.state)) + self.ask()
 
-    # ---- parties that are lost ----------------------------------------------------------------------
-
     # ---- a turn -------------------------------------------------------------------------------------
 
     def ask(self) -> Outbox:

@@ -79,21 +79,23 @@ class Model(SignedModel):
         """A grid of values of a feature, and the mean prediction over the rows of `data` with each of them in
         the feature's column: float64 [grid], or [grid, outputs].
 
-        data, base_margin: what `predict` takes. grid: numbers, or of a categorical feature levels; None
-        counts as missing. Unless given, the declared levels, the distinct values, or where they are many 100
-        numbers between the 5 % and 95 % quantiles.
+        data, base_margin: what `predict` takes. grid: numbers, or of a categorical feature categories; None
+        counts as missing. Unless given, the declared categories, the distinct values, or where they are many
+        100 numbers between the 5 % and 95 % quantiles.
         """
         names = self.booster.features
         if feature not in names:
             raise ConfigError(f"the model has no feature {feature!r}{nearest(feature, names)}")
         rows, column = self._rows(data, base_margin), names.index(feature)
-        levels = self.terms.columns.categorical.get(feature)
+        categories = self.terms.columns.categorical.get(feature)
         if grid is None:
-            grid = levels or dependence.usual_grid(np.concatenate([part[:, column] for part, _ in rows()]))
+            grid = categories or dependence.usual_grid(
+                np.concatenate([part[:, column] for part, _ in rows()])
+            )
         values = list(grid)
         if not values:
             raise ConfigError(f"no value of {feature!r} to predict with: none in the rows, nor a grid")
-        codes = np.array([_code(value, feature, levels) for value in values], np.float32)
+        codes = np.array([_code(value, feature, categories) for value in values], np.float32)
         return values, dependence.mean_predictions(self.booster.predict, rows(), column, codes)
 
     def tree_text(self, number: int) -> str:
@@ -158,14 +160,14 @@ class Model(SignedModel):
         return self.booster.importance(kind)
 
 
-def _code(value: Any, feature: str, levels: Sequence[str] | None) -> float:
+def _code(value: Any, feature: str, categories: Sequence[str] | None) -> float:
     """A value of a grid as the number that stands for it."""
     if value is None:
         return math.nan
-    if levels is not None:
-        if value not in levels:
-            raise ConfigError(f"{value!r} in the grid is no declared level of {feature!r}")
-        return float(levels.index(value))
+    if categories is not None:
+        if value not in categories:
+            raise ConfigError(f"{value!r} in the grid is no declared category of {feature!r}")
+        return float(categories.index(value))
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -41,9 +41,8 @@ class Objective(Group):
     name: str = Field(
         default="binary:logistic",
         alias="objective",
-        description="Loss to minimise, by its name in XGBoost: "
-        + ", ".join(f"`{name}`" for name in OBJECTIVES)
-        + "; or the name of an [objective of an installed package](objectives.md).",
+        description="Loss to minimise, by its name in XGBoost, or the name of an objective of an installed "
+        "package. See [objectives](objectives.md).",
     )
     params: Mapping[Name, int | float | str] = Field(
         default_factory=dict,

@@ -68,7 +68,7 @@ CASES = {
     "min_rows_per_leaf": ({"min_child_weight": 1}, "min_child_weight = 1"),
     "continue_models": ({"xgb_model": continued()}, "continue a model"),
     "quantile_leaves": ({"objective": "reg:quantileerror", "quantile_alpha": 0.5}, "label of one row"),
-    "max_category_levels": ({"columns": NAMES}, "200 levels of 'name'"),
+    "max_category_levels": ({"columns": NAMES}, "200 categories of 'name'"),
     # 11: what had no key
     "max_rounds": ({"rounds": 1001}, "rounds = 1001"),
     "vote_top_k": ({"vote_top_k": 1}, "vote_top_k = 1"),

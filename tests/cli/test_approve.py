@@ -104,7 +104,7 @@ def test_the_text_fits_a_terminal_and_says_all(folder):
     assert f"this site    north, {rows().num_rows} rows of rows.csv" in end.out
     wards = rows().column("ward").to_pylist()
     counts = ", ".join(f"{ward} {wards.count(ward)}" for ward in "abc")
-    assert f"levels, rows ward: {counts}" in end.out
+    assert f"categories   ward: {counts}" in end.out
     assert "The terms break 5 rules of this site's policy." in end.out
     for rule in (
         "max_depth = 8",
@@ -126,7 +126,7 @@ def test_a_level_of_one_person_is_marked(folder):
     (folder / "terms.toml").write_text(terms_to_toml(agreement))
     end = run("--yes")
     others = table.num_rows - 1
-    assert f'levels, rows who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
+    assert f'categories   who: "person 4" 1 (!), others {others}, elsewhere 0\n' in end.out
     assert "(!) fewer than 10 rows here" in end.out
     assert "(!)" not in summary(agreement)
 
@@ -218,14 +218,14 @@ def test_a_rule_that_became_stricter_wants_another_approval(folder):
 
 def test_rows_with_levels_that_nobody_declared_are_counted(folder):
     for missing, said in (
-        (1, "; 1 row with another level counts as missing"),
-        (2, "; 2 rows with other levels count as missing"),
+        (1, "; 1 row with another category counts as missing"),
+        (2, "; 2 rows with other categories count as missing"),
     ):
         wards = ["a"] * (30 - missing) + ["d", "e"][:missing]
         numbers = {name: [1] * 15 + [0] * 15 for name in ("age", "dose", "y")}
         csv.write_csv(pa.table({**numbers, "ward": wards}), "rows.csv")
         text = " ".join(run("--yes").out.split())
-        assert f"levels, rows ward: a {30 - missing}, b 0, c 0{said}" in text
+        assert f"categories   ward: a {30 - missing}, b 0, c 0{said}" in text
 
 
 @pytest.mark.parametrize(

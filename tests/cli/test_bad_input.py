@@ -378,7 +378,7 @@ def test_a_level_that_nobody_declared_is_no_error(folder):
     csv.write_csv(changed(WARD, 3, "z"), "rows.csv")
     end = fedboost(*SIMULATE)
     assert end.code == 0
-    assert end.err == "ward has 1 rows with a level nobody declared ('z', ...): they count as missing\n"
+    assert end.err == "ward has 1 rows with a category nobody declared ('z', ...): they count as missing\n"
     csv.write_csv(changed(WARD, 3, None), "rows.csv")
     assert fedboost(*SIMULATE[:-1], "same.json").code == 0
     assert (folder / "same.json").read_bytes() == (folder / "new.json").read_bytes()

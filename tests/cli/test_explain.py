@@ -138,7 +138,7 @@ ODD_GRIDS = {
     "an infinite number": ("age", [1, float("inf")], "inf in the grid is infinite"),
     "too large a number": ("age", [1e300], r"1e\+300 in the grid is infinite or too large"),
     "an integer beyond floats": ("age", [10**400], "is no number"),
-    "no such level": ("ward", ["a", "z"], "'z' in the grid is no declared level of 'ward'"),
+    "no such level": ("ward", ["a", "z"], "'z' in the grid is no declared category of 'ward'"),
     "an empty grid": ("age", [], "nor a grid"),
 }
 
@@ -289,7 +289,7 @@ def test_shap_values_of_odd_names_and_levels(folder):
     arrow_csv.write_csv(table.set_column(WARD, "ward", pa.array(["z"] * 180)), "odd.csv")
     end = fedboost("explain", "odd.json", "--shap", "odd.csv")
     assert end.code == 0
-    assert end.err == "ward has 180 rows with a level nobody declared ('z', ...): they count as missing\n"
+    assert end.err == "ward has 180 rows with a category nobody declared ('z', ...): they count as missing\n"
     header, values = read(end.out)
     assert header == ['a,"b"', "ward", "bias"]
     assert values.shape == (180, 3)

@@ -29,7 +29,7 @@ def test_predict_says_which_levels_count_as_missing(folder):
     strange = rows().set_column(WARD, "ward", pa.array(["x", "z", *wards[2:]]))
     csv.write_csv(strange, "strange.csv")
     end = done("predict", "m.json", "strange.csv")
-    assert "ward has 2 rows with a level nobody declared ('x', ...)" in end.err
+    assert "ward has 2 rows with a category nobody declared ('x', ...)" in end.err
     missing = rows().set_column(WARD, "ward", pa.array([None, None, *wards[2:]]))
     csv.write_csv(missing, "missing.csv")
     assert done("predict", "m.json", "missing.csv").out == end.out

@@ -92,7 +92,7 @@ def draft_schema(
     group, `exclude` and the qid of a LIBSVM file.
 
     Numbers, booleans and text that spells numbers become numeric; other text and dictionary-encoded columns
-    become categorical, with the levels found, sorted. The objective, unless given, is that which fits the
+    become categorical, with the categories found, sorted. The objective, unless given, is that which fits the
     label: two values are a probability, 3 to `MAX_CLASSES` words (or categories) are classes, other numbers
     are amounts, however few. Raises ConfigError.
     """
@@ -124,8 +124,8 @@ def draft_schema(
 def draft_features(
     table: "pa.Table", exclude: Sequence[str] = ()
 ) -> tuple[list[str], dict[str, list[str]], dict[str, str]]:
-    """The columns that are numbers; those that are categories, with their levels; and those that can be no
-    feature, with the reason."""
+    """The columns that are numbers; those that are categories, with their categories; and those that can be
+    no feature, with the reason."""
     numeric: list[str] = []
     categorical: dict[str, list[str]] = {}
     left_out: dict[str, str] = {}
@@ -273,7 +273,8 @@ def _numbers_first(text: str) -> tuple[bool, float, str]:
 
 
 def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
-    """The use of a column as a feature: its levels; None for numbers; or the reason why it can be none."""
+    """The use of a column as a feature: its categories; None for numbers; or the reason why it can be
+    none."""
     from pyarrow import types
 
     if not name:
@@ -296,7 +297,8 @@ def _use(column: "pa.ChunkedArray", name: str) -> list[str] | str | None:
     except ConfigError:
         return f"is {kind_of(column)}, neither numbers nor text"
     if len(distinct) > MAX_CATEGORIES:
-        return f"has {len(distinct)} distinct values, more than the {MAX_CATEGORIES} levels a column can have"
+        most = f"the {MAX_CATEGORIES} categories a column can have"
+        return f"has {len(distinct)} distinct values, more than {most}"
     if odd := next(filter(None, map(NOT_IN_TEXT.search, distinct)), None):
         return f"has the character {odd[0]!r} in a value"
     return sorted(distinct) or "has no values"

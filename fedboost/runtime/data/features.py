@@ -20,15 +20,15 @@ from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, declared_
 
 
 def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) -> Float32:
-    """The features of rows to predict: float32 [rows, features]. A level the schema does not declare counts
-    as missing. Raises ConfigError that begins with `source`."""
+    """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
+    counts as missing. Raises ConfigError that begins with `source`."""
     out = np.empty((table.num_rows, len(schema.features)), np.float32)
     try:
         for column, name in enumerate(schema.numeric):
             sparse = table.column(name) if isinstance(table, SparseTable) else None
             out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
-        for column, (name, levels) in enumerate(schema.categorical.items(), len(schema.numeric)):
-            out[:, column] = declared_codes(dense_of(table), name, levels)
+        for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.numeric)):
+            out[:, column] = declared_codes(dense_of(table), name, categories)
     except ConfigError as error:
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
     return out
@@ -47,32 +47,32 @@ def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -
 
 
 def undeclared(table: "Table", schema: Schema) -> Iterator[tuple[str, str, int]]:
-    """Each categorical column with levels the schema does not declare: its name, one of them, the number of
-    rows that have one. Raises ConfigError."""
+    """Each categorical column with categories the schema does not declare: its name, one of them, the number
+    of rows that have one. Raises ConfigError."""
     example: dict[str, str] = {}
     rows: Counter[str] = Counter()
-    for name, levels in schema.categorical.items():
+    for name, categories in schema.categorical.items():
         for part in parts_of(table, name):
-            strange = codes_of(part, name, levels) == UNKNOWN
+            strange = codes_of(part, name, categories) == UNKNOWN
             if strange.any():
                 codes, distinct = texts(column_of(part, name), name)
                 example.setdefault(name, distinct[codes[np.argmax(strange)]])
                 rows[name] += int(strange.sum())
-    for name, level in example.items():
-        yield name, level, rows[name]
+    for name, category in example.items():
+        yield name, category, rows[name]
 
 
-def level_counts(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
-    """The rows that have each declared level, for each categorical column. Raises ConfigError."""
-    counts = {name: np.zeros(len(levels), np.int64) for name, levels in schema.categorical.items()}
-    for name, levels in schema.categorical.items():
+def category_rows(table: "Table", schema: Schema) -> dict[str, dict[str, int]]:
+    """The rows that have each declared category, for each categorical column. Raises ConfigError."""
+    counts = {name: np.zeros(len(categories), np.int64) for name, categories in schema.categorical.items()}
+    for name, categories in schema.categorical.items():
         for part in parts_of(table, name):
-            codes = codes_of(part, name, levels)
+            codes = codes_of(part, name, categories)
             declared = codes[np.isfinite(codes) & (codes != UNKNOWN)].astype(np.int64)
-            counts[name] += np.bincount(declared, minlength=len(levels))
+            counts[name] += np.bincount(declared, minlength=len(categories))
     return {
-        name: dict(zip(levels, map(int, counts[name]), strict=True))
-        for name, levels in schema.categorical.items()
+        name: dict(zip(categories, map(int, counts[name]), strict=True))
+        for name, categories in schema.categorical.items()
     }
 
 

@@ -6,7 +6,7 @@ Refuses: columns that are absent or of another type, infinite values, and labels
 or out of range, each with the column, the row (the first data row is row 1) and the value. To the others a
 site says only which column is absent, or that its rows do not fit: all else stands in `detail` alone.
 
-What is missing: nulls and NaN everywhere; levels that are not declared; in text also the empty string; in
+What is missing: nulls and NaN everywhere; categories that are not declared; in text also the empty string; in
 text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow takes for null (NA, N/A, NULL,
 ...).
 """
@@ -58,7 +58,7 @@ _NAMED_LABELS = {
 
 
 def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
-    """The label, weight, base margin and features the terms name, as float32. A level the terms do not
+    """The label, weight, base margin and features the terms name, as float32. A category the terms do not
     declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
     for all that depends on what the rows hold (a CSV file's types do, too)."""
     try:
@@ -99,7 +99,7 @@ def _shard(table: "Table", terms: Terms, site: str) -> Shard:
     base: Reader | None = partial(base_margin_of, name=margin, terms=terms) if margin else None
     features: dict[str, Reader] = {name: partial(finite, name=name) for name in schema.numeric}
     features |= {
-        name: partial(declared_codes, name=name, levels=declared)
+        name: partial(declared_codes, name=name, categories=declared)
         for name, declared in schema.categorical.items()
     }
     if isinstance(table, SparseTable):

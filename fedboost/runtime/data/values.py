@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
 Rows = npt.NDArray[np.bool_]
 _MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 UNKNOWN = -1.0
-"""The code of a value that is no declared level."""
+"""The code of a value that is no declared category."""
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
@@ -118,20 +118,20 @@ def finite(table: "pa.Table", name: str) -> Float32:
     return values
 
 
-def declared_codes(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
-    """The index of each row's level: float32 [rows]; missing or not declared: NaN."""
-    codes = codes_of(table, name, levels)
+def declared_codes(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
+    """The index of each row's category: float32 [rows]; missing or not declared: NaN."""
+    codes = codes_of(table, name, categories)
     return np.where(codes == UNKNOWN, np.float32(np.nan), codes)
 
 
-def codes_of(table: "pa.Table", name: str, levels: Sequence[str]) -> Float32:
-    """The index of each row's level: float32 [rows]; missing: NaN; no declared level: `UNKNOWN`."""
+def codes_of(table: "pa.Table", name: str, categories: Sequence[str]) -> Float32:
+    """The index of each row's category: float32 [rows]; missing: NaN; no declared category: `UNKNOWN`."""
     column = plain(column_of(table, name))
     codes, distinct = texts(column, name)
     known: dict[str, int] = {}
-    for code, level in enumerate(levels):
-        known.setdefault(spelled_as(column, level), code)
-    known |= {level: code for code, level in enumerate(levels)}
+    for code, category in enumerate(categories):
+        known.setdefault(spelled_as(column, category), code)
+    known |= {category: code for code, category in enumerate(categories)}
     values = np.array([*(known.get(text, UNKNOWN) for text in distinct), np.nan], np.float32)
     return values[codes]
 

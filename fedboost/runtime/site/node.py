@@ -314,7 +314,7 @@ class PartyNode:
         except SchemaMismatch:
             self._misfits += 1
             raise
-        for column, level, count in undeclared(self._table, terms.columns):
-            warning = "levels the terms do not declare count as missing"
-            self._log.warning(warning, column=column, level=shown(level), rows=count)
+        for column, category, count in undeclared(self._table, terms.columns):
+            warning = "categories the terms do not declare count as missing"
+            self._log.warning(warning, column=column, category=shown(category), rows=count)
         return shard

@@ -226,7 +226,7 @@ def _max_category_levels(policy: PolicyKeys, terms: Terms) -> Breach | None:
     if _within_a_budget(policy, terms) or count <= limit:
         return None
     column = next(name for name, levels in terms.columns.categorical.items() if len(levels) == count)
-    why = f"the terms declare {count} levels of {quoted(column)!r}"
+    why = f"the terms declare {count} categories of {quoted(column)!r}"
     return Breach("max_category_levels", str(limit), why, "group rare levels in the tables", count)
 
 

@@ -92,7 +92,7 @@ def test_columns_that_can_be_no_feature_are_left_out_with_the_reason() -> None:
     assert draft.columns.features == ("x", "few")
     assert len(draft.columns.categorical["few"]) == MAX_CATEGORIES
     assert draft.left_out == {
-        "many": "has 256 distinct values, more than the 255 levels a column can have",
+        "many": "has 256 distinct values, more than the 255 categories a column can have",
         "time": "is timestamp[us], neither numbers nor text",
         "list": "is list, neither numbers nor text",
         "null": "has no values",

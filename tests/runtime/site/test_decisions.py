@@ -151,7 +151,7 @@ def test_levels_nobody_declared_are_in_the_log_of_their_site(tmp_path):
     model, events = in_time(scenario())
     assert model.parties == THREE
     assert [values for event, values in events if "declare" in event] == [
-        {"party": "north", "column": "ward", "level": "z", "rows": 2}
+        {"party": "north", "column": "ward", "category": "z", "rows": 2}
     ]
 
 
