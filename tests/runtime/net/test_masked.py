@@ -18,6 +18,7 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle, write_bundle
+from fedboost.runtime.signed_model import SignedModel
 from fedboost.runtime.site import node
 
 
@@ -254,7 +255,8 @@ def test_a_model_file_that_was_changed_is_refused():
 def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, monkeypatch):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
-    monkeypatch.setattr(Model, "facts", lambda model, facts=Model.facts: without_signatures(facts(model)))
+    facts_of = SignedModel.facts
+    monkeypatch.setattr(SignedModel, "facts", lambda model: without_signatures(facts_of(model)))
 
     async def scenario():
         async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
