@@ -216,7 +216,7 @@ def test_a_rule_that_became_stricter_wants_another_approval(folder):
     assert "max_rounds = 2" in permits(offered())
 
 
-def test_rows_with_levels_that_nobody_declared_are_counted(folder):
+def test_rows_with_categories_that_nobody_declared_are_counted(folder):
     for missing, said in (
         (1, "; 1 row with another category counts as missing"),
         (2, "; 2 rows with other categories count as missing"),
@@ -225,7 +225,7 @@ def test_rows_with_levels_that_nobody_declared_are_counted(folder):
         numbers = {name: [1] * 15 + [0] * 15 for name in ("age", "dose", "y")}
         csv.write_csv(pa.table({**numbers, "ward": wards}), "rows.csv")
         text = " ".join(run("--yes").out.split())
-        assert f"categories   ward: a {30 - missing}, b 0, c 0{said}" in text
+        assert f"categories ward: a {30 - missing}, b 0, c 0{said}" in text
 
 
 @pytest.mark.parametrize(
