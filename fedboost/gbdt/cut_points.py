@@ -31,7 +31,6 @@ KEY_BITS = 32
 FIRST_BITS = 11
 """Subdivision of the first grid: 2048 cells, that is sign, exponent and two bits of the mantissa. Of a table
 with very many features has fewer, see `first_bits`."""
-MISSING_KEY = 0xFFFFFFFF
 MAX_REFINEMENTS = 5
 SUBCELLS_PER_BIN = 8
 """Subcells a feature may spend in one refinement, per bin it may have; also the resolution aimed at: a cell
@@ -205,12 +204,6 @@ def keys_to_floats(keys: Int64) -> Float32:
     words = np.asarray(keys, np.int64)
     bits = np.where(words >= 1 << 31, words - (1 << 31), (1 << 32) - 1 - words)
     return bits.astype(np.uint32).view(np.float32)
-
-
-def floats_to_keys(values: Float32) -> Int64:
-    """The order-preserving key of each float32 as int64 (`kernels.float_keys`)."""
-    keys: Keys = float_keys(np.ascontiguousarray(values, np.float32))
-    return keys.astype(np.int64)
 
 
 @dataclass(frozen=True)

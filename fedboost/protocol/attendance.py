@@ -108,6 +108,7 @@ def note_loss(session: "AggregatorSession", party: str, event: Disconnected) -> 
 
 
 def count_loss(session: "AggregatorSession", party: str) -> None:
+    """Count a loss of a party of the roster in this turn."""
     waits = session.terms.session.on_loss == "wait" and session.booster is None
     session.attendance.count_loss(party, session.turn, waits)
 

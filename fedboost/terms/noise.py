@@ -31,8 +31,6 @@ COUNTING = 0.04
 """Share of the whole cost for the counts behind the cut points."""
 ROWS = 1 << 40
 """Stands for the secret number of rows: larger than any table."""
-HIST_BELOW = 4.0
-"""Epsilon below which noisy histograms are worse than trees of random structure."""
 
 TREES_A_FEATURE, HIST_TREES = 4, 10
 """Rounds of a session with noise, unless the terms say otherwise."""

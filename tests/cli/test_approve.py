@@ -1,15 +1,12 @@
 """`fedboost approve`: what a person at a site reads, and what it allows."""
 
-import os
-import pty
 import stat
 import sys
-import threading
 import tomllib
 
 import pyarrow as pa
 import pytest
-from approvals import SITE, THREE, approvals, offered, permits, run
+from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, write_site
 from pyarrow import csv
 from sites import fedboost, rows, terms
 
@@ -23,31 +20,16 @@ ASKED = "Approve these terms for the rows of this site? [y/N] "
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with rows.csv, party.toml without a policy, and terms.toml."""
+    """The folder of a site without a policy."""
     monkeypatch.chdir(tmp_path)
-    csv.write_csv(rows(), "rows.csv")
-    (tmp_path / "party.toml").write_text(SITE)
-    (tmp_path / "terms.toml").write_text(terms_to_toml(offered()))
-    return tmp_path
+    return write_site(tmp_path)
 
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Somebody at a terminal who types each line once there is a question for it."""
-    ours, theirs = pty.openpty()
-    later = []
-    with os.fdopen(theirs) as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-
-        def lines(*texts):
-            for number, text in enumerate(texts):
-                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
-                later[-1].start()
-
+    """A person at a terminal."""
+    with keyboard(monkeypatch) as lines:
         yield lines
-        for timer in later:
-            timer.join()
-    os.close(ours)
 
 
 def test_yes_allows_these_terms_and_no_others(folder, typed):

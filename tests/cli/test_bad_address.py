@@ -10,29 +10,18 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
-from pyarrow import csv
+from orderly import write_all
 from refusals import check_one_line, refused
-from sites import fedboost, rows, terms
+from sites import fedboost
 
-from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.net import channel
-from fedboost.runtime.terms_file import terms_to_toml
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A folder with everything in order: rows.csv, terms.toml, party.toml, aggregator.toml, model.json."""
     monkeypatch.chdir(tmp_path)
-    csv.write_csv(rows(), "rows.csv")
-    csv.write_csv(rows(), "site-1.csv")
-    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
-    (tmp_path / "alone.toml").write_text(terms_to_toml(terms()))
-    site = 'party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n'
-    (tmp_path / "party.toml").write_text(site + 'policy = { parties = "any", columns = "any" }\n')
-    (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
-    (tmp_path / "folder").mkdir()
-    simulate(terms(rounds=1), {"north": rows()}).model.save("model.json")
-    return tmp_path
+    return write_all(tmp_path)
 
 
 def train_at(address, wait="0.3"):

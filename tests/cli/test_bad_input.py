@@ -1,17 +1,14 @@
-"""Whatever a user gets wrong ends in one line that says what, where and what to do; nothing stays behind.
-
-Longer than other files: most of it is tables of what may be wrong, which are read side by side.
-"""
+"""Whatever a user gets wrong ends in one line that says what, where and what to do; nothing stays behind."""
 
 import json
 
 import pyarrow as pa
 import pytest
+from orderly import write_all
 from pyarrow import csv, parquet
 from refusals import refused
 from sites import fedboost, rows, terms
 
-from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
 
 AGE, DOSE, WARD, LABEL = 0, 1, 2, 4
@@ -34,16 +31,7 @@ def constant(column, value, kind=None):
 def folder(tmp_path, monkeypatch):
     """A folder with everything in order: rows.csv, terms.toml, party.toml, aggregator.toml, model.json."""
     monkeypatch.chdir(tmp_path)
-    csv.write_csv(rows(), "rows.csv")
-    csv.write_csv(rows(), "site-1.csv")
-    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(["north", "south"])))
-    (tmp_path / "alone.toml").write_text(terms_to_toml(terms()))
-    site = 'party = "north"\naggregator = "localhost:1"\ndata = "rows.csv"\n'
-    (tmp_path / "party.toml").write_text(site + 'policy = { parties = "any", columns = "any" }\n')
-    (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
-    (tmp_path / "folder").mkdir()
-    simulate(terms(rounds=1), {"north": rows()}).model.save("model.json")
-    return tmp_path
+    return write_all(tmp_path)
 
 
 SIMULATE = ("simulate", "terms.toml", "--data", "rows.csv", "--out", "new.json")

@@ -16,9 +16,9 @@ from fedboost.gbdt.cut_points import (
     Grid,
     Quantiles,
     count_cells,
-    floats_to_keys,
     keys_to_floats,
 )
+from fedboost.gbdt.kernels.bins import float_keys
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
@@ -199,12 +199,12 @@ def test_an_empty_grid_asks_nothing():
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1))
 def test_keys_and_floats(values):
     column = np.array(values, np.float32)
-    keys = floats_to_keys(column)
+    keys = float_keys(column)
     assert keys_to_floats(keys).tolist() == column.tolist()
     order = np.argsort(keys, kind="stable")
     assert (column[order][1:] >= column[order][:-1]).all()
     for a, b in zip(values, reversed(values), strict=True):
-        assert (a < b) == bool(floats_to_keys(np.float32([a]))[0] < floats_to_keys(np.float32([b]))[0])
+        assert (a < b) == bool(float_keys(np.float32([a]))[0] < float_keys(np.float32([b]))[0])
 
 
 def test_binning_puts_a_value_at_its_cut_right_of_it():

@@ -1,12 +1,19 @@
 """A site that is asked, and what is typed there."""
 
+import os
+import pty
+import sys
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
-from sites import fedboost, terms
+from pyarrow import csv
+from sites import fedboost, rows, terms
 
 from fedboost.errors import Refused
 from fedboost.runtime.site.approval import policy_for
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.terms_file import terms_to_toml
 
 THREE = ("north", "south", "east")
 SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'
@@ -14,6 +21,33 @@ SITE = 'party = "north"\naggregator = "localhost:7070"\ndata = "rows.csv"\n'
 
 def offered(**settings):
     return terms(THREE, **{"protection": "masked", **settings})
+
+
+def write_site(folder):
+    """rows.csv, party.toml without a policy, and terms.toml."""
+    csv.write_csv(rows(), folder / "rows.csv")
+    (folder / "party.toml").write_text(SITE)
+    (folder / "terms.toml").write_text(terms_to_toml(offered()))
+    return folder
+
+
+@contextmanager
+def keyboard(monkeypatch):
+    """Somebody at a terminal who types each line once there is a question for it."""
+    ours, theirs = pty.openpty()
+    later = []
+    with os.fdopen(theirs) as keys:
+        monkeypatch.setattr(sys, "stdin", keys)
+
+        def lines(*texts):
+            for number, text in enumerate(texts):
+                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
+                later[-1].start()
+
+        yield lines
+        for timer in later:
+            timer.join()
+    os.close(ours)
 
 
 def run(*options, terms_file="terms.toml"):

@@ -1,19 +1,15 @@
 """What an approval does not allow: other terms, other analysts, more sessions, a larger budget."""
 
 import asyncio
-import os
-import pty
 import re
 import sys
-import threading
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from approvals import SITE, THREE, approvals, offered, permits, run
+from approvals import SITE, THREE, approvals, keyboard, offered, permits, run, write_site
 from processes import free_port
-from pyarrow import csv
-from sites import Log, fedboost, rows, terms
+from sites import Log, fedboost, terms
 
 from fedboost.errors import ConfigError, Refused
 from fedboost.protocol.site_memory import Limits, SessionOffer
@@ -30,31 +26,16 @@ from fedboost.runtime.terms_file import terms_to_toml
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder with rows.csv, party.toml without a policy, and terms.toml."""
+    """The folder of a site without a policy."""
     monkeypatch.chdir(tmp_path)
-    csv.write_csv(rows(), "rows.csv")
-    (tmp_path / "party.toml").write_text(SITE)
-    (tmp_path / "terms.toml").write_text(terms_to_toml(offered()))
-    return tmp_path
+    return write_site(tmp_path)
 
 
 @pytest.fixture
 def typed(monkeypatch):
-    """Somebody at a terminal who types each line once there is a question for it."""
-    ours, theirs = pty.openpty()
-    later = []
-    with os.fdopen(theirs) as keyboard:
-        monkeypatch.setattr(sys, "stdin", keyboard)
-
-        def lines(*texts):
-            for number, text in enumerate(texts):
-                later.append(threading.Timer(0.3 * (number + 1), os.write, [ours, f"{text}\n".encode()]))
-                later[-1].start()
-
+    """A person at a terminal."""
+    with keyboard(monkeypatch) as lines:
         yield lines
-        for timer in later:
-            timer.join()
-    os.close(ours)
 
 
 def test_an_approval_of_other_terms_under_this_name_counts_for_nothing(folder):
