@@ -29,6 +29,8 @@ class Oddity:
     of: int = 0
     values: tuple[str, ...] = ()
     figure: float = 0.0
+    left_out: bool = False
+    """True if a draft has no such feature for this reason."""
 
     @property
     def severity(self) -> str:
@@ -38,7 +40,7 @@ class Oddity:
     @property
     def sentence(self) -> str:
         """The description, without the column."""
-        return self._fill(KINDS[self.kind].sentence)
+        return self._fill(KINDS[self.kind].sentence) + ("; it is left out" if self.left_out else "")
 
     @property
     def advice(self) -> str:
@@ -69,25 +71,25 @@ class Kind:
 
 
 _ASK = "is it known before the label is? If not, leave it out"
-_LEAVE = "leave it out (fedboost terms --exclude)"
+_LEAVE = "leave it out (exclude, when terms are drafted)"
 KINDS = {
-    "label": Kind(ERROR, "{first}"),
+    "undraftable": Kind(ERROR, "{first}"),
     "unlabelled": Kind(
         ERROR,
         "the label is missing in {rows:,} of {of:,} rows, and a party refuses to train with them",
         "fill them in, or drop these rows",
     ),
     "absent": Kind(ERROR, "the terms name this column, and the table does not have it", "{first}"),
-    "unfit": Kind(ERROR, "does not fit the terms: {first}"),
+    "unfit": Kind(ERROR, "{first}"),
     "words": Kind(
         WARNING,
-        "{rows:,} of {of:,} values are no numbers, the others are: {values}",
-        "if they stand for missing values, read them as such: --na WORD, or na in the site's file",
+        "words stand among numbers, in {rows:,} of {of:,} values: {values}",
+        "if they stand for missing values, read them as such: --na WORD, or na under [read] in the site's file",
     ),
     "decimal commas": Kind(
         WARNING,
         "{rows:,} of {of:,} values have a decimal comma: {values}",
-        'read them as numbers: --decimal ",", or decimal in the site\'s file',
+        'read them as numbers: --decimal ",", or decimal under [read] in the site\'s file',
     ),
     "thousands": Kind(
         WARNING,
@@ -103,6 +105,11 @@ KINDS = {
         WARNING,
         "{rows:,} of {of:,} values differ from another in blanks or case alone: {values}",
         "spell them the same, else they count as different categories, classes or sites",
+    ),
+    "sites": Kind(
+        WARNING,
+        "a site of this name and one called {first} differ in blanks or case alone",
+        "spell them the same if they are one",
     ),
     "date": Kind(
         WARNING,
@@ -123,7 +130,7 @@ KINDS = {
         "{rows:,} categories, and a column can have {figure:.0f}",
         "group the rare ones in the table, or leave it out",
     ),
-    "left out": Kind(WARNING, "left out: it {first}", "change it in the table to use it"),
+    "left out": Kind(WARNING, "is left out, for it {first}", "change it in the table to use it"),
     "infinite": Kind(
         WARNING,
         "{rows:,} of {of:,} values are infinite or too large for a 32-bit float",
@@ -152,7 +159,7 @@ KINDS = {
         "missing",
         "tell the analyst, or spell it as the terms do",
     ),
-    "empty": Kind(NOTE, "has no values, and is left out"),
+    "empty": Kind(NOTE, "has no values"),
     "constant": Kind(NOTE, "{first} in every row: no tree can split on it here"),
     "nearly constant": Kind(NOTE, "{first} in all but {figure:,.0f} of {of:,} rows"),
     "positive": Kind(
@@ -169,8 +176,8 @@ KINDS = {
 }  # fmt: skip
 """Every kind of oddity. "predicts", "tells classes" and "gives away" are one for labels of different kinds."""
 
-PYTHON = {"left out", "positive", "few numbers", "empty"}
-"""Kinds that a draft decided by itself: a warning in Python whatever their severity."""
+_DECIDED = {"positive", "few numbers"}
+"""Kinds that a draft decided by itself."""
 
 
 @dataclass(frozen=True)
@@ -192,6 +199,11 @@ class CheckFacts:
     def serious(self) -> bool:
         """True if a training would be stopped or spoilt."""
         return self.number(ERROR) + self.number(WARNING) > 0
+
+
+def worth_a_line(oddity: Oddity) -> bool:
+    """Tell if an oddity is said by itself where a table was not asked about: more than a note, or decided."""
+    return oddity.severity != NOTE or oddity.left_out or oddity.kind in _DECIDED
 
 
 def by_severity(oddities: Iterable[Oddity]) -> list[Oddity]:
@@ -257,6 +269,7 @@ def as_json(facts: CheckFacts) -> Iterator[Mapping[str, Any]]:
             "of": oddity.of,
             "values": list(oddity.values),
             "figure": oddity.figure,
+            "left_out": oddity.left_out or oddity.kind == "left out",
             "sentence": oddity.sentence,
             "advice": oddity.advice,
         }

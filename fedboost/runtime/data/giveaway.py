@@ -53,7 +53,9 @@ class Label:
                 column = _told(_codes(column), positive.astype(np.float64))
             return one_split_auc(column, positive)
         if self.target is Target.AMOUNT:
-            return _rank_correlation(_told(_codes(column), self.values) if categorical else column, self.values)
+            return _rank_correlation(
+                _told(_codes(column), self.values) if categorical else column, self.values
+            )
         codes = _codes(column) if categorical else _bins(column)
         classes = np.unique(self.values, return_inverse=True)[1]
         right = (_told_class(codes, classes) == classes).mean()

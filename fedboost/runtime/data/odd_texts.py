@@ -81,7 +81,9 @@ class Counts:
         """Return the most frequent of some texts, with their rows."""
         places = np.flatnonzero(which)
         order = places[np.argsort(-self.counts[places], kind="stable")]
-        shown = [f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in order[:MAX_EXAMPLES]]
+        shown = [
+            f"{shorten(repr(self.texts[int(i)].as_py()))} ({self.counts[i]:,})" for i in order[:MAX_EXAMPLES]
+        ]
         return (*shown, "…") if order.size > MAX_EXAMPLES else tuple(shown)
 
 
@@ -152,7 +154,9 @@ def spelling(counts: Counts, name: str) -> Iterator[Oddity]:
     order = order[alike[order]]
     first = np.append(True, group[order][1:] != group[order][:-1])
     rows = int(counts.counts[order[~first]].sum())  # but for the most frequent of each group
-    shown = [f"{shorten(repr(counts.texts[int(i)].as_py()))} ({counts.counts[i]:,})" for i in order[:MAX_EXAMPLES]]
+    shown = [
+        f"{shorten(repr(counts.texts[int(i)].as_py()))} ({counts.counts[i]:,})" for i in order[:MAX_EXAMPLES]
+    ]
     yield Oddity("spelling", name, rows, counts.rows, (*shown, *["…"] * (order.size > MAX_EXAMPLES)))
 
 
