@@ -62,8 +62,8 @@ class Terms(terms.Terms):
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
         label, weight, base_margin, group, label_upper_bound: names of columns; exclude: columns that are to
-        be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the
-        objective is set. Warns (TableWarning) of columns that were left out and of what else is odd.
+        be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more
+        than two numbers as amounts, unless the objective is set. Warns (TableWarning) of columns that were left out and of what else is odd.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
         table = as_table(data)

@@ -40,8 +40,8 @@ def check(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say what is odd in a table, and what to do about it. Exit code 1 if an error or a warning is among it, 0
-    if there are at most notes."""
+    """Say what is odd in a table, and what to do about it. Exit code 1 for an error or a warning, 0 if there
+    are at most notes."""
     from fedboost.cli.output import show, unless_nobody_reads
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked

@@ -84,7 +84,7 @@ KINDS = {
     "words": Kind(
         WARNING,
         "words stand among numbers, in {rows:,} of {of:,} values: {values}",
-        "if they stand for missing values, read them as such: --na WORD, or na under [read] in the site's file",
+        "if they stand for missing values, read them as such: --na WORD, na under [read] in the site's file",
     ),
     "decimal commas": Kind(
         WARNING,
@@ -123,7 +123,9 @@ KINDS = {
         f"{_LEAVE}: a model learns rows by heart from it",
     ),
     "distinct": Kind(
-        NOTE, "each of {of:,} rows has a whole number of its own ({values})", f"if it identifies rows, {_LEAVE}"
+        NOTE,
+        "each of {of:,} rows has a whole number of its own ({values})",
+        f"if it identifies rows, {_LEAVE}",
     ),
     "categories": Kind(
         WARNING,
@@ -149,8 +151,8 @@ KINDS = {
     ),
     "rounded": Kind(
         WARNING,
-        "{rows:,} of {of:,} distinct whole numbers become equal to another as 32-bit floats, which are exact to "
-        "16,777,216 ({values})",
+        "{rows:,} of {of:,} distinct whole numbers ({values}) become equal to another as 32-bit floats, which "
+        "are exact to 16,777,216",
         "if they are codes, make them text or leave them out",
     ),
     "undeclared": Kind(
@@ -174,7 +176,7 @@ KINDS = {
         "if they stand for classes: objective multi:softprob",
     ),
 }  # fmt: skip
-"""Every kind of oddity. "predicts", "tells classes" and "gives away" are one for labels of different kinds."""
+"""Every kind of oddity. "gives away", "predicts" and "tells classes" are the same for three kinds of label."""
 
 _DECIDED = {"positive", "few numbers"}
 """Kinds that a draft decided by itself."""

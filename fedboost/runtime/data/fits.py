@@ -1,5 +1,5 @@
-"""Fit of a table to terms: every column that is absent, cannot be read as the terms say, or has categories that
-they do not declare.
+"""Fit of a table to terms: every column that is absent, cannot be read as the terms say, or has categories
+that they do not declare.
 
 Promises: a table without an oddity here is one that a party trains with.
 Refuses: nothing.

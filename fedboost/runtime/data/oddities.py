@@ -56,18 +56,17 @@ def oddities(
 
 
 def _of_label(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
+    from pyarrow import types
+
     values = plain(column)
+    missing = values.null_count
     if is_text(values.type):
         counts = odd_texts.Counts.of(values)
         missing = counts.missing
         yield from odd_texts.words(counts, name)
         yield from odd_texts.spelling(counts, name)
-    else:
-        missing = values.null_count
-        try:
-            missing = int(np.isnan(exact_numbers(column, name)).sum())
-        except ConfigError:
-            pass  # another type, which the draft and the terms refuse
+    elif types.is_floating(values.type):
+        missing = int(np.isnan(exact_numbers(column, name)).sum())
     if missing:
         yield Oddity("unlabelled", name, missing, len(column))
 
