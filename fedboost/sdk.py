@@ -63,13 +63,13 @@ class Terms(terms.Terms):
 
         label, weight, base_margin, group, label_upper_bound: names of columns; exclude: columns that are to
         be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more
-        than two numbers as amounts, unless the objective is set. Warns (TableWarning) of columns that were left out and of what else is odd.
+        than two numbers as amounts, unless the objective is set. Warns (TableWarning) of columns that were
+        left out, and of what else is odd.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
         table = as_table(data)
         draft = draft_schema(table, label, weight, exclude, *chosen)
-        aside = [*filter(None, (weight, base_margin, group, label_upper_bound)), *exclude]
-        warn(of_draft(dense_of(table), label, draft, aside))
+        warn(of_draft(dense_of(table), label, draft, exclude))
         return cls.read({**draft.settings(), **settings})
 
 

@@ -69,11 +69,9 @@ def terms(
     table, parties, excluded = read_table(data), party or [], exclude or []
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), [*excluded, site]
-    columns = label_upper_bound, group
-    draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
-    aside = [*filter(None, (weight, base_margin, *columns)), *excluded]
-    odd = of_draft(dense_of(table), label, draft, aside)
-    _notice_draft(draft, label, odd)
+    beside = weight, excluded, base_margin, objective, label_upper_bound, group
+    draft = draft_schema(table, label, *beside)
+    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
     write(_drafted(draft, parties), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')

@@ -119,7 +119,7 @@ KINDS = {
     ),
     "identifier": Kind(
         WARNING,
-        "{rows:,} distinct values in {of:,} rows ({values}): an identifier or a row number?",
+        "{rows:,} distinct values in {of:,} rows ({values}): an identifier or a row number",
         f"{_LEAVE}: a model learns rows by heart from it",
     ),
     "distinct": Kind(
@@ -151,8 +151,8 @@ KINDS = {
     ),
     "rounded": Kind(
         WARNING,
-        "{rows:,} of {of:,} distinct whole numbers ({values}) become equal to another as 32-bit floats, which "
-        "are exact to 16,777,216",
+        "{rows:,} of {of:,} distinct whole numbers ({values}) become equal to another as 32-bit floats, "
+        "which are exact to 16,777,216",
         "if they are codes, make them text or leave them out",
     ),
     "undeclared": Kind(
@@ -176,7 +176,7 @@ KINDS = {
         "if they stand for classes: objective multi:softprob",
     ),
 }  # fmt: skip
-"""Every kind of oddity. "gives away", "predicts" and "tells classes" are the same for three kinds of label."""
+"""Every kind of oddity. "gives away", "predicts" and "tells classes" are one, for three kinds of label."""
 
 _DECIDED = {"positive", "few numbers"}
 """Kinds that a draft decided by itself."""

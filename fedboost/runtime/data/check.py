@@ -6,7 +6,7 @@ Refuses: a label that is absent (ConfigError).
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ _OF_NUMBERS = {"distinct", "rounded"}
 
 
 def check(
-    source: str, table: Table, label: str | None, terms: Terms | None, exclude: Collection[str] = ()
+    source: str, table: Table, label: str | None, terms: Terms | None, exclude: Sequence[str] = ()
 ) -> CheckFacts:
     """Return the facts about a table: of the columns that the terms name, or of all."""
     rows = _rows(table)
@@ -64,10 +64,12 @@ def check(
 
 
 def of_draft(
-    table: "pa.Table", label: str | None, draft: Draft | None, aside: Collection[str] = ()
+    table: "pa.Table", label: str | None, draft: Draft | None, aside: Sequence[str] = ()
 ) -> list[Oddity]:
-    """Return the oddities of a table and of what was drafted from it. aside: columns that are no features."""
+    """Return the oddities of a table and of what was drafted from it. aside: further columns that are no
+    features."""
     classes = draft is not None and draft.objective == "multi:softprob"
+    aside = (*aside, *(() if draft is None else draft.columns.others[1:]))
     out = oddities(table, label, aside, classes)
     if draft is None or label is None:
         return out

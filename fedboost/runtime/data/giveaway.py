@@ -70,7 +70,7 @@ def one_split_auc(column: Float64, positive: npt.NDArray[np.bool_]) -> float:
     none = shares[:, missing].sum(axis=1)
     order = np.argsort(column[~missing], kind="stable")
     values = column[~missing][order]
-    ends = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1) if values.size else []
+    ends = np.flatnonzero(np.append(values[1:] != values[:-1], values.size > 0)[: values.size])
     below = shares[:, ~missing][:, order].cumsum(axis=1)[:, ends]
     sides = np.concatenate([below, below + none[:, None], none[:, None]], axis=1)
     return float(0.5 + np.abs(sides[0] - sides[1]).max() / 2)

@@ -37,6 +37,7 @@ from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
+OnTable = Callable[[Terms, str, Any], None]
 
 
 def simulate(
@@ -47,7 +48,7 @@ def simulate(
     on_round: Callable[[Row], None] | None = None,
     nthread: int = 1,
     callbacks: Iterable[Callback] = (),
-    on_table: Callable[[Terms, str, Any], None] | None = None,
+    on_table: OnTable | None = None,
 ) -> Result:
     """Train in this process.
 
@@ -57,9 +58,9 @@ def simulate(
     seed: of the order in which messages are delivered; it does not change the model.
     on_round: called with each row of the history as it comes.
     nthread: threads of each party; parties take their turns one after the other.
-    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
-    digit; where one returns True the training ends, and the model has the rounds so far.
-    on_table: called with the terms, the name of each party and its table, before the training.
+    callbacks: each is called after each round with its number, from 0, and its exact metrics by name; where
+    one returns True the training ends, and the model has the rounds so far.
+    on_table: called with the terms and each party's name and table, before the training.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -146,17 +147,13 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     }
 
 
-def _reader(
-    data: object, terms: Terms, name: str, on_table: Callable[[Terms, str, Any], None] | None
-) -> Reader:
+def _reader(data: object, terms: Terms, name: str, on_table: OnTable | None) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
     shards = [_read(data, terms, name, on_table)]
     return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
-def _read(
-    data: object, terms: Terms, name: str, on_table: Callable[[Terms, str, Any], None] | None = None
-) -> Shard:
+def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
     table = as_table(data)
     shard = to_shard(table, terms, name)
     if on_table is not None:
