@@ -245,7 +245,7 @@ def check(facts: CheckFacts) -> Iterator[Block]:
     part = f", of which the first {facts.rows:,} were checked" if facts.rows < facts.total else ""
     yield f"{facts.source}: {facts.total:,} rows{part}, {counted(facts.columns, 'column')}"
     if facts.label:
-        yield f"label {facts.label}"
+        yield entry("label", facts.label)
     yield ""
     for oddity, others in grouped(facts.oddities):
         yield entry(oddity.severity, f"{delimited(oddity.column)}: {oddity.sentence}")

@@ -19,6 +19,7 @@ from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.fits import misfits
 from fedboost.runtime.data.oddities import oddities
 from fedboost.runtime.data.parquet import ParquetTable
+from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import Table, dense_of
 from fedboost.runtime.data.values import column_of, texts
 from fedboost.terms.terms import Terms
@@ -46,14 +47,16 @@ def check(
     rows = _rows(table)
     sentence, draft = "", None
     if terms is not None:
-        odd = of_terms(rows, terms)
+        odd = of_terms(table if isinstance(table, SparseTable) else rows, terms)
         if terms.columns.label in rows.column_names:
             sentence = label_sentence(rows, terms.columns.label, terms.objective.name, terms.columns.positive)
     else:
         odd = []
         if label is not None:
             try:
-                draft = draft_schema(rows, label, exclude=exclude)
+                draft = draft_schema(
+                    table if isinstance(table, SparseTable) else rows, label, exclude=exclude
+                )
             except ConfigError as error:
                 column_of(rows, label)  # an absent one is refused
                 odd.append(Oddity("undraftable", label, values=(str(error),)))
@@ -92,9 +95,9 @@ def of_draft(
     return out
 
 
-def of_terms(table: "pa.Table", terms: Terms) -> list[Oddity]:
+def of_terms(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
     """Return the oddities of the columns that terms name, and what of them does not fit."""
-    odd = _in_terms(table, terms)
+    odd = _in_terms(dense_of(table), terms)
     known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
     return odd + [oddity for oddity in misfits(table, terms) if oddity.column not in known]
 
@@ -144,14 +147,13 @@ class Watch:
     """The warnings about the tables of several parties: of each column and kind the first."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
+        self._names: list[str] = []
         self._seen: set[tuple[str, str]] = set()
 
     def table(self, terms: Terms, name: str, table: Table) -> None:
         """Warn of what is odd in the table of a party, and in its name beside those of the parties before."""
-        other = self._names.setdefault(folded(name), name)
-        if other != name:
-            warn([Oddity("sites", name, values=(repr(other),))])
+        self._names.append(name)
+        warn(odd for odd in alike_sites(self._names) if odd.column == name)
         odd = [
             oddity
             for oddity in _in_terms(_rows(table), terms)
@@ -161,9 +163,11 @@ class Watch:
         warn(odd, f"party {name}: ")
 
 
-def folded(name: str) -> str:
-    """Return a name without blanks around it, and in small letters."""
-    return " ".join(name.split()).casefold()
+def alike_sites(names: Iterable[str]) -> list[Oddity]:
+    """Return the sites whose names differ from one before in blanks or case alone."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
+    return [Oddity("sites", name, values=(repr(other),)) for other, name in pairs if other != name]
 
 
 def _rows(table: Table) -> "pa.Table":

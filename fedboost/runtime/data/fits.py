@@ -6,6 +6,7 @@ Refuses: nothing.
 """
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,8 @@ from fedboost.people.oddities import Oddity
 from fedboost.people.text import shorten
 from fedboost.runtime.data.odd_texts import MAX_EXAMPLES
 from fedboost.runtime.data.shard import to_shard
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import dense_of
 from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, finite, texts
 from fedboost.terms.reading import nearest
 from fedboost.terms.terms import Terms
@@ -23,31 +26,33 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 
-def misfits(table: "pa.Table", terms: Terms) -> list[Oddity]:
+def misfits(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
     """Return what of a table does not fit the terms."""
     import pyarrow as pa
 
-    schema, out = terms.columns, []
+    schema, out, dense = terms.columns, [], dense_of(table)
     for name in (*schema.others, *schema.features):
-        if name not in table.column_names:
-            out.append(Oddity("absent", name, values=(nearest(name, table.column_names)[2:-1],)))
+        if isinstance(table, SparseTable) and name in schema.features and table.column(name) is not None:
+            continue
+        if name not in dense.column_names:
+            out.append(Oddity("absent", name, values=(nearest(name, dense.column_names)[2:-1],)))
             continue
         try:
             if name in schema.numeric:
-                finite(table, name)
+                finite(dense, name)
             elif name in schema.categorical:
-                out += _undeclared(table, name, schema.categorical[name])
+                out += _undeclared(dense, name, schema.categorical[name])
         except ConfigError as error:
             out.append(Oddity("unfit", name, values=(_without_column(error, name),)))
     unread = {oddity.column for oddity in out if oddity.kind in ("absent", "unfit")}
     if unread & set(schema.others):
         return out
     for name in unread:
-        place = table.schema.get_field_index(name)
-        nulls = pa.nulls(table.num_rows)
-        table = table.append_column(name, nulls) if place < 0 else table.set_column(place, name, nulls)
+        place = dense.schema.get_field_index(name)
+        nulls = pa.nulls(dense.num_rows)
+        dense = dense.append_column(name, nulls) if place < 0 else dense.set_column(place, name, nulls)
     try:
-        to_shard(table, terms, "here")
+        to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, "here")
     except Refused as error:  # the label, or what stands beside it
         detail = error.detail or str(error)
         name = next((name for name in schema.others if repr(name) in detail), schema.label)

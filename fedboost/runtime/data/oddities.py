@@ -16,7 +16,7 @@ from fedboost.fixedpoint import Float64
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.people.oddities import Oddity
 from fedboost.runtime.data import odd_numbers, odd_texts
-from fedboost.runtime.data.giveaway import LIMIT, Label, Target
+from fedboost.runtime.data.giveaway import LIMITS, Label, Target
 from fedboost.runtime.data.values import column_of, exact_numbers, is_text, plain, texts
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
@@ -143,5 +143,5 @@ class _Target:
                 return
             values = np.where(codes < 0, np.nan, codes)
         figure = self.label.told_by(values, categorical)
-        if figure > LIMIT:
+        if figure > LIMITS[self.label.target]:
             yield Oddity(self.label.target.value, name, figure=figure)

@@ -55,11 +55,10 @@ def simulate(
     shards: party name to table (path, pandas, Arrow, or a mapping of columns to arrays), or a list of
     tables, whose parties are then called party-1, party-2, ... The terms' own parties are replaced by these.
     program: the algorithm, a generator over queries; boosting unless given.
-    seed: of the order in which messages are delivered; it does not change the model.
+    seed: of the order of messages, not of the model. nthread: threads of each party, which take turns.
     on_round: called with each row of the history as it comes.
-    nthread: threads of each party; parties take their turns one after the other.
-    callbacks: each is called after each round with its number, from 0, and its exact metrics by name; where
-    one returns True the training ends, and the model has the rounds so far.
+    callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
+    digit; where one returns True the training ends, and the model has the rounds so far.
     on_table: called with the terms and each party's name and table, before the training.
     """
     if nthread < 1:
