@@ -50,10 +50,13 @@ def check(
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
 
-    if (table is None) == (config is None):
+    if table is None and config is None:
+        raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
+    if table is not None and config is not None:
         raise ConfigError(
-            "give a table, or --config with the file of a site that names its table: one of the two"
+            f"{table} and --config {config}: the site's file names its table; give one of the two"
         )
+    _check_files(config, terms)
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
@@ -70,3 +73,13 @@ def check(
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:
         raise typer.Exit(ODD)
+
+
+def _check_files(config: Path | None, terms: Path | None) -> None:
+    """ConfigError where terms stand in the place of a site's file, or a site's file in that of terms."""
+    from fedboost.runtime.config import read_toml
+
+    if config is not None and "columns" in read_toml(config):
+        raise ConfigError(f"{config}: these are terms, and no site's file; give them as --terms")
+    if terms is not None and "aggregator" in read_toml(terms):
+        raise ConfigError(f"{terms}: this is a site's file, and no terms; give it as --config")

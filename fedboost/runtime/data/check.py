@@ -1,7 +1,7 @@
 """Check of a table before a training: its oddities, those that a draft of terms met, and its fit to terms.
 
 Promises: an oddity is told once, by its most telling kind.
-Refuses: a label that is absent (ConfigError).
+Refuses: a label that is absent, a table without rows (ConfigError).
 """
 
 import sys
@@ -45,6 +45,8 @@ def check(
 ) -> CheckFacts:
     """Return the facts about a table: of the columns that the terms name, or of all."""
     rows = _rows(table)
+    if rows.num_rows == 0:
+        raise ConfigError(f"{source}: the table has no rows")
     sentence, draft = "", None
     if terms is not None:
         odd = of_terms(table if isinstance(table, SparseTable) else rows, terms)
