@@ -16,7 +16,7 @@ from fedboost.errors import ConfigError, TableWarning
 from fedboost.people.oddities import CheckFacts, Oddity, lines, worth_a_line
 from fedboost.people.text import shorten
 from fedboost.runtime.data.draft import Draft, draft_schema
-from fedboost.runtime.data.fits import misfits
+from fedboost.runtime.data.fits import misfits, undeclared_categories
 from fedboost.runtime.data.oddities import oddities
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
@@ -156,11 +156,11 @@ class Watch:
         """Warn of what is odd in the table of a party, and in its name beside those of the parties before."""
         self._names.append(name)
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
-        odd = [
-            oddity
-            for oddity in _in_terms(_rows(table), terms)
-            if (oddity.kind, oddity.column) not in self._seen
-        ]
+        rows = _rows(table)
+        odd = _in_terms(rows, terms)
+        for column, categories in terms.columns.categorical.items():
+            odd += undeclared_categories(rows, column, categories)
+        odd = [oddity for oddity in odd if (oddity.kind, oddity.column) not in self._seen]
         self._seen |= {(oddity.kind, oddity.column) for oddity in odd}
         warn(odd, f"party {name}: ")
 

@@ -6,6 +6,7 @@ Refuses: nothing.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
             if name in schema.numeric:
                 finite(dense, name)
             elif name in schema.categorical:
-                out += _undeclared(dense, name, schema.categorical[name])
+                out += undeclared_categories(dense, name, schema.categorical[name])
         except ConfigError as error:
             out.append(Oddity("unfit", name, values=(_without_column(error, name),)))
     unread = {oddity.column for oddity in out if oddity.kind in ("absent", "unfit")}
@@ -65,7 +66,8 @@ def _without_column(error: object, name: str) -> str:
     return str(error).removeprefix(f"column {name!r} ")
 
 
-def _undeclared(table: "pa.Table", name: str, categories: tuple[str, ...]) -> list[Oddity]:
+def undeclared_categories(table: "pa.Table", name: str, categories: Sequence[str]) -> list[Oddity]:
+    """Return the oddity of a column with categories that the terms do not declare. Raises ConfigError."""
     strange = codes_of(table, name, categories) == UNKNOWN
     if not strange.any():
         return []
