@@ -16,7 +16,7 @@ NEARLY = 0.999
 """Share of the rows from which on a value makes a column nearly constant."""
 EXACT = 2.0**24
 """Whole numbers up to this are exact as 32-bit floats."""
-MIN_ROWS = 20
+MIN_ROWS = 30
 """Rows from which on values that are all distinct are odd."""
 MANY_DISTINCT = 0.95
 """Share of distinct values of a column that is called an identifier and has some twice."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 SAMPLE_ROWS = 50_000
+MAX_CLASSES = 100
+"""Classes of a label beyond which no column is asked what it tells of them."""
 _NO_FEATURES = {"date", "identifier", "categories", "empty", "constant", "infinite"}
 """Oddities of columns that are not asked what they tell of the label."""
 
@@ -109,17 +111,21 @@ class _Target:
 
     @classmethod
     def of(cls, table: "pa.Table", name: str, sample: "np.ndarray", classes: bool) -> "_Target | None":
-        """Return the rows of a sample that have a label; None where the label is neither numbers nor text."""
+        """Return the rows of a sample that have a label; None where the label has no figures: other
+        types, very many classes."""
         import pyarrow as pa
         from pyarrow import types
 
-        column = table.column(name).take(pa.array(sample))
-        values = None if types.is_dictionary(column.type) else _spelled_numbers(column, name)
+        column = table.column(name)
+        part = plain(column).take(pa.array(sample))
+        values = None if types.is_dictionary(column.type) else _spelled_numbers(part, name)
         target = Target.AMOUNT
         if values is None or classes:
             try:
-                codes, _ = texts(column, name)
+                codes, distinct = texts(part, name)
             except ConfigError:
+                return None
+            if len(distinct) > MAX_CLASSES:
                 return None
             values, target = np.where(codes < 0, np.nan, codes), Target.CLASSES
         present = np.isfinite(values)
@@ -131,7 +137,7 @@ class _Target:
         """Yield the oddity of a column that gives the label away."""
         from pyarrow import types
 
-        part = column.take(self.rows)
+        part = plain(column).take(self.rows)
         values = None if types.is_dictionary(column.type) else _spelled_numbers(part, name)
         categorical = values is None
         if values is None:
