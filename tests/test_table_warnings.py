@@ -82,7 +82,17 @@ def test_a_simulation_warns_once_of_what_is_odd_at_the_sites():
     assert {Path(warning.filename).name for warning in seen} == {Path(__file__).name}
 
 
-def test_a_simulation_of_tables_in_order_does_not_warn_and_is_that_of_the_command(tmp_path, monkeypatch):
+def test_a_simulation_of_many_rows_looks_at_the_first(monkeypatch):
+    monkeypatch.setattr("fedboost.runtime.data.check.MAX_WATCHED_ROWS", 120)
+    columns = {"label": "y", "numeric": ["age", "told"]}
+    table = rows().append_column("told", rows().column("y"))
+    with pytest.warns(
+        fb.TableWarning, match="^party north, in its first 120 rows: told: gives the label away"
+    ):
+        fb.simulate(terms(columns=columns), {"north": table})
+
+
+def test_a_simulation_of_tables_in_order_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model = fb.simulate(terms(), shared_out(2)).model

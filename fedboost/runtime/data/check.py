@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_STORED_ROWS = 1 << 20
 """Rows that are checked of a table which stays in its file."""
+MAX_WATCHED_ROWS = 100_000
+"""Rows that a simulation checks of each table: it was asked to train."""
 MAX_LABELS = 10
 """Distinct labels that are counted one by one."""
 _TOLD = {
@@ -157,12 +159,16 @@ class Watch:
         self._names.append(name)
         warn(odd for odd in alike_sites(self._names) if odd.column == name)
         rows = _rows(table)
+        where = f"party {name}"
+        if rows.num_rows > MAX_WATCHED_ROWS:
+            rows = rows.slice(0, MAX_WATCHED_ROWS)
+            where += f", in its first {MAX_WATCHED_ROWS:,} rows"
         odd = _in_terms(rows, terms)
         for column, categories in terms.columns.categorical.items():
             odd += undeclared_categories(rows, column, categories)
         odd = [oddity for oddity in odd if (oddity.kind, oddity.column) not in self._seen]
         self._seen |= {(oddity.kind, oddity.column) for oddity in odd}
-        warn(odd, f"party {name}: ")
+        warn(odd, f"{where}: ")
 
 
 def alike_sites(names: Iterable[str]) -> list[Oddity]:
