@@ -53,8 +53,6 @@ def explain(
 ) -> None:
     """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
     how predictions depend on a feature."""
-    from fedboost.runtime.files import check_writable
-
     asked = {"--tree": tree, "--shap": shap, "--partial-dependence": partial_dependence}
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
@@ -69,10 +67,7 @@ def explain(
         )
     if json and options:
         raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    inputs = [path for path in (model, shap, data) if path is not None]
-    for path in (svg, out):
-        if path is not None:
-            check_writable(path, *inputs, force=force)
+    _check_outputs([svg, out], [model, shap, data], force)
     if shap is not None:
         _contributions(model, shap, out)
     elif partial_dependence is not None and data is not None:
@@ -81,6 +76,13 @@ def explain(
         _tree(model, tree, svg)
     else:
         _importances(model, json)
+
+
+def _check_outputs(outputs: list[Path | None], inputs: list[Path | None], force: bool) -> None:
+    from fedboost.runtime.files import check_writable
+
+    for path in filter(None, outputs):
+        check_writable(path, *filter(None, inputs), force=force)
 
 
 def _importances(model: Path, json: bool) -> None:
