@@ -116,7 +116,7 @@ def test_sites_that_differ_in_case_alone_are_said_by_each_command(tmp_path, monk
     assert drafted.startswith(
         "site: 60 of 180 values differ from another in blanks or case alone: 'North' (60), "
     )
-    notice = "north : a site of this name and one called 'North' differ in blanks or case alone"
+    notice = "\"north \": a site of this name and one called 'North' differ in blanks or case alone"
     assert notice in done("simulate", "alone.toml", "--data", "rows.csv", "--site", "site").err
     assert notice in done("compare", "alone.toml", "--data", "rows.csv", "--site", "site", "--seeds", "1").err
     (tmp_path / "north.csv").write_text((tmp_path / "rows.csv").read_text().replace("North", "West"))

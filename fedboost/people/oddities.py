@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedboost.people.text import Block, counted, delimited, entry
+from fedboost.people.text import Block, counted, delimited, entry, one_line
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 SEVERITIES = ERROR, WARNING, NOTE
@@ -50,7 +50,7 @@ class Oddity:
     @property
     def line(self) -> str:
         """The column, the description and the advice, on one line."""
-        return f"{self.column}: {self.sentence}" + (f"; {self.advice}" if self.advice else "")
+        return f"{delimited(self.column)}: {self.sentence}" + (f"; {self.advice}" if self.advice else "")
 
     def _fill(self, template: str) -> str:
         values = ", ".join(self.values)
@@ -243,7 +243,7 @@ def _others(columns: Sequence[str]) -> str:
 def check(facts: CheckFacts) -> Iterator[Block]:
     """Yield the text about a table."""
     part = f", of which the first {facts.rows:,} were checked" if facts.rows < facts.total else ""
-    yield f"{facts.source}: {facts.total:,} rows{part}, {counted(facts.columns, 'column')}"
+    yield f"{one_line(facts.source)}: {facts.total:,} rows{part}, {counted(facts.columns, 'column')}"
     if facts.label:
         yield entry("label", facts.label)
     yield ""
@@ -252,7 +252,7 @@ def check(facts: CheckFacts) -> Iterator[Block]:
         if oddity.advice:
             yield entry("", f"-> {oddity.advice}")
         if others:
-            yield entry("", f"The same of {_others(others)}.")
+            yield entry("", f"The same of {_others(others)}")
     if facts.oddities:
         yield ""
     numbers = [counted(facts.number(severity), severity) for severity in SEVERITIES if facts.number(severity)]

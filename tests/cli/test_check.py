@@ -219,6 +219,16 @@ def test_many_columns_with_the_same_oddity_take_a_few_lines():
     assert "30 notes" in said
 
 
+def test_names_and_values_of_a_table_move_no_cursor():
+    odd = table(["a\x1b[2J", "A\x1b[2j", *["c"] * (ROWS - 2)], name="odd\n\x1b[1mname").rename_columns(
+        ["number", "la\nbel", "odd\n\x1b[1mname"]
+    )
+    parquet.write_table(odd, "t.parquet")
+    said = fedboost("check", "t.parquet", "--label", "la\nbel").out
+    assert "\x1b" not in said
+    assert 'warning      "odd\\n' in said
+
+
 # ---- a site's table and an analyst's terms ----------------------------------------------------------
 
 

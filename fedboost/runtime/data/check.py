@@ -14,7 +14,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, TableWarning
 from fedboost.people.oddities import CheckFacts, Oddity, lines, worth_a_line
-from fedboost.people.text import shorten
+from fedboost.people.text import delimited, shorten
 from fedboost.runtime.data.draft import Draft, draft_schema
 from fedboost.runtime.data.fits import misfits, undeclared_categories
 from fedboost.runtime.data.oddities import oddities
@@ -123,19 +123,20 @@ def _in_terms(table: "pa.Table", terms: Terms) -> list[Oddity]:
 
 def label_sentence(table: "pa.Table", label: str, objective: str, positive: str | None) -> str:
     """Return the label, its objective, and the rows of each value if these are few."""
+    name = delimited(label)
     try:
         codes, distinct = texts(column_of(table, label), label)
     except ConfigError:
-        return f"{label}: {objective}"
+        return f"{name}: {objective}"
     if len(distinct) > MAX_LABELS:
-        return f"{label}: {objective}, {len(distinct):,} distinct values"
+        return f"{name}: {objective}, {len(distinct):,} distinct values"
     rows = np.bincount(codes[codes >= 0], minlength=len(distinct))
     ones = {positive} if positive is not None else {"1", "true"} if objective == "binary:logistic" else set()
     parts = [
         f"{shorten(repr(text))} in {rows[code]:,} rows" + (" (counts as 1)" if text in ones else "")
         for code, text in sorted(enumerate(distinct), key=lambda pair: pair[1])
     ]
-    return f"{label}: {objective}, {', '.join(parts)}"
+    return f"{name}: {objective}, {', '.join(parts)}"
 
 
 def warn(odd: Iterable[Oddity], where: str = "") -> None:
