@@ -20,3 +20,10 @@ InsecureLoopback = Annotated[
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
+LogFormat = Annotated[
+    str, typer.Option(metavar="text|json", help="Lines for people, or a JSON object a line.")
+]
+LogLevel = Annotated[
+    str, typer.Option(metavar="debug|info|warning|error", help="Log nothing less serious than this.")
+]
+Force = Annotated[bool, typer.Option("--force", help="Also where there is something already.")]

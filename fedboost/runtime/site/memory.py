@@ -42,13 +42,9 @@ from fedboost.protocol.site_memory import (
     judge,
 )
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
+from fedboost.runtime.site.audit_files import NO_LOG, LogEnd
 from fedboost.runtime.site.budget import ROUNDING, Budget
 from fedboost.runtime.site.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
-
-LogEnd = tuple[int, str]
-"""The number and the hash of an audit log's last entry."""
-NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
 
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (

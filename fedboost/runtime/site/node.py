@@ -292,8 +292,9 @@ class PartyNode:
 
         def taken(offer: SessionOffer) -> None:
             if self._audit:
-                request, party = offer.request.hex(), self._config.party
-                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
+                about = offer.analyst, offer.request.hex(), offer.attempt
+                names = self._config.party, self._config.rows_name
+                self._audit.admitted(offer.session, offer.terms, *about, *names)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None
