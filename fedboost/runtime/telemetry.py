@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -66,7 +66,11 @@ def _add_time(logger: Any, method: str, event: MutableMapping[str, Any]) -> Muta
 class Meter:
     """Counts of the bytes of messages and the seconds of rounds of one session."""
 
-    def __init__(self, parties: Iterable[str]) -> None:
+    def __init__(
+        self, parties: Iterable[str], moved: Callable[[str, int, int], object] = lambda *counts: None
+    ) -> None:
+        """moved: called with a party and the bytes received from and sent to it."""
+        self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
@@ -76,11 +80,13 @@ class Meter:
         """Count a message of `size` bytes that a party sent."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent + size, received
+        self._moved(party, size, 0)
 
     def received(self, party: str, size: int) -> None:
         """Count a message of `size` bytes that was sent to a party."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent, received + size
+        self._moved(party, 0, size)
 
     @property
     def seconds(self) -> float:

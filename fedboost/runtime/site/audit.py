@@ -313,7 +313,9 @@ def _gap(path: Path, line: Line, n: int, due: int) -> str:
     fault = f"entry {n} stands where {due} is due: lines were removed or moved"
     if n > due and line.number == 1:
         missing = older_file(path, due, n - 1).name
-        return f"{fault}; if an older file ({missing}, or several) was moved away, put it back beside this one"
+        return (
+            f"{fault}; if an older file ({missing}, or several) was moved away, put it back beside this one"
+        )
     return fault
 
 

@@ -106,4 +106,6 @@ def _session_facts(
 
 
 def _agreement_facts(admitted: Admitted) -> AgreementFacts:
-    return AgreementFacts(**admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset"}))
+    return AgreementFacts(
+        **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset"})
+    )

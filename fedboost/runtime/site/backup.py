@@ -17,6 +17,7 @@ import os
 import sqlite3
 import tarfile
 import tempfile
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -128,8 +129,8 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     if newer is None and end_of(log) != NO_LOG:
         if not force:
             raise ConfigError(
-                f"{log}: there is an audit log that does not go on where the backup of {when} ends, and it "
-                f"stays as it is; --force puts that one in its place, and keeps this one in a folder beside it"
+                f"{log}: there is an audit log that does not go on from the backup of {when}, and it stays as "
+                f"it is; --force puts that one in its place, and keeps this one in a folder beside it"
             )
         there += [*(older.path for older in older_files(log)), *([log] if log.exists() else [])]
     aside = _put_aside(there, folder)
@@ -162,7 +163,7 @@ def _archive(members: dict[str, bytes]) -> bytes:
     with tarfile.open(fileobj=file, mode="w:gz") as archive:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
-            info.size, info.mode = len(content), OWNER_ALONE
+            info.size, info.mode, info.mtime = len(content), OWNER_ALONE, time.time()
             archive.addfile(info, io.BytesIO(content))
     return file.getvalue()
 

@@ -80,8 +80,8 @@ def _check_owner(config: PartyConfig) -> None:
     for owner, name, what in ((party, config.party, "party"), (dataset, config.rows_name, "the rows")):
         if owner not in (None, name):
             raise ConfigError(
-                f"{config.audit}: is the audit log of {what} {owner!r}, not of {name!r}; name another file as "
-                f"`audit` in {config.file}, or take that key away: the log then lies beside the memory"
+                f"{config.audit}: is the audit log of {what} {owner!r}, not of {name!r}; name another "
+                f"file as `audit` in {config.file}, or take that key away: it then lies beside the memory"
             )
 
 

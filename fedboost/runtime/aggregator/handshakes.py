@@ -1,0 +1,116 @@
+"""Refused TLS handshakes: who dialled, and why nobody was let in.
+
+gRPC has no hook before the first call; its core can only trace handshakes to the process's standard error. So
+that is read here: what the core traces of a failure becomes an event, the rest of its trace is dropped, and
+what else is written there goes on to the real standard error.
+
+Promises: a flood of handshakes costs a bounded share of a thread, and never holds up who writes.
+Refuses: nothing.
+"""
+
+import io
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+TRACE = {"GRPC_VERBOSITY": "INFO", "GRPC_TRACE": "handshaker"}
+"""The environment in which gRPC's core traces handshakes. It is read once, when grpc is imported."""
+SILENT = "NONE"
+"""GRPC_VERBOSITY as the command sets it where nobody else did."""
+READ_BYTES, READ_PAUSE_SECONDS = 1 << 16, 0.05
+"""How much of the trace is read at a time, and how often; what comes faster is lost."""
+_RECORD = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ", re.MULTILINE)
+_FAILURE = re.compile(
+    r"CallNextHandshakerLocked: error=(?!OK)(?P<error>.*?)(?:=== Source|shutdown=).*"
+    r"endpoint_peer_address=(?P<peer>[^,}\s]+)",
+    re.DOTALL,
+)
+_REASONS = (
+    ("HTTP_REQUEST", "it speaks HTTP without TLS: it is no party or analyst"),
+    ("WRONG_VERSION_NUMBER", "it does not speak TLS: it dials without keys, or is no party or analyst"),
+    ("PEER_DID_NOT_RETURN_A_CERTIFICATE", "it shows no certificate"),
+    ("certificate has expired", "its certificate is expired: it needs a new bundle"),
+    ("certificate is not yet valid", "its certificate is not valid yet: check both machines' clocks"),
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is of another consortium"),
+    ("ALERT", "it does not trust this aggregator's certificate: it is of another consortium"),
+    ("SSL_ERROR", "TLS failed"),
+)
+"""Words of the core's error, and the same for people."""
+_OTHER = "it hung up, or said nothing in time, before TLS was done"
+
+
+def begin_trace() -> bool:
+    """Ask gRPC for its trace, before grpc is imported. False where that is too late, or where somebody wants
+    gRPC's own words."""
+    if (
+        "grpc" in sys.modules
+        or os.environ.get("GRPC_VERBOSITY", SILENT) != SILENT
+        or "GRPC_TRACE" in os.environ
+    ):
+        return False
+    os.environ.update(TRACE)
+    return True
+
+
+@contextmanager
+def watched() -> Iterator["Handshakes"]:
+    """Read the trace from here on, with sys.stderr as it was before."""
+    handshakes = Handshakes()
+    try:
+        yield handshakes
+    finally:
+        handshakes.close()
+
+
+class Handshakes:
+    """The reader of the trace. `note` is called with a client's address and the reason, in a thread."""
+
+    def __init__(self) -> None:
+        self.note: Callable[[str, str], object] = lambda address, reason: None
+        self._before, self._text = sys.stderr, ""
+        self._error = os.dup(2)
+        self._trace, writer = os.pipe()
+        os.set_blocking(writer, False)  # who writes to a full pipe goes on
+        sys.stderr.flush()
+        os.dup2(writer, 2)
+        os.close(writer)
+        sys.stderr = io.TextIOWrapper(
+            io.FileIO(self._error, "w", closefd=False), errors="backslashreplace", write_through=True
+        )
+        self._thread = threading.Thread(target=self._read, name="handshakes", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give standard error back."""
+        os.dup2(self._error, 2)  # the last writer of the pipe is closed, and its reader ends
+        self._thread.join()
+        sys.stderr = self._before
+        os.close(self._error)
+        os.close(self._trace)
+
+    def _read(self) -> None:
+        while data := os.read(self._trace, READ_BYTES):
+            self._take(data.decode(errors="replace"))
+            time.sleep(READ_PAUSE_SECONDS)
+
+    def _take(self, text: str) -> None:
+        """Take the next piece of the trace."""
+        text = self._text + text
+        starts = [match.start() for match in _RECORD.finditer(text)]
+        if other := text[: starts[0]] if starts else text:
+            os.write(self._error, other.encode())
+        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+            if failure := _FAILURE.search(text, start, end):
+                self.note(unquote(failure["peer"]).partition(":")[2], reason_of(failure["error"]))
+        last = text[starts[-1] :] if starts else ""
+        self._text = "" if _FAILURE.search(last) else last[-READ_BYTES:]
+
+
+def reason_of(error: str) -> str:
+    """The reason of a failed handshake, for people, from the words of gRPC's core."""
+    return next((reason for words, reason in _REASONS if words in error), _OTHER)
