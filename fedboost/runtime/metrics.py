@@ -13,7 +13,15 @@ from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, MetricsHandler, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    MetricsHandler,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import is_loopback
@@ -31,6 +39,7 @@ class Metrics:
     """Metrics that every role has: sessions, rounds and turns."""
 
     def __init__(self, role: str) -> None:
+        disable_created_metrics()  # a series with the time at which each counter was made
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._sessions = self.counter("sessions", "Sessions that began or ended.", ["state"])
@@ -184,16 +193,16 @@ class MetricsPage:
             self._server = kind((host, int(port)), _Page.factory(metrics.registry))
         except OSError as error:
             raise ConfigError(
-                f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another port, "
-                f"or end what listens there"
+                f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another "
+                f"address of this machine, or end what listens there"
             ) from None
         self.address = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
-        log.info("metrics", address=f"http://{self.address}{PATH}")
+        log.info("metrics are served", address=f"http://{self.address}{PATH}")
         if not is_loopback(address):
             log.warning(
-                "whoever reaches this address can read the metrics: they are served without keys or encryption",
+                "metrics are served without keys or encryption to whoever reaches this address",
                 address=self.address,
             )
 

@@ -133,6 +133,8 @@ class Events:
     def info(self, event, **values):
         self.events.append((event, values))
 
+    warning = info
+
 
 def test_the_oldest_go_first_and_new_ones_have_time(monkeypatch):
     monkeypatch.setattr(limits, "IDLE_CONNECTIONS", 4)

@@ -210,7 +210,7 @@ class ActiveSession:
             failed = Failed(str(error))
         if failed is not None:
             self._metrics.ended("failed")
-            self._log.info("session failed", reason=failed.reason)
+            self._log.warning("session failed", reason=failed.reason)
             self._tell(failed)
             self.forget()
             return

@@ -37,11 +37,15 @@ _REASONS = (
     ("certificate has expired", "its certificate is expired: it needs a new bundle"),
     ("certificate is not yet valid", "its certificate is not valid yet: check both machines' clocks"),
     ("CERTIFICATE_VERIFY_FAILED", "its certificate is of another consortium"),
-    ("ALERT", "it does not trust this aggregator's certificate: it is of another consortium"),
+    ("ALERT_PROTOCOL_VERSION", "it speaks another version of TLS"),
+    ("ALERT", "it refuses this aggregator's certificate"),
     ("SSL_ERROR", "TLS failed"),
 )
 """Words of the core's error, and the same for people."""
-_OTHER = "it hung up, or said nothing in time, before TLS was done"
+_OTHER = (
+    "it hung up, or said nothing, before TLS was done: it may not trust this aggregator's certificate, or be "
+    "a probe of the port"
+)
 
 
 def begin_trace() -> bool:

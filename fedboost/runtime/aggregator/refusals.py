@@ -46,7 +46,7 @@ class Refusals:
             if lines.left_out:
                 values["left_out"] = f"{lines.left_out} since the line before"
                 lines.left_out = 0
-        self._log.info(event, peer=peer, **values, reason=reason)
+        self._log.warning(event, peer=peer, **values, reason=reason)
 
     def handshake(self, address: str, reason: str) -> None:
         """Log that no TLS connection was made with a client, from any thread."""

@@ -72,8 +72,8 @@ class Backup:
 
 @dataclass(frozen=True)
 class Restored:
-    """A memory that was put back. newer: entries that the audit log in its place has beyond the backup's, None
-    where that was put back, too; aside: the folder with what was there before, None if nothing was."""
+    """A memory that was put back. newer: entries that the audit log in its place has beyond the backup's,
+    None where that was put back, too; aside: the folder with what was there before, None if nothing was."""
 
     begun: Begun
     time: str
@@ -87,7 +87,7 @@ def write_backup(config: PartyConfig, out: Path) -> About:
     assert log is not None
     if not os.path.lexists(path):
         raise ConfigError(
-            f"{path}: there is no memory to back up; start the party first, or put `state` and `dataset` of "
+            f"{path}: there is no memory to back up: start the party first, or put `state` and `dataset` of "
             f"{config.file} right"
         )
     about = About(party=config.party, dataset=config.rows_name, time=now(), version=VERSION)
@@ -123,14 +123,14 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     when = moment(backup.about.time) + " UTC"
     if there and not force:
         raise ConfigError(
-            f"{there[0]}: there is a memory already, and it stays as it is; --force puts the one of {when} in "
-            f"its place, and keeps this one in a folder beside it"
+            f"{there[0]}: there is a memory already, and it stays as it is; --force puts the one of {when} "
+            f"in its place, and keeps this one in a folder beside it"
         )
     if newer is None and end_of(log) != NO_LOG:
         if not force:
             raise ConfigError(
-                f"{log}: there is an audit log that does not go on from the backup of {when}, and it stays as "
-                f"it is; --force puts that one in its place, and keeps this one in a folder beside it"
+                f"{log}: there is an audit log that does not go on from the backup of {when}, and it stays "
+                f"as it is; --force puts that one in its place, and keeps this one in a folder beside it"
             )
         there += [*(older.path for older in older_files(log)), *([log] if log.exists() else [])]
     aside = _put_aside(there, folder)

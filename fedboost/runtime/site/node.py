@@ -235,9 +235,7 @@ class PartyNode:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
-                    data = encode_from_party(reply)
-                    await call.write(data)
-                    self._watch.metrics.sent(len(data))
+                    await call.write(self._watch.sent(encode_from_party(reply)))
         finally:
             await computing  # one thread at a time is in the session
         if isinstance(message, Ask) and session.ended is None:

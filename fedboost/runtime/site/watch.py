@@ -35,6 +35,11 @@ class Watch:
         self.metrics.begun()
         self._rounds, self._round, self._since = offer.terms.trees.rounds, 0, time.monotonic()
 
+    def sent(self, data: bytes) -> bytes:
+        """Count a message to the aggregator, and return it."""
+        self.metrics.sent(len(data))
+        return data
+
     def answered(self, ask: Ask, seconds: float) -> None:
         """A question was answered in so many seconds, for the first time or again."""
         self.metrics.turn(seconds)
@@ -51,7 +56,10 @@ class Watch:
         state = "" if not reason else "left" if left else "failed"
         self.metrics.ended(state or "done")
         event = "left the session" if left else f"session {state or 'done'}"
-        self._log.info(event, session=session, **({"reason": reason} if reason else {}))
+        if reason:
+            self._log.warning(event, session=session, reason=reason)
+        else:
+            self._log.info(event, session=session)
         self._look_at_budget()
 
     def _look_at_budget(self) -> None:
