@@ -1,6 +1,6 @@
 """The files of an audit log: the one that is written, and older ones, which were full.
 
-An older file lies beside it and is named after the entries in it: `north.audit.1-24017.jsonl` beside
+An older file lies beside it and is named after the entries in it: `north.1-24017.audit.jsonl` beside
 `north.audit.jsonl`. It is never written again.
 
 Promises: entries come in order, whichever file they are in; a reader sees each once, also when the writer
@@ -55,12 +55,14 @@ class Line:
 
 def older_file(log: Path, first: int, last: int) -> Path:
     """The path that a full file of a log gets."""
-    return log.with_name(f"{log.stem}.{first}-{last}{log.suffix}")
+    name, dot, kind = log.name.partition(".")
+    return log.with_name(f"{name}.{first}-{last}{dot}{kind}")
 
 
 def older_files(log: Path) -> list[OlderFile]:
     """The older files of a log, in order. ConfigError."""
-    pattern = re.compile(rf"{re.escape(log.stem)}\.([0-9]+)-([0-9]+){re.escape(log.suffix)}")
+    name, dot, kind = log.name.partition(".")
+    pattern = re.compile(rf"{re.escape(name)}\.([0-9]+)-([0-9]+){re.escape(dot + kind)}")
     try:
         matches = [(pattern.fullmatch(path.name), path) for path in log.parent.iterdir()]
     except OSError as error:
@@ -73,8 +75,8 @@ def older_files(log: Path) -> list[OlderFile]:
 
 def log_of(older: Path) -> Path | None:
     """The path of the log that a file is an older one of, by its name; None if it is none."""
-    match = re.fullmatch(r"(.+)\.[0-9]+-[0-9]+", older.stem)
-    return older.with_name(f"{match[1]}{older.suffix}") if match else None
+    match = re.fullmatch(r"([^.]*)\.[0-9]+-[0-9]+(\..*)?", older.name)
+    return older.with_name(f"{match[1]}{match[2] or ''}") if match else None
 
 
 def lines_of(log: Path, after: int = 0) -> Iterator[Line]:
