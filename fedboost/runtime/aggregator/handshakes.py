@@ -101,18 +101,25 @@ class Handshakes:
         while data := os.read(self._trace, READ_BYTES):
             self._take(data.decode(errors="replace"))
             time.sleep(READ_PAUSE_SECONDS)
+        if self._text and not _RECORD.match(self._text):
+            os.write(self._error, self._text.encode())
 
     def _take(self, text: str) -> None:
         """Take the next piece of the trace."""
-        text = self._text + text
-        starts = [match.start() for match in _RECORD.finditer(text)]
-        if other := text[: starts[0]] if starts else text:
+        whole, newline, rest = (self._text + text).rpartition("\n")
+        whole += newline
+        records = [*_RECORD.finditer(whole)]
+        if other := whole[: records[0].start()] if records else whole:
             os.write(self._error, other.encode())
-        for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
-            if failure := _FAILURE.search(text, start, end):
+        kept = ""
+        for record, after in zip(records, [*records[1:], None], strict=True):
+            kept = whole[record.start() : None if after is None else after.start()]
+            failure = _FAILURE.search(kept)
+            if failure:
                 self.note(unquote(failure["peer"]).partition(":")[2], reason_of(failure["error"]))
-        last = text[starts[-1] :] if starts else ""
-        self._text = "" if _FAILURE.search(last) else last[-READ_BYTES:]
+            if failure or len(kept) > READ_BYTES:
+                kept = f"{record[0]}\n"  # what comes before the next record is the rest of this one
+        self._text = kept + rest
 
 
 def reason_of(error: str) -> str:

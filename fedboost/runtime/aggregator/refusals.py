@@ -1,7 +1,7 @@
 """The log of callers that were refused.
 
-Promises: each has a line with its name or address and the reason, and none floods the log: after some lines a
-peer has one a minute, which counts those that were left out.
+Promises: each has a line with its name or address and the reason, and none floods the log: after some lines
+of a kind a peer has one a minute, which counts those that were left out.
 Refuses: nothing.
 """
 
@@ -14,9 +14,9 @@ from fedboost.runtime.aggregator.limits import MAX_PEERS, Bucket
 from fedboost.runtime.metrics import AggregatorMetrics
 
 LINES_PER_SECOND, LINES_SAVED = 1 / 60, 5.0
-"""Lines of one peer in the log, and how many in one go after it was quiet."""
-OTHERS = "others"
-"""The name under which peers beyond MAX_PEERS are kept."""
+"""Lines of one kind about one peer in the log, and how many in one go after it was quiet."""
+OTHERS = "", ""
+"""The key under which peers beyond MAX_PEERS are kept."""
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Refusals:
     def __init__(self, log: Any, metrics: AggregatorMetrics) -> None:
         self._log = log
         self._metrics = metrics
-        self._peers: dict[str, _Lines] = {}
+        self._peers: dict[tuple[str, str], _Lines] = {}
         self._lock = threading.Lock()
 
     def note(self, event: str, peer: str, reason: str, **values: str) -> None:
@@ -39,7 +39,7 @@ class Refusals:
         self._metrics.refused(event)
         now = time.monotonic()
         with self._lock:
-            lines = self._lines_of(peer, now)
+            lines = self._lines_of((event, peer), now)
             if not lines.bucket.take(now):
                 lines.left_out += 1
                 return
@@ -53,9 +53,9 @@ class Refusals:
         host = address.rpartition(":")[0] or address
         self.note("handshake refused", f"a client from {host}", reason, address=address)
 
-    def _lines_of(self, peer: str, now: float) -> _Lines:
-        if peer not in self._peers and len(self._peers) >= MAX_PEERS:
-            self._peers = {name: kept for name, kept in self._peers.items() if not kept.bucket.is_full(now)}
+    def _lines_of(self, key: tuple[str, str], now: float) -> _Lines:
+        if key not in self._peers and len(self._peers) >= MAX_PEERS:
+            self._peers = {known: kept for known, kept in self._peers.items() if not kept.bucket.is_full(now)}
             if len(self._peers) >= MAX_PEERS:
-                peer = OTHERS
-        return self._peers.setdefault(peer, _Lines(Bucket(LINES_PER_SECOND, LINES_SAVED, now)))
+                key = OTHERS
+        return self._peers.setdefault(key, _Lines(Bucket(LINES_PER_SECOND, LINES_SAVED, now)))
