@@ -112,8 +112,9 @@ class Handshakes:
         if other := whole[: records[0].start()] if records else whole:
             os.write(self._error, other.encode())
         kept = ""
-        for record, after in zip(records, [*records[1:], None], strict=True):
-            kept = whole[record.start() : None if after is None else after.start()]
+        ends = [*(record.start() for record in records[1:]), len(whole)]
+        for record, end in zip(records, ends, strict=False):
+            kept = whole[record.start() : end]
             failure = _FAILURE.search(kept)
             if failure:
                 self.note(unquote(failure["peer"]).partition(":")[2], reason_of(failure["error"]))
