@@ -39,7 +39,7 @@ class Metrics:
     """Metrics that every role has: sessions, rounds and turns."""
 
     def __init__(self, role: str) -> None:
-        disable_created_metrics()  # a series with the time at which each counter was made
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # when each counter was made
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._sessions = self.counter("sessions", "Sessions that began or ended.", ["state"])
