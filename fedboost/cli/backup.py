@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.options import Force, SiteFile
-from fedboost.errors import ConfigError
 
 BACKUP_EPILOG = "Example: fedboost backup --config party.toml --out north-2026-11-22.tar.gz"
 RESTORE_EPILOG = "Example: fedboost restore north-2026-11-22.tar.gz --config party.toml"
@@ -26,9 +25,7 @@ def backup(
     from fedboost.runtime.site.config import read_party
 
     site = read_party(config, holds_rows=None)
-    check_writable(out, config)
-    if out.exists() and not force:
-        raise ConfigError(f"{out}: exists and stays as it is; give another name, or --force")
+    check_writable(out, config, force=force)
     about = write_backup(site, out)
     whose = f"party {printable(about.party)}, rows {printable(about.dataset)}"
     print(f"{out}: backup of {whose}, as of {moment(about.time)} UTC")
@@ -37,7 +34,10 @@ def backup(
 def restore(
     backup: Annotated[Path, typer.Argument(help="A file that `fedboost backup` wrote.", show_default=False)],
     config: SiteFile,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Also where a memory is, which is then kept in a folder beside it."),
+    ] = False,
 ) -> None:
     """Put this site's memory back from a backup, where it was lost, and its audit log if that was lost, too.
     Sessions that were under way are over; what an audit log that is still there has since is taken over."""

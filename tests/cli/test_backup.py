@@ -124,7 +124,7 @@ def test_what_is_there_is_kept(site):
     out = backup(site)
     held(site, "t", 2)
     refused(site.parent, ("restore", out, "--config", site), "there is a memory already", "--force")
-    refused(site.parent, ("backup", "--config", site, "--out", out), "exists and stays as it is", "--force")
+    refused(site.parent, ("backup", "--config", site, "--out", out), "exists already", "--force")
     memory = memory_path(read_party(site)).read_bytes()
     told = restore(out, site, "--force")
     (aside,) = memory_path(read_party(site)).parent.glob("before-*")

@@ -109,7 +109,7 @@ MISTAKES = {
     ),
     "a backup over another": Mistake(
         "backup --config party.toml --out backup.tar.gz",
-        ("backup.tar.gz", "exists and stays as it is", "--force"),
+        ("backup.tar.gz", "exists already", "--force"),
         prepare=backed_up,
     ),
     "a backup into a folder that is not there": Mistake(
