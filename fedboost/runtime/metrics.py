@@ -113,6 +113,12 @@ class AggregatorMetrics(Metrics):
         super().begun()
         self._turn = None
 
+    def ended(self, state: str) -> None:
+        """Count a session that ended, and its last turn if it is done."""
+        super().ended(state)
+        if state == "done" and self._turn is not None:
+            self.turn(time.monotonic() - self._turn[1])
+
     def turn_is(self, number: int) -> None:
         """Note the number of the turn under way: when it is another one, the last is over."""
         if self._turn is None or number != self._turn[0]:

@@ -169,6 +169,18 @@ def test_nobody_works_with_a_memory_that_is_put_back(site):
         refused(site.parent, ("restore", out, "--config", site, "--force"), "'north' works with", "stop it")
 
 
+def test_sessions_of_all_who_share_a_memory_are_over(site):
+    south = site.parent / "south.toml"
+    south.write_text(SITE.replace('"north"', '"south"', 1))
+    held(site, "s", 1)
+    held(south, "t", 2, ends=False)
+    out = backup(site)
+    lose(site, "memory", "north")
+    restore(out, site)
+    with Running(south) as again, pytest.raises(Refused, match="session t has ended here"):
+        again.begin("t", AGREED)
+
+
 def test_a_backup_of_others_is_refused(site):
     held(site, "s", 1)
     out = backup(site)

@@ -51,11 +51,8 @@ _OTHER = (
 def begin_trace() -> bool:
     """Ask gRPC for its trace, before grpc is imported. False where that is too late, or where somebody wants
     gRPC's own words."""
-    if (
-        "grpc" in sys.modules
-        or os.environ.get("GRPC_VERBOSITY", SILENT) != SILENT
-        or "GRPC_TRACE" in os.environ
-    ):
+    wanted = os.environ.get("GRPC_VERBOSITY", SILENT) != SILENT or "GRPC_TRACE" in os.environ
+    if wanted or "grpc" in sys.modules or sys.stderr is None:
         return False
     os.environ.update(TRACE)
     return True

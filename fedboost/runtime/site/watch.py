@@ -21,7 +21,7 @@ class Watch:
     def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
         self._log, self._budget, self._spent = log, config.policy.budget, spent
-        self._rounds, self._round, self._since = 0, 0, 0.0
+        self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
@@ -33,7 +33,8 @@ class Watch:
     def offered(self, offer: Offer) -> None:
         """A session was offered, or is offered again."""
         self.metrics.begun()
-        self._rounds, self._round, self._since = offer.terms.trees.rounds, 0, time.monotonic()
+        self._session, self._rounds = offer.session, offer.terms.trees.rounds
+        self._round, self._since = 0, time.monotonic()
 
     def sent(self, data: bytes) -> bytes:
         """Count a message to the aggregator, and return it."""
@@ -47,7 +48,8 @@ class Watch:
         if done > self._round:
             now = time.monotonic()
             self.metrics.round(done, now - self._since)
-            self._log.info("round", round=done, of=self._rounds, seconds=round(now - self._since, 3))
+            about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
+            self._log.info("round", session=self._session, **about)
             self._round, self._since = done, now
             self._look_at_budget()
 
