@@ -61,6 +61,7 @@ def test_a_training_on_both_pages(tmp_path):
         == 1
     )
     assert ("fedboost_party_connected", "south") not in later
+    assert aggregator["fedboost_turns_total",] == party["fedboost_turns_total",]
     assert aggregator["fedboost_received_bytes_total", "north"] > 1000
     assert (
         abs(party["fedboost_sent_bytes_total",] - aggregator["fedboost_received_bytes_total", "north"]) < 100

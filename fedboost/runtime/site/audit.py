@@ -42,6 +42,7 @@ from fedboost.runtime.site.audit_files import (
     log_of,
     older_file,
     older_files,
+    put_back,
 )
 from fedboost.terms.terms import Terms
 
@@ -312,10 +313,7 @@ def _gap(path: Path, line: Line, n: int, due: int) -> str:
         return f"begins with entry {n}: it is an older file; give the log itself, {log}, and it is read, too"
     fault = f"entry {n} stands where {due} is due: lines were removed or moved"
     if n > due and line.number == 1:
-        missing = older_file(path, due, n - 1).name
-        return (
-            f"{fault}; if an older file ({missing}, or several) was moved away, put it back beside this one"
-        )
+        return f"{fault}; {put_back(path, due, n - 1)}"
     return fault
 
 

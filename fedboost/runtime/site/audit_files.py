@@ -114,10 +114,20 @@ def entries_after(log: Path, end: LogEnd, last: int) -> list[Entry] | None:
     except OSError as error:
         raise ConfigError(f"{log}: cannot read: {error.strerror}") from None
     if end == NO_LOG:
+        if entries and entries[0].n != 1:
+            raise ConfigError(
+                f"{log}: begins with entry {entries[0].n}: {put_back(log, 1, entries[0].n - 1)}"
+            )
         return entries
     if not entries or (entries[0].n, entries[0].hash) != end:
         return None
     return entries[1:]
+
+
+def put_back(log: Path, first: int, last: int) -> str:
+    """The remedy where entries are missing that were in an older file."""
+    missing = older_file(log, first, last).name
+    return f"if an older file ({missing}, or several) was moved away, put it back beside this one"
 
 
 def end_of(log: Path) -> LogEnd:

@@ -16,6 +16,7 @@ from fedboost.runtime.site import audit_files
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.audit_files import NO_LOG, end_of, entries_after, lines_of
 from fedboost.runtime.site.config import read_party
+from fedboost.runtime.site.memory_start import memory_path
 from tests.runtime.site.test_memory_start import held, site
 
 __all__ = ["site"]
@@ -167,6 +168,12 @@ def test_a_memory_knows_its_place_in_older_files(site):
         (read_party(site).audit.parent / file).unlink(missing_ok=True)
     end = fedboost("privacy", "init", "--config", site)
     assert "it knows 2 sessions" in end.out
+    audit_files.older_files(read_party(site).audit)[0].path.unlink()
+    memory_path(read_party(site)).unlink()
+    end = fedboost("privacy", "init", "--config", site)
+    assert (end.code, end.err.count("\n")) == (2, 1)
+    assert "was moved away, put it back" in end.err  # else what it cost would be forgotten
+    assert not memory_path(read_party(site)).exists()
 
 
 def test_two_parties_and_two_datasets_of_one_folder_do_not_mix(tmp_path):
