@@ -13,6 +13,7 @@ from fedboost.cli import (
     aggregator,
     approve,
     audit,
+    backup,
     check,
     compare,
     demo,
@@ -56,6 +57,8 @@ app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)
 app.command(epilog=audit.EPILOG)(audit.audit)
+app.command(epilog=backup.BACKUP_EPILOG)(backup.backup)
+app.command(epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

@@ -126,7 +126,8 @@ def audit(facts: AuditFacts) -> Iterator[Object]:
             yield {"event": "released", **_release(release)}
     expected = {} if facts.expected is None else {"expected": facts.expected}
     verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
-    yield {"event": "verified", **verified, **expected}
+    earlier = {"earlier": facts.earlier} if facts.earlier else {}
+    yield {"event": "verified", **verified, **expected, **earlier}
 
 
 def _warning(warning: WarningFacts) -> Object:

@@ -187,7 +187,8 @@ class WarningFacts:
 @dataclass(frozen=True)
 class AuditFacts:
     """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
-    was; sessions: those to print; listed: with each answer."""
+    was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
+    for."""
 
     log: str
     entries: int
@@ -197,6 +198,7 @@ class AuditFacts:
     warnings: Sequence[WarningFacts]
     sessions: Sequence[SessionFacts]
     listed: bool
+    earlier: int = 0
 
 
 @dataclass(frozen=True)

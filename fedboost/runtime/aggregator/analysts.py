@@ -19,9 +19,10 @@ from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.admission import Admission, refuse
-from fedboost.runtime.aggregator.callers import check_role, check_version
+from fedboost.runtime.aggregator.callers import check_role, check_version, plain_end
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
@@ -44,12 +45,14 @@ class Analysts:
         self,
         bundle: Bundle | None,
         admission: Admission,
+        refusals: Refusals,
         sessions: Sessions,
         connected: ConnectedParties,
         log: Any,
     ) -> None:
         self._bundle = bundle
         self._admission = admission
+        self._refusals = refusals
         self._sessions = sessions
         self._connected = connected
         self._log = log
@@ -61,7 +64,7 @@ class Analysts:
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Answer one call of an analyst: its request, then the events as they come."""
         request = await self._admission.only_message(requests, context, peer)
-        async with aclosing(self._train(request, context)) as events:
+        async with aclosing(self._train(request, context, peer)) as events:
             async for event in events:
                 await context.write(encode_train_event(event))
 
@@ -69,7 +72,7 @@ class Analysts:
         """Read no more requests."""
         self._reader.shutdown(wait=False)
 
-    async def _train(self, request: bytes, context: Any) -> AsyncGenerator[TrainEvent, None]:
+    async def _train(self, request: bytes, context: Any, peer: Peer) -> AsyncGenerator[TrainEvent, None]:
         """Events of one analyst's session, from terms to model."""
         try:
             check_version(context, "analyst")
@@ -82,7 +85,8 @@ class Analysts:
             if self.waiting >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
-            self._log.info("analyst refused", reason=quoted(str(error)))
+            address = plain_end(context)
+            self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
             await refuse(context, error)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         session = self._sessions.find(analyst, terms)
@@ -121,7 +125,7 @@ class Analysts:
         """The parties that are not connected yet (none: another session is active), at each change, until a
         session under these terms may begin."""
         before: tuple[str, ...] | None = None
-        self.waiting += 1
+        self._wait(1)
         try:
             while True:
                 missing = tuple(party for party in terms.parties if party not in self._connected)
@@ -135,7 +139,11 @@ class Analysts:
                 before = missing
                 await changed.wait()
         finally:
-            self.waiting -= 1
+            self._wait(-1)
+
+    def _wait(self, more: int) -> None:
+        self.waiting += more
+        self._sessions.metrics.waiting(self.waiting)
 
     def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
         """The terms, command and signature of an analyst's request. Runs in the reader's thread."""

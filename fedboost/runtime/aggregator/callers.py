@@ -6,6 +6,7 @@ another wire version (ConfigError).
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.privacy.identity.certificates import Identified
@@ -24,6 +25,11 @@ def check_version(context: Any, who: str) -> None:
             f"this aggregator speaks wire version {WIRE_VERSION}, the {who} "
             f"{version or 'names none'}; install the same version of fedboost"
         )
+
+
+def plain_end(context: Any) -> str:
+    """Return the address and port that a call comes from, such as 127.0.0.1:1234 or [::1]:1234."""
+    return unquote(str(context.peer())).partition(":")[2]
 
 
 def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from fedboost.protocol.events import Outbox
 from fedboost.runtime.aggregator.limits import Outgoing
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.telemetry import Meter
 from fedboost.wire.messages import encode_to_party
 
@@ -12,7 +13,8 @@ from fedboost.wire.messages import encode_to_party
 class ConnectedParties:
     """Names of the connected parties, each with its outgoing messages."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: AggregatorMetrics) -> None:
+        self._metrics = metrics
         self.outgoing: dict[str, Outgoing] = {}
         self.changed = asyncio.Event()
         """Set, and replaced by a new event, at each change that analysts may wait for."""
@@ -33,10 +35,12 @@ class ConnectedParties:
     def add(self, name: str, outgoing: Outgoing) -> None:
         """Add a party that has just connected."""
         self.outgoing[name] = outgoing
+        self._metrics.connected(name, True)
 
     def remove(self, name: str) -> None:
         """Forget a party whose connection ended."""
-        self.outgoing.pop(name, None)
+        if self.outgoing.pop(name, None) is not None:
+            self._metrics.connected(name, False)
         self.notify()
 
     def send(self, outbox: Outbox, meter: Meter | None) -> None:

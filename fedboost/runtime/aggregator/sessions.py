@@ -28,6 +28,7 @@ from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.aggregator.store import Folder, Journal
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.terms.terms import Terms
 
 MAX_UNDELIVERED = 16
@@ -40,8 +41,14 @@ class Sessions:
     """The sessions of one process. `ended` is set when it must end, or has been stopped."""
 
     def __init__(
-        self, config: AggregatorConfig, trust: Trust | None, connected: ConnectedParties, log: Any
+        self,
+        config: AggregatorConfig,
+        trust: Trust | None,
+        connected: ConnectedParties,
+        log: Any,
+        metrics: AggregatorMetrics,
     ) -> None:
+        self.metrics = metrics
         self.trust = trust
         self.memory = int(config.memory * memory.GIB)
         """Bytes that the sums of a session may take."""
@@ -204,7 +211,7 @@ class Sessions:
             draw=secrets.token_bytes,
             request=request,
         )
-        return ActiveSession(session, analyst, journal, self._send, self._log)
+        return ActiveSession(session, analyst, journal, self._send, self._log, self.metrics)
 
     def _resume(self, journal: Journal) -> ActiveSession:
         """The session of a journal. ConfigError that names the file."""
@@ -234,4 +241,4 @@ class Sessions:
                 f"{journal.path}: the program fails over these sums: {what}; move the file away to go on "
                 f"without it"
             ) from None
-        return ActiveSession(session, begun.analyst, journal, self._send, self._log)
+        return ActiveSession(session, begun.analyst, journal, self._send, self._log, self.metrics)

@@ -24,8 +24,8 @@ class Admitted(Frozen):
 
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
-    the name of this site, missing in old logs.
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
+    and dataset: the names of this site and of its rows, missing in old logs.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -43,6 +43,7 @@ class Admitted(Frozen):
     analyst: str | None = None
     request: str | None = None
     party: str | None = None
+    dataset: str | None = None
 
 
 class Released(Frozen):

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any
@@ -22,7 +23,7 @@ from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import FromParty, Leave, Offer, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, FromParty, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
@@ -33,10 +34,12 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
-from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
 from fedboost.runtime.site.terminal import terminal_ask
+from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
@@ -79,13 +82,7 @@ class PartyNode:
         self._bundle = bundle
         self._log = log.bind(party=config.party)
         self._table = None if config.data is None else read_table(config.data, config.scratch)
-        self._audit = open_log(config)
-        try:
-            self._memory = open_memory(config, self._audit, self._log)
-        except BaseException:
-            if self._audit:
-                self._audit.close()
-            raise
+        self._audit, self._memory, self._watch = _open_state(config, self._log)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
@@ -123,6 +120,7 @@ class PartyNode:
         if self._audit:
             self._audit.close()
         self._memory.close()
+        self._watch.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -198,7 +196,9 @@ class PartyNode:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
+                self._watch.metrics.connected(True)
             async for data in call:
+                self._watch.metrics.received(len(data))
                 try:
                     message: ToParty | PeerError = (
                         decode_to_party(data)
@@ -214,6 +214,7 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._hung_up.set()
+            self._watch.metrics.connected(False)
             await inbox.put(None)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
@@ -227,15 +228,18 @@ class PartyNode:
         replies: Replies = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = loop.run_in_executor(None, self._compute, session, message, replies, loop)
+        begin = time.monotonic()
         try:
             while (reply := await replies.get()) is not None:
                 try:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
-                    await call.write(encode_from_party(reply))
+                    await call.write(self._watch.sent(encode_from_party(reply)))
         finally:
             await computing  # one thread at a time is in the session
+        if isinstance(message, Ask) and session.ended is None:
+            self._watch.answered(message, time.monotonic() - begin)
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
@@ -259,17 +263,14 @@ class PartyNode:
             self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began", paused=True)
             self._offered = message.session
+            self._watch.offered(message)
             self._session = PartySession(self._site())
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
-        if not reason:
-            self._log.info("session done")
-        elif isinstance(message, SessionEnded):
-            self._log.info("session failed", reason=reason)
-        else:
-            self._log.info("left the session", reason=reason)
-        self._left = 0 if not reason or isinstance(message, SessionEnded) else self._left + 1
+        left = bool(reason) and not isinstance(message, SessionEnded)
+        self._watch.ended(self._offered, reason, left)
+        self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
 
@@ -292,8 +293,9 @@ class PartyNode:
 
         def taken(offer: SessionOffer) -> None:
             if self._audit:
-                request, party = offer.request.hex(), self._config.party
-                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
+                about = offer.analyst, offer.request.hex(), offer.attempt
+                names = self._config.party, self._config.rows_name
+                self._audit.admitted(offer.session, offer.terms, *about, *names)
 
         record = self._audit.record if self._audit else lambda release: None
         credentials = None
@@ -318,3 +320,16 @@ class PartyNode:
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=column, category=shown(category), rows=count)
         return shard
+
+
+def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMemory, Watch]:
+    """Open the audit log, the memory and the metrics, all or none of them. ConfigError."""
+    with contextlib.ExitStack() as stack:
+        audit = open_log(config)
+        if audit is not None:
+            stack.callback(audit.close)
+        memory = open_memory(config, audit, log)
+        stack.callback(memory.close)
+        watch = Watch(config, log, memory.spent)
+        stack.pop_all()
+    return audit, memory, watch
