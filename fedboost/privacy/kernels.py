@@ -11,9 +11,10 @@ first, of which word k is word k L + l of the piece; so the same shift holds for
 do several lanes at once. The r others are one more stream, behind the lanes."""
 
 import numpy as np
-from numba import njit
 
-_loop = njit(cache=True, nogil=True)
+from fedboost.kernel_cache import kernel
+
+_loop = kernel(nogil=True)
 
 
 @_loop
