@@ -1,7 +1,7 @@
-"""The cache of compiled kernels: the folders that they are read from and kept in, and `kernel`, which compiles.
+"""The cache of compiled kernels: the folders that they are read from and kept in.
 
-Promises: kernels are kept in FEDBOOST_CACHE, or else NUMBA_CACHE_DIR, if that is set; else in the first folder
-that can be written of the package's own, the user's cache folder and one of this user in the system's
+Promises: kernels are kept in FEDBOOST_CACHE, or else NUMBA_CACHE_DIR, if that is set; else in the first
+folder that can be written of the package's own, the user's cache folder and one of this user in the system's
 temporary folder. A kernel that cannot be kept, be it for want of a folder or of room, is compiled all the
 same, and one line on standard error says so. A change of any kernel's source leaves the older ones unread.
 Refuses: a folder that other users can write, because what is read from a cache is code; a named folder that
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar
+from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
@@ -74,14 +74,14 @@ def folders() -> Folders:
         _make(folder)
         return Folders((folder,), folder, "")
     except _Unsafe as error:
-        raise ConfigError(f"{name}={printable(value)}: {error}") from None
+        raise ConfigError(f"{name}={printable(value)}: {error.strerror}") from None
     except OSError as error:
         if error.errno in FULL_DISK:
             return Folders((folder,), None, f"{name}={value}: {error.strerror}")
         if not _holds_kernels(folder):
             raise ConfigError(
-                f"{name}={printable(value)}: compiled kernels cannot be kept there: {error.strerror}; name a "
-                f"folder that this user can write, or unset {name}"
+                f"{name}={printable(value)}: has no compiled kernels of this version, and none can be kept "
+                f"there: {error.strerror}; name a folder that this user can write, or unset {name}"
             ) from None
     others = _first_of(_ordinary())  # for what is not compiled there, or was for another processor
     return Folders((folder, *others.read), others.write, others.reasons)
@@ -90,9 +90,7 @@ def folders() -> Folders:
 def _ordinary() -> Iterator[Path]:
     yield PACKAGE / "__pycache__"
     yield Path(AppDirs("fedboost", appauthor=False).user_cache_dir)
-    user = os.geteuid() if hasattr(os, "geteuid") else "user"
-    for temporary in filter(None, (os.environ.get("TMPDIR"), "/tmp", "/var/tmp")):
-        yield Path(temporary) / f"fedboost-{user}"
+    yield Path(os.environ.get("TMPDIR") or "/tmp") / f"fedboost-{os.geteuid()}"
 
 
 def _first_of(places: Iterator[Path]) -> Folders:
@@ -127,12 +125,14 @@ def _version() -> str:
 
 
 def _make(folder: Path) -> None:
-    """Make a folder for this user alone and try it. OSError unless it can be written by nobody else."""
+    """Make a folder for this user alone, or for all to read what root compiled, and try it. OSError unless it
+    can be written, and by nobody else."""
     _check_link(folder.parent)
+    mode = 0o755 if os.geteuid() == 0 else 0o700
     for path in (*reversed(folder.parents), folder):
         if not path.is_dir():
             try:
-                path.mkdir(0o700)
+                path.mkdir(mode)
             except FileExistsError:
                 if not path.is_dir():
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
@@ -151,7 +151,7 @@ def _holds_kernels(folder: Path) -> bool:
 def _check_safe(folder: Path) -> None:
     """Raise OSError if another user can put files in a folder or replace it. The package's own is as safe as
     the package."""
-    if folder.parent == PACKAGE / "__pycache__" or not hasattr(os, "geteuid"):
+    if folder.parent == PACKAGE / "__pycache__":
         return
     _check_link(folder.parent)
     real = folder.resolve(strict=True)
@@ -172,8 +172,6 @@ def _check_link(place: Path) -> None:
 
 def _trusted() -> tuple[int, ...]:
     """Return this user, and root, who has another number where users are mapped."""
-    if not hasattr(os, "geteuid"):
-        return ()
     return os.geteuid(), 0, Path("/").stat().st_uid
 
 
@@ -202,7 +200,7 @@ class _Locator(_CacheLocator):
 
 
 class _Kept(CompileResultCacheImpl):
-    _locator_classes: ClassVar[list[type]] = [_Locator]
+    _locator_classes: list[type[object]] = [_Locator]  # noqa: RUF012
 
 
 class _KernelCache(FunctionCache):

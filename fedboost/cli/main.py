@@ -25,6 +25,7 @@ from fedboost.cli import (
     simulate,
     terms,
     train,
+    warm_up,
 )
 from fedboost.cli.endings import end_in_one_line
 from fedboost.cli.keys import keys_app
@@ -54,6 +55,7 @@ app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)
 app.command(epilog=audit.EPILOG)(audit.audit)
+app.command(epilog=warm_up.EPILOG)(warm_up.warm_up)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 
