@@ -10,45 +10,48 @@ from pathlib import Path
 
 import pytest
 import yaml
+from images import Image, needs_images
 from processes import ending, free_port
 from sites import fedboost
+from unprivileged import open_folder
 
 import fedboost as fb
 
 ROOT = Path(__file__).parents[1]
 
 
-FEDBOOST = [sys.executable, "-m", "fedboost"]
+VOLUMES = {"/data": "data", "/keys": "keys", "/state": "state", "/memory": "memory", "/out": "out"}
+"""Folders of the containers, and their names here."""
 
 
-def commands(script: str) -> str:
+def commands(script: str, fedboost: list[str]) -> str:
     """The commands of a container's script as this machine has them."""
-    return re.sub(r"\bfedboost (?=approve|party|keyholder)", f"{shlex.join(FEDBOOST)} ", script)
+    return re.sub(r"\bfedboost (?=approve|party|keyholder)", f"{shlex.join(fedboost)} ", script)
 
 
 class Compose:
-    """docker-compose.yml with the machine in place of the containers."""
+    """docker-compose.yml with processes in place of the containers, with the rights of the image if given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, image: Image | None = None) -> None:
         self.content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-        self.folder = folder
+        self.folder, self.image = folder, image
         self.port = free_port()
+        for name in VOLUMES.values():
+            (folder / name).mkdir(mode=0o700)
+            if image is not None:
+                os.chown(folder / name, image.user, image.user)
 
     def here(self, service: str, text: str) -> str:
         """A path or address inside a service's container, as it is on this machine."""
-        for outer, inner in (
-            ("0.0.0.0:7070", f"127.0.0.1:{self.port}"),
-            ("aggregator:7070", f"127.0.0.1:{self.port}"),
-            ("localhost:7070", f"127.0.0.1:{self.port}"),
-            ("/config/", f"{self.folder}/{service}/"),
-            ("/data", f"{self.folder}/data"),
-            ("/keys", f"{self.folder}/keys"),
-            ('"/state"', f'"{self.folder}/state"'),
-            ('"/memory"', f'"{self.folder}/memory"'),
-            ("/out/", f"{self.folder}/out/"),
-        ):
-            text = text.replace(outer, inner)
-        return text
+        for address in ("0.0.0.0:7070", "aggregator:7070", "localhost:7070"):
+            text = text.replace(address, f"127.0.0.1:{self.port}")
+        text = text.replace("/config/", f"{self.folder}/{service}/")
+        return re.sub(rf"(?<![\w.])({'|'.join(VOLUMES)})\b", rf"{self.folder}\1", text)
+
+    def volumes(self, service: str) -> list[tuple[Path, bool]]:
+        """The folders that a service sees, and if it may write there."""
+        parts = (volume.split(":") for volume in self.content["services"][service]["volumes"])
+        return [(self.folder / VOLUMES[target], not rest) for _, target, *rest in parts]
 
     def start(self, service: str) -> "subprocess.Popen[str]":
         """Lay the service's config files and start its command."""
@@ -56,26 +59,47 @@ class Compose:
         for config in values.get("configs", []):
             target = Path(self.here(service, config["target"]))
             target.parent.mkdir(exist_ok=True)
-            target.write_text(self.here(service, self.content["configs"][config["source"]]["content"]))
-        programs = {"fedboost": FEDBOOST, "python": [sys.executable], "sh": ["sh"]}
+            file = ROOT / self.content["configs"][config["source"]]["file"]
+            target.write_text(self.here(service, file.read_text()))
+        python = [self.image.python if self.image else sys.executable]
+        fedboost = [*python, "-m", "fedboost"]
+        programs = {"fedboost": fedboost, "python": python, "sh": ["sh"]}
         name, *arguments = values["command"]
+        words = [*programs[name], *(self.here(service, commands(word, fedboost)) for word in arguments)]
+        env = self.image.environment if self.image else {**os.environ, "PYTHONPATH": str(ROOT)}
+        if self.image:
+            words = self.image.command(words, self.volumes(service))
         with (self.folder / f"{service}.log").open("w") as log:
             return subprocess.Popen(
-                [*programs[name], *(self.here(service, commands(word)) for word in arguments)],
-                cwd=ROOT,
+                words,
+                cwd=self.image.app if self.image else ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=env,
                 text=True,
             )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+@needs_images
+def test_the_services_of_the_compose_file_train_a_model_without_rights_on_a_read_only_root_folder():
+    with open_folder() as folder:
+        check_consortium(Compose(folder, Image(folder, "party/Dockerfile")))
+        for log in folder.glob("*.log"):
+            assert "cannot be kept" not in log.read_text(), "kernels are in the image"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not needs_images.args[0], reason="done as the images do it")
 def test_the_services_of_the_compose_file_train_a_model(tmp_path):
-    compose = Compose(tmp_path)
-    (tmp_path / "out").mkdir()
+    check_consortium(Compose(tmp_path))
+
+
+def check_consortium(compose):
+    tmp_path = compose.folder
     with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0
+        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
         for service in ("aggregator", "north", "south", "east"):
             stack.enter_context(ending(compose.start(service)))
         analyst = stack.enter_context(ending(compose.start("analyst")))
@@ -97,7 +121,6 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
 def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)
-    (tmp_path / "out").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east", "keyholder"):

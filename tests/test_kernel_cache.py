@@ -1,7 +1,6 @@
 """Compiled kernels of accounts that can write here and there, or nowhere: real processes."""
 
 import os
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -162,6 +161,7 @@ def test_a_named_folder_that_cannot_be_used_ends_the_command_in_one_line(package
     assert not files(place)
 
 
+@pytest.mark.slow
 def test_a_folder_that_can_only_be_read_is_read_and_what_it_lacks_is_kept_elsewhere(package, place):
     named = place / "named"
     check(python(package, place, user=0, FEDBOOST_CACHE=named))

@@ -1,7 +1,7 @@
 """Compile all kernels ahead: for images, and for accounts that cannot write.
 
-Promises: after `compile_all` a training, a prediction or an explanation with the settings that most people use
-finds its kernels compiled.
+Promises: after `compile_all` the kernels of trainings, predictions and explanations are found compiled, with
+every objective and protection.
 Refuses: to end well if nothing can be kept (ConfigError: one line).
 """
 
