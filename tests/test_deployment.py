@@ -1,21 +1,25 @@
-"""The compose file's services run, by their very commands, as processes on loopback."""
+"""Containers and services: contents of the images, rights of the units, and the compose file's services, run
+by their very commands as processes on loopback."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
-from images import Image, needs_images
+from images import Image, build_context, needs_images
 from processes import ending, free_port
 from sites import fedboost
 from unprivileged import open_folder
 
 import fedboost as fb
+from fedboost.cli.endings import REFUSED
 
 ROOT = Path(__file__).parents[1]
 
@@ -142,3 +146,127 @@ def test_every_service_of_the_compose_file_can_start():
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))
         assert set(service.get("depends_on", [])) <= set(services)
         assert "ports" not in service, "nothing is published outside the compose network"
+
+
+def test_services_have_no_rights_and_write_to_volumes_of_their_user_alone():
+    content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for service in content["services"].values():
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not {"user", "privileged", "cap_add", "environment"} & set(service)
+        parts = [volume.split(":") for volume in service["volumes"]]
+        assert {name for name, *_ in parts} <= set(content["volumes"]), (
+            "named volumes: folders have other owners"
+        )
+        assert {target for _, target, *_ in parts} <= set(VOLUMES)
+    for config in content["configs"].values():
+        assert tomllib.loads((ROOT / config["file"]).read_text())["keys"].startswith("/keys/")
+
+
+@pytest.mark.parametrize("role", ["party", "aggregator"])
+def test_an_image_runs_as_a_user_without_rights_with_kernels_inside(role):
+    build, image = (ROOT / role / "Dockerfile").read_text().split("\nFROM ")[-2:]
+    (kernels,) = re.findall(r"^ENV FEDBOOST_CACHE=(\S+)", build, re.MULTILINE)
+    assert "fedboost warm-up" in build[build.index(kernels) :]
+    assert f"FEDBOOST_CACHE={kernels}\n" in image
+    assert kernels.startswith(re.search(r"COPY --from=build (\S+)", image)[1])
+    (owner,) = re.findall(r"^RUN install -d -o (\d+) -g \1 -m 700 ", image, re.MULTILINE)
+    assert set(re.search(r"-m 700 (.+)", image)[1].split()) == set(VOLUMES)
+    assert re.findall(r"^USER (.+)$", image, re.MULTILINE) == [f"{owner}:{owner}"]
+    assert image.index("USER") > image.rindex("COPY"), "nothing is written as that user, or belongs to it"
+    words = re.search(r"^ENTRYPOINT (.+)$", image, re.MULTILINE)[1]
+    assert yaml.safe_load(words) == ["fedboost", role, "--config", f"/config/{role}.toml"]
+
+
+SECRETS = (
+    *("keys/north/key.pem", "party/key.pem", "fedboost/cli/keys/key.pem", "examples/north.key", "north.csr"),
+    *("party/fedboost.state/north/memory.sqlite", "aggregator/aggregator.state/session.journal"),
+    *("examples/memory.sqlite-wal", "party/north.audit.jsonl", "examples/north.audit.jsonl.1", "party.log"),
+    *(
+        "party/north.csv",
+        "examples/rows.parquet",
+        "fedboost/rows.csv.gz",
+        "rows.xlsx",
+        "examples/rows.feather",
+    ),
+    *("fedboost/runtime/local/rows.csv", "benchmarks/rows.tsv", "examples/rows.duckdb", "rows.zst"),
+)
+
+
+@pytest.fixture
+def littered(tmp_path):
+    """A folder with the sources' lists of what to leave out, and files that somebody left everywhere."""
+    for name in (".gitignore", ".dockerignore"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for name in SECRETS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_images_get_the_package_and_nothing_of_a_site(littered):
+    others = (".git/config", "tests/test_sdk.py", "party/party.toml", "model.json", ".venv/bin/python")
+    for name in (*others, "fedboost/cli/keys.py"):
+        (littered / name).parent.mkdir(parents=True, exist_ok=True)
+        (littered / name).touch()
+    assert build_context(littered) == {"fedboost/cli/keys.py"}
+
+
+def test_images_get_the_whole_package():
+    paths = [
+        path for folder in ("fedboost", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()
+    ]
+    wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+    assert build_context(ROOT) == wanted | {"pyproject.toml", "README.md", "LICENSE"}
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_keys_memories_logs_and_tables_stay_out_of_the_repository(littered):
+    subprocess.run(["git", "init", "--quiet"], cwd=littered, check=True)
+    listed = ["git", "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(listed, cwd=littered, check=True, capture_output=True, text=True).stdout.split()
+    assert sorted(seen) == [".dockerignore", ".gitignore"]
+
+
+UNITS = {
+    "party": ROOT / "party/fedboost-party.service",
+    "aggregator": ROOT / "aggregator/fedboost-aggregator.service",
+}
+
+
+def directives(unit):
+    """The lines of a unit: name to values."""
+    values = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            values.setdefault(name, []).append(value)
+    return values
+
+
+@pytest.mark.parametrize("role", UNITS)
+def test_a_unit_gives_the_service_its_folders_and_no_rights(role):
+    values = directives(UNITS[role])
+    name = f"fedboost-{role}"
+    (command,) = values["ExecStart"]
+    assert command.startswith(f"/opt/fedboost/bin/fedboost {role} --config /etc/fedboost/{role}.toml")
+    assert values["User"] == values["StateDirectory"] == values["CacheDirectory"] == [name]
+    assert values["StateDirectoryMode"] == values["CacheDirectoryMode"] == ["0700"]
+    assert values["Environment"] == [f"FEDBOOST_CACHE=/var/cache/{name}"]
+    assert values["Restart"] == ["on-failure"]
+    assert values["RestartPreventExitStatus"] == [str(REFUSED)]
+    assert values["ProtectSystem"] == ["strict"]
+    assert values["NoNewPrivileges"] == values["PrivateTmp"] == ["yes"]
+    assert values["CapabilityBoundingSet"] == [""]
+    assert "MemoryDenyWriteExecute" not in values, "kernels are compiled as they run"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
+@pytest.mark.parametrize("role", UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(role, tmp_path):
+    unit = tmp_path / UNITS[role].name
+    unit.write_text(UNITS[role].read_text().replace("/opt/fedboost/bin/fedboost", "/bin/true"))
+    end = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (end.returncode, end.stderr) == (0, "")

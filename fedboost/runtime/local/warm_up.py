@@ -72,7 +72,10 @@ def _settings(objective: str, **settings: Any) -> dict[str, Any]:
     label = {"label": "classes" if objective == "multi:softprob" else "benign"}
     if kind is not LabelKind.CLASS:
         label = _LABELS.get(kind, {"label": "days"})
-    own = {"multi:softprob": {"num_class": 3}, "reg:quantileerror": {"quantile_alpha": 0.5}}
+    own: dict[str, dict[str, Any]] = {
+        "multi:softprob": {"num_class": 3},
+        "reg:quantileerror": {"quantile_alpha": 0.5},
+    }
     columns = {"columns": {**_FEATURES, **label}}
     return {"objective": objective, **_SMALL, **own.get(objective, {}), **columns, **settings}
 
