@@ -85,7 +85,7 @@ class Compose:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @needs_images
 def test_the_services_of_the_compose_file_train_a_model_without_rights_on_a_read_only_root_folder():
     with open_folder() as folder:
