@@ -32,7 +32,6 @@ VARIABLE = "FEDBOOST_CACHE"
 PACKAGE = Path(__file__).parent
 FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
 _DAMAGED = (EOFError, UnpicklingError)
-_KERNELS: list[Any] = []
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
@@ -42,15 +41,9 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = numba.njit(**options)(function)
         compiled._cache = _KernelCache(function)
-        _KERNELS.append(compiled)
         return compiled
 
     return decorate
-
-
-def kernels() -> tuple[Any, ...]:
-    """Return every kernel of the modules that are imported."""
-    return tuple(_KERNELS)
 
 
 @dataclass(frozen=True)
