@@ -27,6 +27,7 @@ from fedboost.cli import (
     simulate,
     terms,
     train,
+    warm_up,
 )
 from fedboost.cli.endings import end_in_one_line
 from fedboost.cli.keys import keys_app
@@ -59,6 +60,7 @@ app.command(epilog=digest.EPILOG)(digest.digest)
 app.command(epilog=audit.EPILOG)(audit.audit)
 app.command(epilog=backup.BACKUP_EPILOG)(backup.backup)
 app.command(epilog=backup.RESTORE_EPILOG)(backup.restore)
+app.command(epilog=warm_up.EPILOG)(warm_up.warm_up)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

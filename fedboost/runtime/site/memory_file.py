@@ -178,7 +178,10 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot make this state folder: {error.strerror}") from None
+        raise ConfigError(
+            f"{folder}: cannot make this state folder: {error.strerror}; "
+            "name one by `state` that this user can write"
+        ) from None
 
 
 def open_database(
