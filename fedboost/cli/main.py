@@ -13,6 +13,7 @@ from fedboost.cli import (
     aggregator,
     approve,
     audit,
+    check,
     compare,
     demo,
     digest,
@@ -23,6 +24,7 @@ from fedboost.cli import (
     party,
     predict,
     simulate,
+    status,
     terms,
     train,
 )
@@ -44,8 +46,10 @@ app.command(epilog=simulate.EPILOG)(simulate.simulate)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=aggregator.EPILOG)(aggregator.aggregator)
 app.command(epilog=health.EPILOG)(health.health)
+app.command(epilog=status.EPILOG)(status.status)
 app.command(epilog=party.EPILOG)(party.party)
 app.command(epilog=keyholder.EPILOG)(keyholder.keyholder)
+app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)

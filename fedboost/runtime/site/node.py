@@ -17,18 +17,13 @@ from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, SchemaMismatch, quoted
+from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.shard import Shard
-from fedboost.people.text import shown
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
-from fedboost.runtime.data.features import undeclared
-from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.table import read_table
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
@@ -36,10 +31,10 @@ from fedboost.runtime.site.approval import nothing_approved, policy_for
 from fedboost.runtime.site.audit import EXPIRED, STOPPED
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.review import Reviewer
+from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.terminal import terminal_ask
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -56,9 +51,6 @@ FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
 MAX_PAUSE_SECONDS = 60.0
 """Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
-MAX_MISFITS = 10
-"""Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
-and a reader of the site's log knows by then what does not fit."""
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
@@ -78,7 +70,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = None if config.data is None else read_table(config.data, config.scratch)
+        self._rows = SiteRows(config, self._log)
         self._audit = open_log(config)
         try:
             self._memory = open_memory(config, self._audit, self._log)
@@ -92,7 +84,7 @@ class PartyNode:
         self._offered = ""
         self._attended = False
         self._refusals = 0
-        self._misfits = 0
+        self._reviewer = Reviewer(config, self._rows, self._credentials, self._is_busy, self._log)
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -159,14 +151,11 @@ class PartyNode:
 
     async def _attend(self, opened: Any, once: bool) -> None:
         """Use a connection, from its beginning to its loss."""
-        metadata = (
-            (channel.PARTY_KEY, self._config.party.encode()),
-            (channel.VERSION_KEY, str(WIRE_VERSION)),
-        )
+        metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
-        reader = asyncio.create_task(self._read(call, inbox))
+        reader = asyncio.create_task(self._read(call, inbox, opened))
         try:
             while (message := await inbox.get()) is not None:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
@@ -192,12 +181,14 @@ class PartyNode:
             self._hung_up.set()
             reader.cancel()
 
-    async def _read(self, call: Any, inbox: "Inbox") -> None:
-        """Put what the aggregator says into the inbox; None when it has hung up."""
+    async def _read(self, call: Any, inbox: "Inbox", opened: Any) -> None:
+        """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""
+        reviewing: asyncio.Task[None] | None = None
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
+                reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
                 try:
                     message: ToParty | PeerError = (
@@ -214,6 +205,8 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._hung_up.set()
+            if reviewing is not None:
+                reviewing.cancel()
             await inbox.put(None)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
@@ -280,11 +273,7 @@ class PartyNode:
 
     def _site(self) -> Site:
         def permit(offer: SessionOffer) -> Limits:
-            if self._misfits >= MAX_MISFITS:
-                raise Refused(
-                    f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
-                    f"refusal tells something of them, so it refuses all others until it is started again"
-                )
+            self._rows.check_misfits()
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
             policy = policy_for(self._config, offer.terms, offer.analyst)
@@ -296,25 +285,18 @@ class PartyNode:
                 self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
 
         record = self._audit.record if self._audit else lambda release: None
-        credentials = None
-        if self._bundle is not None:
-            bundle = self._bundle
-            credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         name, nthread = self._config.party, self._config.nthread
-        holder = None if self._table is None else holder_of(self._read_shard, name, nthread)
-        return Site(name, holder, urandom, credentials, permit, taken, record, self._memory)
+        holder = None if self._rows.table is None else holder_of(self._rows.read, name, nthread)
+        return Site(name, holder, urandom, self._credentials(), permit, taken, record, self._memory)
+
+    def _credentials(self) -> Credentials | None:
+        bundle = self._bundle
+        if bundle is None:
+            return None
+        return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
+
+    def _is_busy(self) -> bool:
+        return self._session is not None
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)
-
-    def _read_shard(self, terms: Terms) -> Shard:
-        assert self._table is not None
-        try:
-            shard = to_shard(self._table, terms, self._config.party)
-        except SchemaMismatch:
-            self._misfits += 1
-            raise
-        for column, category, count in undeclared(self._table, terms.columns):
-            warning = "categories the terms do not declare count as missing"
-            self._log.warning(warning, column=column, category=shown(category), rows=count)
-        return shard

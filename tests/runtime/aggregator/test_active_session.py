@@ -83,7 +83,7 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
             with pytest.raises(Refused, match="2 analysts are waiting already"):
                 await one.train(terms(["nobody"]))
             waiting[0].cancel()
-            await until(lambda: one.server.analysts.waiting == 1)
+            await until(lambda: one.server.analysts.waiters)
             again = submit(opened, terms(["nobody"]))
             assert await event_of(again) == Waiting(("nobody",))
 
