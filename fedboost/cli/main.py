@@ -20,6 +20,7 @@ from fedboost.cli import (
     estimate,
     explain,
     health,
+    key_requests,
     keyholder,
     party,
     predict,
@@ -58,6 +59,8 @@ app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)
 app.command(epilog=audit.EPILOG)(audit.audit)
+for command in (key_requests.request, key_requests.sign, key_requests.accept):
+    keys_app.command(epilog=key_requests.EPILOGS[command.__name__])(command)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

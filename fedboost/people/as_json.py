@@ -165,7 +165,7 @@ def _session(session: SessionFacts) -> Object:
         "begin": session.begin,
         "end": session.end,
         "terms": agreement.terms if agreement else None,
-        "analyst": agreement.analyst if agreement else None,
+        "analyst": agreement.analyst if agreement else session.ending.analyst,
         "request": agreement.request if agreement else None,
         "attempts": session.attempts,
         "taken_up": session.taken_up,

@@ -31,7 +31,7 @@ from fedboost.terms.terms import Terms
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
 SESSION, CHECK = b"fedboost/1/request", b"fedboost/1/check"
-"""The wishes of an analyst: one session under some terms, or an answer whether sites would take part in one. A
+"""The wishes of an analyst: one session under some terms, or to know if sites would take part in one. A
 signature for one is none for the other."""
 MAX_REQUEST_AGE = timedelta(days=30)
 """So long after it was signed a request is good: sites may have to approve the terms first."""

@@ -30,7 +30,7 @@ from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_breach import Breach
+from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
@@ -127,6 +127,7 @@ def facts_of(breach: Breach) -> RuleFacts:
         key=breach.key,
         value=breach.value,
         reason="; ".join(filter(None, (breach.why, breach.detail))),
+        names=breach.names if len(breach.names) > SHOWN_NAMES else (),
         purpose=PROTECTS[breach.rule],
         instead=breach.instead if breach.allow is not None else "",
         loud=" ".join(loud),

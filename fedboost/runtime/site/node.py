@@ -19,6 +19,7 @@ import grpc
 
 from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
+from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
 from fedboost.protocol.messages import FromParty, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
@@ -82,6 +83,8 @@ class PartyNode:
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
         self._offered = ""
+        self._analyst = ""
+        """Who signed that offer, until the audit log has it."""
         self._attended = False
         self._refusals = 0
         self._reviewer = Reviewer(config, self._rows, self._credentials, self._is_busy, self._log)
@@ -249,11 +252,22 @@ class PartyNode:
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Offer) and (self._session is None or message.session != self._offered):
-            self._log.info("session offered", session=message.session, terms=message.terms.digest)
             self._close_session("another session began", paused=True)
-            self._offered = message.session
+            self._offered, self._analyst = message.session, self._analyst_of(message)
+            about = {"analyst": self._analyst} if self._analyst else {}
+            self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
             self._session = PartySession(self._site())
         return self._session
+
+    def _analyst_of(self, offer: Offer) -> str:
+        """The analyst who signed an offer; '' where nobody did, for which the session will leave it."""
+        credentials = self._credentials()
+        if credentials is None or offer.request is None:
+            return ""
+        try:
+            return key_exchange.check_request(credentials, offer.terms, offer.request)
+        except PeerError:
+            return ""
 
     def _end(self, reason: str, message: ToParty) -> None:
         if not reason:
@@ -268,7 +282,7 @@ class PartyNode:
 
     def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None and self._audit:
-            self._audit.ended(self._offered, reason, paused)
+            self._audit.ended(self._offered, reason, paused, self._analyst)
         self._session = None
 
     def _site(self) -> Site:
@@ -283,6 +297,7 @@ class PartyNode:
             if self._audit:
                 request, party = offer.request.hex(), self._config.party
                 self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
+            self._analyst = ""
 
         record = self._audit.record if self._audit else lambda release: None
         name, nthread = self._config.party, self._config.nthread
