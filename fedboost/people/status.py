@@ -101,7 +101,8 @@ def _why(party: str, seen: Mapping[str, int], facts: Status) -> str:
 
 
 def _age(facts: Status, since: int) -> str:
-    return duration(float(max(facts.now - since, 0)))
+    seconds = max(facts.now - since, 0)
+    return duration(seconds) if seconds >= 10 else f"{seconds} s"
 
 
 def check(sites: Sequence[SiteReply]) -> Iterator[str]:

@@ -87,7 +87,9 @@ class PartyNode:
         """Who signed that offer, until the audit log has it."""
         self._attended = False
         self._refusals = 0
-        self._reviewer = Reviewer(config, self._rows, self._credentials, self._is_busy, self._log)
+        self._reviewer = Reviewer(
+            config, self._rows, self._credentials, lambda: self._session is not None, self._log
+        )
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -253,21 +255,11 @@ class PartyNode:
         """The session a message belongs to; None for the last words of one this party has left."""
         if isinstance(message, Offer) and (self._session is None or message.session != self._offered):
             self._close_session("another session began", paused=True)
-            self._offered, self._analyst = message.session, self._analyst_of(message)
+            self._offered, self._analyst = message.session, _analyst_of(message, self._credentials())
             about = {"analyst": self._analyst} if self._analyst else {}
             self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
             self._session = PartySession(self._site())
         return self._session
-
-    def _analyst_of(self, offer: Offer) -> str:
-        """The analyst who signed an offer; '' where nobody did, for which the session will leave it."""
-        credentials = self._credentials()
-        if credentials is None or offer.request is None:
-            return ""
-        try:
-            return key_exchange.check_request(credentials, offer.terms, offer.request)
-        except PeerError:
-            return ""
 
     def _end(self, reason: str, message: ToParty) -> None:
         if not reason:
@@ -310,8 +302,15 @@ class PartyNode:
             return None
         return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
-    def _is_busy(self) -> bool:
-        return self._session is not None
-
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)
+
+
+def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:
+    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
+    if credentials is None or offer.request is None:
+        return ""
+    try:
+        return key_exchange.check_request(credentials, offer.terms, offer.request)
+    except PeerError:
+        return ""
