@@ -157,7 +157,6 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
     bundle = folder / folder_name(name)
     write_bundle(bundle, key, certificate, to_pem(root))
     note_issued(folder, certificate)
-    note_issued(folder, certificate)
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
         f"valid       {validity(certificate)}\n"

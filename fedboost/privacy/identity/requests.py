@@ -77,9 +77,7 @@ def read_request(data: bytes) -> CertificateRequest:
         key, subject, extensions = request.public_key(), request.subject, [*request.extensions]
         signed, digest = request.is_signature_valid, request.signature_hash_algorithm
     except (ValueError, TypeError, UnsupportedAlgorithm, x509.DuplicateExtension, x509.InvalidVersion):
-        raise ConfigError(
-            "not a request for a certificate in PEM, as `fedboost keys request` writes"
-        ) from None
+        raise ConfigError("not a certificate request in PEM, as `fedboost keys request` writes") from None
     if not signed:
         raise ConfigError("its signature is not that of the key in it: it was changed, or made wrongly")
     if digest is None or not isinstance(digest, _STRONG_HASHES):
