@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from sites import consortium, fedboost, in_time, rows, terms, until
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
@@ -245,3 +245,18 @@ def test_a_party_may_not_check_terms(tmp_path, bundles):
     end, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
     assert end.code == 2
     assert "is the bundle of a party, an analyst's is needed" in end.err
+
+
+def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
+    """Of one that is refused, too."""
+
+    async def ask(one):
+        with pytest.raises(SessionFailed, match="analysts"):
+            await one.train(terms(["north"]))
+        return fedboost("audit", one.folder / "north.audit.jsonl")
+
+    policy = {**ANYTHING, "analysts": ["marie"]}
+    end, log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)
+    assert "signed by    analyst, the analyst" in end.out
+    for event in ("session offered", "session begins", "session failed"):
+        assert log.named(event)[0]["analyst"] == "analyst", event

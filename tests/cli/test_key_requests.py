@@ -3,7 +3,6 @@
 import stat
 
 import pytest
-from approvals import keyboard
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
@@ -13,6 +12,7 @@ from key_folders import secrets_in
 from sites import fedboost
 
 from fedboost.runtime.net.keys import read_bundle, read_certificates
+from fedboost.runtime.site import terminal
 
 
 @pytest.fixture
@@ -66,17 +66,14 @@ def test_a_bundle_whose_key_never_left_the_site(here, role):
 
 def test_a_person_sees_who_asks_and_says_yes_or_no(here, monkeypatch):
     run("request", "north", "--folder", "site")
-    with keyboard(monkeypatch) as typed:
-        typed("n")
-        end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
-        assert end.code == 1
-        assert end.err.endswith("not signed: nothing was written\n")
-        assert {path.name for path in (here / "root").iterdir()} == {"consortium-key.pem", "consortium.pem"}
-    with keyboard(monkeypatch) as typed:
-        typed("y")
-        end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
-    assert end.code == 0
-    assert "Let party 'north' in, with this key? [y/N] " in end.err
+    asked, answers = [], ["n", "y"]
+    monkeypatch.setattr(terminal, "ask_terminal", lambda question: asked.append(question) or answers.pop(0))
+    end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
+    assert (end.code, end.err) == (1, "not signed: nothing was written\n")
+    assert {path.name for path in (here / "root").iterdir()} == {"consortium-key.pem", "consortium.pem"}
+    end = fedboost("keys", "sign", "site/north/request.pem", "--folder", "root")
+    assert (end.code, end.err) == (0, "")
+    assert asked == ["Let party 'north' in, with this key? [y/N] "] * 2
     assert end.out.startswith("name        north\nrole        party\nfingerprint of its key")
 
 

@@ -141,6 +141,7 @@ def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkey
     async def scenario():
         async with consortium(tmp_path / "one", {}) as one:
             assert "nobody is connected" in await status(one)
+            assert (await asyncio.to_thread(one.analyst.status)).version == VERSION
             monkeypatch.setattr(channel, "STATUS_OF", f"/{channel.SERVICE}/Newer")
             arguments = ("status", "--aggregator", one.address, "--insecure-loopback")
             return await asyncio.to_thread(fedboost, *arguments)
