@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+from contextlib import suppress
 from datetime import UTC, datetime
 
+import grpc
 import pyarrow as pa
 import pytest
-from sites import consortium, fedboost, in_time, rows, terms, until
+from consortia import channel_to
+from sites import consortium, fedboost, in_time, rows, status_of, terms, until
 
 from fedboost.errors import PeerError, SessionFailed
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
-from fedboost.runtime.aggregator import checks
+from fedboost.runtime.aggregator import checks, limits
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
@@ -20,7 +23,7 @@ from fedboost.runtime.site import rows as site_rows
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.wire.checks import Review
+from fedboost.wire.checks import Objections, Review, encode_objections
 
 THREE = ("north", "south", "east")
 NAMED = {**ANYTHING, "analysts": ["analyst"]}
@@ -260,3 +263,22 @@ def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
     assert "signed by    analyst, the analyst" in end.out
     for event in ("session offered", "session begins", "session failed"):
         assert log.named(event)[0]["analyst"] == "analyst", event
+
+
+def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "UNWANTED_SAVED", 0.1)
+    monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
+
+    async def scenario():
+        async with consortium(tmp_path / "one", {}) as one, channel_to(one) as opened:
+            metadata = ((channel.PARTY_KEY, b"odd"), *channel.VERSIONS)
+            call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                for number in range(1000):
+                    await call.write(encode_objections(Objections(number, ("no",))))
+            return await status_of(call), one.server._checks._reviewers
+
+    (code, details), reviewers = in_time(scenario())
+    assert code == grpc.StatusCode.DATA_LOSS
+    assert details == "it keeps sending what nobody asked for"
+    assert reviewers == {}
