@@ -106,11 +106,12 @@ class SessionRank:
 @dataclass(frozen=True)
 class SessionEnd:
     """The end of a session. state: in words; closed: why there is no model ("" with a model), None if that is
-    not recorded."""
+    not recorded; analyst: who asked for one that was refused."""
 
     state: str
     over: bool
     closed: str | None
+    analyst: str | None = None
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,8 @@ class AuditFacts:
 class RuleFacts:
     """A rule of a site's policy that terms break. key, value: as its file has it; reason: a sentence about
     the terms; purpose: of the rule; instead: a change of the terms that would do, "" where no yes helps;
-    loud: a sentence besides."""
+    loud: a sentence besides; names: all those that the terms name and the rule does not, where the reason has
+    not all of them."""
 
     key: str
     value: str
@@ -213,6 +215,7 @@ class RuleFacts:
     purpose: str
     instead: str
     loud: str
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Refuses: to go on when the journal cannot be written (DurabilityError).
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -45,18 +46,27 @@ class ActiveSession:
         self.over = False
         self._journal = journal
         self._send = send
-        self._log = log.bind(session=session.name)
+        self.since = int(time.time() if session.request is None else session.request.time)
+        """When it was asked for, seconds since 1970."""
+        self.slow: tuple[str, ...] = ()
+        """The parties that are awaited for longer than STRAGGLER_SECONDS."""
+        name = {"analyst": self.analyst_name} if analyst else {}
+        self._log = log.bind(session=session.name, **name)
         self._joined: set[str] = set()
         self._events: list[TrainEvent] = []
         self._changed = asyncio.Event()
         self._awaited: tuple[str, ...] = ()
-        self._since = 0.0
-        self._named: tuple[str, ...] = ()
+        self._awaited_since = 0.0
 
     @property
     def terms(self) -> Terms:
         """The terms of the session."""
         return self.session.terms
+
+    @property
+    def analyst_name(self) -> str:
+        """The name of its analyst; '' where analysts have no keys."""
+        return self.analyst.rpartition("#")[0]
 
     @property
     def failed(self) -> bool:
@@ -110,10 +120,10 @@ class ActiveSession:
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
         if awaited != self._awaited:
-            self._awaited, self._since = awaited, now
-        slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
-        if slow != self._named:
-            self._named = slow
+            self._awaited, self._awaited_since = awaited, now
+        slow = awaited if now - self._awaited_since >= STRAGGLER_SECONDS else ()
+        if slow != self.slow:
+            self.slow = slow
             if not slow:
                 self._log.info("goes on", turn=self.session.turn)
             else:

@@ -16,7 +16,7 @@ from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import refuse
-from fedboost.runtime.aggregator.callers import check_version, party_name, plain_end
+from fedboost.runtime.aggregator.callers import check_version, party_name, plain_end, software_of
 from fedboost.runtime.aggregator.connected import ConnectedParties, write
 from fedboost.runtime.aggregator.limits import Outgoing, Peer
 from fedboost.runtime.aggregator.refusals import Refusals
@@ -56,7 +56,7 @@ class Parties:
         task = asyncio.current_task()
         assert task is not None
         outgoing = Outgoing(task.cancel)
-        self._connected.add(name, outgoing)
+        self._connected.add(name, outgoing, software_of(context))
         self._log.info("party here", party=name)
         reason, fault = "its connection closed", None
         writer: asyncio.Task[None] | None = None

@@ -18,12 +18,15 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import Admission
 from fedboost.runtime.aggregator.analysts import Analysts
 from fedboost.runtime.aggregator.callers import trust_of
+from fedboost.runtime.aggregator.checks import Checks
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.connections import Connections, allow_files
 from fedboost.runtime.aggregator.parties import Parties
 from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator.seen import Seen
 from fedboost.runtime.aggregator.sessions import Sessions
+from fedboost.runtime.aggregator.status import StatusOffice
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel, health
 from fedboost.runtime.net.health import Health
@@ -44,13 +47,17 @@ class AggregatorServer:
         self._log = log
         self._bundle = bundle
         metrics = AggregatorMetrics()
-        self.connected = ConnectedParties(metrics)
+        self.connected = ConnectedParties(Seen(log), metrics)
         self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
         self._parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
+        self._checks = Checks(
+            bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log
+        )
+        self._status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
         connections = ("grpc.max_allowed_incoming_connections", allow_files())
         self._server = grpc.aio.server(
             options=[*channel.SERVER_OPTIONS, connections], maximum_concurrent_rpcs=limits.OPEN_CALLS
@@ -63,7 +70,13 @@ class AggregatorServer:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         self.sessions.load_programs()
         services = {
-            channel.SERVICE: {"Attend": self._parties.attend, "Train": self.analysts.answer},
+            channel.SERVICE: {
+                "Attend": self._parties.attend,
+                "Train": self.analysts.answer,
+                "Advise": self._checks.advise,
+                "Check": self._checks.answer,
+                "Status": self._status.answer,
+            },
             health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
         }
         for service, methods in services.items():

@@ -77,6 +77,7 @@ class Sessions:
         if self._config.state is None:
             return
         self._folder = Folder(self._config.state)
+        self._connected.seen.open(self._config.state)
         for journal in self._folder.unfinished():
             session = self._resume(journal)
             if session.has_opened:
@@ -100,11 +101,22 @@ class Sessions:
 
     def close(self) -> None:
         """Release the state folder to another process."""
+        self._connected.seen.write(time.monotonic(), at_once=True)
         if self._folder is not None:
             self._folder.close()
         self.ended.set()
 
     # ---- the active session ---------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> tuple[ActiveSession, ...]:
+        """The sessions of an earlier process that wait for the active one."""
+        return tuple(self._unfinished)
+
+    @property
+    def finished(self) -> tuple[ActiveSession, ...]:
+        """The sessions whose end their analyst does not know yet."""
+        return tuple(self._finished.values())
 
     @property
     def may_begin(self) -> bool:
@@ -117,6 +129,7 @@ class Sessions:
 
     def tick(self, now: float) -> None:
         """Let time pass in the active session."""
+        self._connected.seen.write(now)
         self._step(lambda active: active.tick(now))
 
     def begin_next(self) -> None:

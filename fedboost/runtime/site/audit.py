@@ -159,11 +159,13 @@ class AuditLog:
         if charge is not None:
             self._sync()
 
-    def ended(self, session: str, reason: str, paused: bool = False) -> None:
+    def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
         """Record that a session is over, '' with a model, or `paused` until this site is there again; puts
-        the log on the disk. Raises as `record` does."""
+        the log on the disk. analyst: who asked for a session that was refused. Raises as `record` does."""
         reason = reason.encode(errors="replace").decode()
-        self._append(Ended(session=session, reason=reason, paused=True if paused else None))
+        self._append(
+            Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
+        )
         self._sync()
 
     def _keep(self, terms: Terms) -> None:

@@ -72,12 +72,14 @@ class Released(Frozen):
 class Ended(Frozen):
     """End of a session for this site; an empty reason means that the model was made. Where this site left,
     it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again."""
+    over, and goes on when this site is there again. analyst: who signed the terms of a session that was
+    refused, so that no agreement says it."""
 
     kind: Literal["ended"] = "ended"
     session: str
     reason: str
     paused: Literal[True] | None = None
+    analyst: str | None = None
 
 
 Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]

@@ -108,8 +108,14 @@ def _session_facts(
         protections=session.protections,
         cost=session.cost,
         epsilon=session.epsilon,
-        ending=SessionEnd(session.state, session.over, session.ended.reason if session.ended else None),
+        ending=_end_facts(session),
     )
+
+
+def _end_facts(session: Session) -> SessionEnd:
+    ended = session.ended
+    closed, analyst = (ended.reason, ended.analyst) if ended else (None, None)
+    return SessionEnd(session.state, session.over, closed, analyst)
 
 
 def _agreement_facts(admitted: Admitted) -> AgreementFacts:
