@@ -23,7 +23,10 @@ def train(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
+    Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
+    again stops at once."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
@@ -38,11 +41,12 @@ def train(
     agreed = read_terms(terms)
     session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
     try:
-        with progress(agreed, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
             for row in session:
                 if row["round"] == 0:
                     notice_not_hidden(agreed)
                 draw(row)
+                interruption.count()
     except KeyboardInterrupt:
         session.stop()
         raise
