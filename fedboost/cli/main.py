@@ -86,8 +86,7 @@ def _run() -> None:
     except PermissionError as error:
         if "--install-completion" not in sys.argv:
             raise
-        raise ConfigError(
-            f"{error.filename}: cannot write it: {error.strerror}; fedboost --show-completion prints what to add"
-        ) from None
+        way_out = "fedboost --show-completion prints what it would add"
+        raise ConfigError(f"cannot write {error.filename}: {error.strerror}; {way_out}") from None
     if code:
         sys.exit(code)

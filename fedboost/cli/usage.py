@@ -58,17 +58,19 @@ def usage_error(error: Any) -> str:
 
 def _other_option(option: str, context: Any) -> str:
     """The nearest option, or where the setting of that name belongs."""
-    known = [name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts]
+    known = [
+        name for param in context.command.get_params(context) for name in param.opts + param.secondary_opts
+    ]
     near = _nearest(option, known)
     if near or context.info_name not in TAKES_TERMS:
         return near
-    from fedboost.terms.reading import nearest
+    from fedboost.terms.reading import setting_hint
     from fedboost.terms.terms import Terms
 
     key, keys = option.lstrip("-").replace("-", "_"), Terms.file_keys()
     if key in keys:
         return f" ({key} is a setting of the terms file)"
-    return nearest(key, keys).replace("?)", " in the terms file?)")
+    return setting_hint(key, keys).replace("?)", " in the terms file?)")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

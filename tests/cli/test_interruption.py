@@ -1,10 +1,8 @@
 """Ctrl-C at a training: once ends it with the rounds so far, twice stops it at once."""
 
 import os
-import select
 import signal
 import subprocess
-import sys
 
 import pytest
 from commands import objects, start
