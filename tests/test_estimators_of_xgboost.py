@@ -1,5 +1,5 @@
-"""What users of XGBoost's and LightGBM's estimators look for in ours: eval_set, verbose, sparse rows, a ranker,
-and other names of parameters."""
+"""What users of XGBoost's and LightGBM's estimators look for in ours: eval_set, verbose, sparse rows, a
+ranker, and other names of parameters."""
 
 import numpy as np
 import pandas as pd

@@ -83,7 +83,7 @@ def _run() -> None:
         if line := usage_error(error):
             raise ConfigError(line) from None
         sys.exit(REFUSED)
-    except PermissionError as error:
+    except OSError as error:
         if "--install-completion" not in sys.argv:
             raise
         way_out = "fedboost --show-completion prints what it would add"

@@ -87,7 +87,10 @@ _WHY_NOT = {
     "dart is not built: leave it out": "rate_drop drop_rate skip_drop one_drop max_drop sample_type "
     "normalize_type uniform_drop drop_seed xgboost_dart_mode",
     "set max_cat_to_onehot, max_cat_threshold and reg_lambda": "cat_l2 cat_smooth min_data_per_group",
-    "columns.categorical names the categorical features": "enable_categorical feature_types",
+    "columns.categorical names the categorical features; of a DataFrame, estimators take the columns of text "
+    "and categories": "enable_categorical feature_types categorical_feature categorical_features",
+    "it is given to fit": "eval_set sample_weight qid",
+    "the same rows and terms always make the same model: leave it out": "deterministic",
     "what a table leaves empty, and NaN, is missing: leave it out": "missing use_missing zero_as_missing",
     "set scale_pos_weight, or name a column of weights, columns.weight": "class_weight is_unbalance "
     "unbalance pos_bagging_fraction neg_bagging_fraction",
