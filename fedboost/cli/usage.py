@@ -50,9 +50,10 @@ def usage_error(error: Any) -> str:
     elif hasattr(error, "param_type") and param is not None:
         fault = f"{name} needs {_typed(param)}{_help_of(param)}"
     elif param is not None:
-        fault = f"{_typed(param)}{_value_of(param)}: {_clause(error.message).removeprefix('input ')}"
+        reason = _clause(error.message).removeprefix("input ").partition(", unable")[0]
+        fault = f"{_typed(param)}{_value_of(param)}: {reason}"
     else:
-        fault = f"{name}: {_clause(error.message)}"
+        fault = f"{name}: {_clause(error.message).replace('argument(s)', 'argument')}"
     return " ".join(f"{fault}{_see(context)}".split())
 
 

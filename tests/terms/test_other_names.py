@@ -40,12 +40,13 @@ OF_XGBOOST = (
 """Of the page of its parameters, and of xgboost.train."""
 OF_LIGHTGBM = (
     "boosting num_iterations learning_rate num_leaves tree_learner num_threads device_type seed "
-    "deterministic max_depth min_data_in_leaf min_sum_hessian_in_leaf bagging_fraction bagging_freq bagging_seed "
-    "feature_fraction feature_fraction_bynode extra_trees early_stopping_round first_metric_only "
-    "max_delta_step lambda_l1 lambda_l2 min_gain_to_split drop_rate max_drop top_rate other_rate "
-    "min_data_per_group max_cat_threshold cat_l2 cat_smooth monotone_constraints path_smooth "
-    "interaction_constraints verbosity max_bin bin_construct_sample_cnt use_missing zero_as_missing "
-    "categorical_feature is_unbalance scale_pos_weight metric data_sample_strategy lambdarank_norm"
+    "deterministic max_depth min_data_in_leaf min_sum_hessian_in_leaf bagging_fraction bagging_freq "
+    "bagging_seed feature_fraction feature_fraction_bynode extra_trees early_stopping_round "
+    "first_metric_only max_delta_step lambda_l1 lambda_l2 min_gain_to_split drop_rate max_drop "
+    "top_rate other_rate min_data_per_group max_cat_threshold cat_l2 cat_smooth monotone_constraints "
+    "path_smooth interaction_constraints verbosity max_bin bin_construct_sample_cnt use_missing "
+    "zero_as_missing categorical_feature is_unbalance scale_pos_weight metric data_sample_strategy "
+    "lambdarank_norm"
 )
 """Of the page of its parameters: those that say what is learned."""
 PARAMETERS = sorted(
