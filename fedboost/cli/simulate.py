@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site, TermsFile
+from fedboost.cli.options import Force, Json, Site, TermsFile
 from fedboost.errors import ConfigError
 
 EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
@@ -21,6 +21,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
@@ -40,7 +41,7 @@ def simulate(
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out, terms, data)
+        check_writable(out, terms, data, force=force)
     agreed, table = read_terms(terms), read_table(data)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)

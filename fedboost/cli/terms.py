@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data
+from fedboost.cli.options import Data, Force
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def terms(
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
@@ -61,9 +62,7 @@ def terms(
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+        check_writable(out, data, force=force)
     table, parties, excluded = read_table(data), party or [], exclude or []
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), [*excluded, site]
