@@ -93,8 +93,8 @@ def _check_table(
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
     if table is not None and table.suffix == ".toml":
         raise ConfigError(
-            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT asks "
-            f"the sites about them"
+            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
+            f"asks the sites about them"
         )
     if table is not None and config is not None:
         raise ConfigError(

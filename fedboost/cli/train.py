@@ -24,7 +24,10 @@ def train(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
+    Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
+    again stops at once."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
@@ -42,11 +45,12 @@ def train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
     )
     try:
-        with progress(agreed, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
             for row in session:
                 if row["round"] == 0:
                     notice_not_hidden(agreed)
                 draw(row)
+                interruption.count()
     except KeyboardInterrupt:
         session.stop()
         raise
