@@ -25,6 +25,7 @@ from fedboost.cli import (
     simulate,
     terms,
     train,
+    verify,
 )
 from fedboost.cli.endings import end_in_one_line
 from fedboost.cli.keys import keys_app
@@ -49,6 +50,7 @@ app.command(epilog=keyholder.EPILOG)(keyholder.keyholder)
 app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
