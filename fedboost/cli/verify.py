@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.options import Json, ModelFile
-from fedboost.errors import ConfigError
+from fedboost.errors import Altered, ConfigError
 
 EPILOG = (
     "Example: fedboost verify model.json --keys keys/marie\n\n"
@@ -46,13 +46,17 @@ def verify(
         raise ConfigError(
             "give --keys FOLDER or --consortium FILE: signatures are checked against the consortium's root"
         )
-    trained = Model.load(model)
     if keys is not None:
         roots, denied = read_trust(keys)
     else:
         assert consortium is not None
         roots, denied = to_pem(*read_certificates(consortium)), frozenset()
-    facts = verified(trained, str(model), roots, datetime.now(UTC), denied)
+    try:
+        facts = verified(Model.load(model), str(model), roots, datetime.now(UTC), denied)
+    except Altered as error:
+        altered = {"model": str(model), "holds": False, "conclusion": str(error)}
+        show(json, [altered], [f"It does NOT hold: {error}"])
+        raise typer.Exit(DOES_NOT_HOLD) from None
     show(json, as_json.verification(facts), verification(facts))
     if not facts.holds:
         raise typer.Exit(DOES_NOT_HOLD)

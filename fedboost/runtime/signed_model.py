@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from fedboost.boosting import state
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.identity import signatures as signatures_identity
 from fedboost.privacy.identity.certificates import identify
@@ -158,7 +158,7 @@ class SignedModel:
         fits = columns == (booster.features, booster.categorical, booster.objective)
         based = terms.columns.base_margin is not None and terms.session.program == "boosting"
         if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
-            raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
+            raise Altered(f"{source}: the trees and the terms in the file do not belong together")
         return cls(
             booster, terms, facts.rounds, facts.attestations, facts.session, facts.rosters, facts.request
         )

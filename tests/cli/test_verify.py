@@ -103,6 +103,16 @@ def test_other_trees_do_not_hold(folder):
     assert "It does NOT hold: party north signed other trees" in end.out
 
 
+def test_a_leaf_that_was_changed_does_not_hold(folder):
+    content = json.loads((folder / "signed.json").read_text())
+    tree = content["learner"]["gradient_booster"]["model"]["trees"][0]
+    tree["split_conditions"][tree["left_children"].index(-1)] = -9.0
+    (folder / "signed.json").write_text(json.dumps(content))
+    code, facts = verified("signed.json")
+    assert (code, facts["holds"]) == (1, False)
+    assert "signed.json: not as fedboost wrote it" in facts["conclusion"]
+
+
 def test_a_party_whose_signature_is_wrong_is_named_alone(folder):
     session = json.loads((folder / "again-1.session.json").read_text())
     signatures = json.loads(session["fedboost.attestations"])
