@@ -193,9 +193,7 @@ class Booster:
         booster, attributes = cls.from_any_xgboost(text, source)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read such a file differently, and predict other values.
-            raise Altered(
-                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
-            )
+            raise Altered(f"{source}: not as fedboost wrote it; it was changed or saved by another program")
         return booster, attributes
 
     @classmethod

@@ -112,6 +112,7 @@ def comparison(facts: ComparisonFacts) -> Iterator[Object]:
         "splits": facts.splits,
         "held_out": facts.share,
         "equal": facts.equal,
+        "together": {**_site(facts.together, facts.metrics, facts.splits), "event": "together"},
         "verdicts": {
             verdict: [site.site for site in facts.sites if site.verdict == verdict] for verdict in VERDICTS
         },

@@ -357,11 +357,15 @@ class SiteComparison:
 
 @dataclass(frozen=True)
 class ComparisonFacts:
-    """A comparison of all sites. metrics: the deciding one first; share: of the rows that are held out;
-    equal: the federated model was the pooled one in every split."""
+    """A comparison of all sites. together: all that can train alone as one, each site counted by its rows;
+    metrics: the deciding one first; share: of the rows that are held out; equal: the federated model was the
+    pooled one in every split; site_column: the column that names the sites, if it could be a feature and is
+    none."""
 
     sites: Sequence[SiteComparison]
+    together: SiteComparison
     metrics: tuple[str, ...]
     splits: int
     share: float
     equal: bool
+    site_column: str | None = None

@@ -84,9 +84,7 @@ class SignedModel:
         """What is wrong with the signature of each party, as `verify` checks them; nothing of those that
         hold."""
         structure = self._structure() if self.terms.session.program == "boosting" else None
-        faults = {
-            party: self._fault(party, structure, roots, now, denied) for party in self.attestations
-        }
+        faults = {party: self._fault(party, structure, roots, now, denied) for party in self.attestations}
         return {party: fault for party, fault in faults.items() if fault}
 
     def _fault(
