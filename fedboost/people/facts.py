@@ -299,13 +299,14 @@ class VerificationFacts:
 
 @dataclass(frozen=True)
 class EstimateFacts:
-    """The estimate of a training under one protection: seconds of a round, and of the training; megabytes a
-    party sends in a round."""
+    """The estimate of a training under one protection, with all processes on this machine: seconds of a
+    round, and of the training with its start; megabytes a party sends in a round; round trips of a round."""
 
     protection: str
     seconds_a_round: float
     seconds: float
     megabytes: float
+    round_trips: float
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Refuses: files that are no such model (ConfigError), and wrong signatures (PeerE
 """
 
 import json
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
