@@ -102,7 +102,7 @@ class Hiding(Group):
         max_parties = self.row.max_parties
         if max_parties is not None and len(parties) > max_parties:
             raise ValueError(
-                f"protection {self.protection} takes {max_parties} parties at most, for every two share masks; "
+                f"protection {self.protection} takes {max_parties} parties at most, as any two share masks; "
                 f"the terms name {len(parties)}: let neighbouring sites train as one party, or set "
                 f'protection = "plain", with which the aggregator sees the sums of each party '
                 f'(noise.placement = "local" puts noise on them first)'

@@ -88,15 +88,17 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
             segments.append(query.segments)
             answer = yield query
 
-    begin = time.perf_counter()
-    first = simulate(terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds)), shards).history
-    whole = time.perf_counter() - begin
-    usual = min(row["seconds"] for row in first)
+    marks = [time.process_time()]  # not those of the wall, on which others' work would count
+    first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
+    simulate(first, shards, nthread=1, on_round=lambda row: marks.append(time.process_time()))
+    start, *further = np.diff(marks)
+    usual = min(further, default=start)
     rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
-    result = simulate(terms.changed(rounds=rounds), shards, program=watched)
-    a_round = sum(row["seconds"] for row in result.history) / len(result.history)
+    begin = time.process_time()
+    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched)
+    a_round = (time.process_time() - begin) / len(result.history)
     sent = sum(sent for sent, _ in result.traffic.values()) / parties
-    return Grown(segments, len(result.history), a_round, whole - usual * len(first), sent)
+    return Grown(segments, len(result.history), a_round, float(start - usual), sent)
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
@@ -185,7 +187,7 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
         except ConfigError:
             continue
         if not protection.hides:
-            sent, hiding = grown.sent / share if share < 1 else grown.sent, 0.0
+            sent, hiding = grown.sent, 0.0
         else:
             hiding = cells / grown.rounds * (parties * (speed.seal + speed.open) + speed.help)
             size = sum(chunk.size for answer in segments for chunk in chunks_of(answer))
