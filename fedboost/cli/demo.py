@@ -1,8 +1,8 @@
 """`fedboost demo`: several processes train one model over gRPC; then what it was worth.
 
 Promises: an aggregator and the parties run as processes of their own on loopback; the federated trees are
-compared, byte for byte, with those that the pooled rows give; the sites' files, memories and audit logs stay in
-a folder to look at, until the next demo there.
+compared, byte for byte, with those that the pooled rows give; the sites' files, memories and audit logs stay
+in a folder to look at, until the next demo there.
 Refuses: a table or label that cannot be used, before anything is started.
 """
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 
+Protection = Annotated[
+    str | None,
+    typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
+]
+
 
 def terms(
     data: Data,
@@ -47,10 +52,7 @@ def terms(
             show_default="what fits the label",
         ),
     ] = None,
-    protection: Annotated[
-        str | None,
-        typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
-    ] = None,
+    protection: Protection = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,

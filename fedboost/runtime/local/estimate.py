@@ -18,7 +18,6 @@ import numpy as np
 
 from fedboost.boosting.programs import boosting
 from fedboost.errors import ConfigError
-from fedboost.evaluation.held_out import unprotected
 from fedboost.fixedpoint import Int64
 from fedboost.people.facts import EstimateFacts
 from fedboost.privacy.bit_packing import Segment, chunks_of
@@ -43,6 +42,12 @@ site. Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms from 3 par
 MESSAGE_BYTES = 120
 """Of a report beside its cells."""
 MIN_ROWS_A_PARTY = 20
+ALONE: dict[str, object] = {
+    **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
+    **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
+    "program": "boosting",
+}
+"""Settings of the same trees in one process, with nobody to hide rows from, or to lose."""
 SESSION = bytes(32)
 T = TypeVar("T")
 
@@ -161,7 +166,7 @@ def _ends(
 def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
     """The estimates for each protection whose extra is installed. table: the rows that trees are grown over;
     unless given they are generated."""
-    alone = unprotected(terms).changed(early_stopping_rounds=None, party_metrics=False, program="boosting")
+    alone = terms.changed(**ALONE)
     most = max(MAX_VALUES // len(terms.columns.features), MIN_ROWS_A_PARTY * parties)
     if table is None:
         table = table_for(alone, min(rows, most))

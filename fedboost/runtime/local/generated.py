@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 ROWS_OF_A_GROUP = 20
 MAX_RELEVANCE = 4
-MEDIAN_CLASSES = 2
+MIN_CLASSES = 2
+VALIDATION = 5
+"""One row in so many is for validation, where a column says so."""
 
 
 def table_for(terms: Terms, rows: int) -> "pa.Table":
@@ -38,9 +40,12 @@ def table_for(terms: Terms, rows: int) -> "pa.Table":
         table[columns.label_upper_bound] = table[columns.label]
     if columns.group is not None:
         table[columns.group] = np.arange(rows) // ROWS_OF_A_GROUP
-    for name in (columns.weight, columns.base_margin):
-        if name is not None:
-            table[name] = np.full(rows, 1.0 if name == columns.weight else 0.0)
+    if columns.weight is not None:
+        table[columns.weight] = np.ones(rows)
+    if columns.base_margin is not None:
+        table[columns.base_margin] = np.zeros(rows)
+    if columns.validation is not None:
+        table[columns.validation] = np.arange(rows) % VALIDATION == 0
     if columns.row_id is not None:
         table[columns.row_id] = pa.array([str(row) for row in range(rows)])
     return pa.table(table)
@@ -50,7 +55,7 @@ def _label(terms: Terms, score: Float64) -> Any:
     """Labels of the kind that the objective takes."""
     columns, kind = terms.columns, terms.objective.loss.xgboost_equivalent.label_kind
     if kind is LabelKind.CLASS:
-        number = terms.objective.num_class or MEDIAN_CLASSES
+        number = terms.objective.num_class or MIN_CLASSES
         codes = np.digitize(score, np.quantile(score, np.arange(1, number) / number))
         if columns.classes:
             return np.array(columns.classes)[codes]
