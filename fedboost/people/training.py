@@ -115,12 +115,12 @@ def estimates(
     from rich.text import Text
 
     lines = Table()
-    for heading in ("protection", "a round", f"{rounds} rounds", "MB a party sends a round", "in all"):
+    for heading in ("protection", "a round", f"{rounds} rounds", "a party sends a round", "in all"):
         lines.add_column(heading, justify="left" if heading == "protection" else "right")
     for facts in by_protection:
-        megabytes = f"{facts.megabytes:,.2f}", f"{facts.megabytes * rounds:,.0f}"
+        sent = size(facts.megabytes * 1e6), size(facts.megabytes * 1e6 * rounds)
         times = duration(facts.seconds_a_round), duration(facts.seconds)
-        lines.add_row(facts.protection, *times, *megabytes)
+        lines.add_row(facts.protection, *times, *sent)
     yield lines
     trips = ", ".join(f"{facts.protection} {facts.round_trips:.0f}" for facts in by_protection)
     yield Text(
