@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Json, TermsFile
+from fedboost.cli.options import Force, Json, TermsFile
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def compare(
     csv: Annotated[
         Path | None, typer.Option(help="Also write a line for each site to this file.", show_default=False)
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
@@ -55,7 +56,7 @@ def compare(
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
     if csv is not None:
-        check_writable(csv, terms, data)
+        check_writable(csv, terms, data, force=force)
     agreed = read_terms(terms)
     if agreed.columns.group is not None:
         raise ConfigError(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site
+from fedboost.cli.options import Force, Json, Site
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
     ),
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
@@ -73,7 +74,7 @@ def demo(
     check_number(len(sites.tables))
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
-    files |= write_files(out, sites, terms, data)
+    files |= write_files(out, sites, terms, data, force)
     model, traffic = _train(terms, sites, files, out, json)
     file = out / "model.json"
     model.save(file)

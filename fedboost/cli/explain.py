@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Json, ModelFile
+from fedboost.cli.options import Force, Json, ModelFile
 from fedboost.errors import ConfigError
 
 EPILOG = (
@@ -48,6 +48,7 @@ def explain(
         Path | None,
         typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
@@ -66,6 +67,7 @@ def explain(
         )
     if json and options:
         raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    _check_outputs([svg, out], [model, shap, data], force)
     if shap is not None:
         _contributions(model, shap, out)
     elif partial_dependence is not None and data is not None:
@@ -74,6 +76,13 @@ def explain(
         _tree(model, tree, svg)
     else:
         _importances(model, json)
+
+
+def _check_outputs(outputs: list[Path | None], inputs: list[Path | None], force: bool) -> None:
+    from fedboost.runtime.files import check_writable
+
+    for path in filter(None, outputs):
+        check_writable(path, *filter(None, inputs), force=force)
 
 
 def _importances(model: Path, json: bool) -> None:
@@ -92,13 +101,11 @@ def _importances(model: Path, json: bool) -> None:
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
     from fedboost.cli.output import write
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
     if svg is None:
         write(Model.load(model).tree_text(tree), None)
     else:
-        check_writable(svg, model)
         write(Model.load(model).tree_svg(tree), svg)
 
 
@@ -108,11 +115,8 @@ def _contributions(model: Path, data: Path, out: Path | None) -> None:
     from fedboost.people import as_csv
     from fedboost.runtime.data.features import to_base_margin, to_features
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, data)
     trained = Model.load(model)
     table, columns = read_table(data), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, str(data))
@@ -127,11 +131,8 @@ def _dependence(model: Path, feature: str, data: Path, out: Path | None) -> None
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, data)
     trained, table = Model.load(model), read_table(data)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)

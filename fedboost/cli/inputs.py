@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError
+from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.sparse import SparseTable
@@ -32,6 +33,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
             f"names {listing(list(sites))}"
         )
+    for oddity in alike_sites(sites):
+        notice(oddity.line)
     return sites
 
 

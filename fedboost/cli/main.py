@@ -13,6 +13,7 @@ from fedboost.cli import (
     aggregator,
     approve,
     audit,
+    check,
     compare,
     demo,
     digest,
@@ -51,6 +52,7 @@ app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)
 app.command(epilog=verify.EPILOG)(verify.verify)
+app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Data, ModelFile
+from fedboost.cli.options import Data, Force, ModelFile
 
 EPILOG = "Example: fedboost predict model.json new.csv --out predictions.csv"
 
@@ -16,6 +16,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Predict each row of a table: a CSV with one column, `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
@@ -28,7 +29,7 @@ def predict(
     from fedboost.runtime.model_file import Model
 
     if out is not None:
-        check_writable(out, model, data)
+        check_writable(out, model, data, force=force)
     trained = Model.load(model)
     table, columns = read_table(data), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, str(data))

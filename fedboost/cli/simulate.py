@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site, TermsFile
+from fedboost.cli.options import Force, Json, Site, TermsFile
 from fedboost.errors import ConfigError
 
 EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
@@ -20,6 +20,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train in this one process, as if the rows were at several sites."""
@@ -32,12 +33,14 @@ def simulate(
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
+    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out, terms, data)
+        for file in (out, session_file(out)):
+            check_writable(file, terms, data, force=force)
     agreed, table = read_terms(terms), read_table(data)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)

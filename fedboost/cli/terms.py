@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data
+from fedboost.cli.options import Data, Force
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedboost.people.oddities import Oddity
     from fedboost.runtime.data.draft import Draft
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
@@ -56,48 +57,41 @@ def terms(
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.output import notice, write
+    from fedboost.runtime.data.check import of_draft
     from fedboost.runtime.data.draft import draft_schema, split_by_site
-    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.files import check_writable
 
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+        check_writable(out, data, force=force)
     table, parties, excluded = read_table(data), party or [], exclude or []
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), [*excluded, site]
-    columns = label_upper_bound, group
-    draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
-    _notice_draft(draft, label)
+    beside = weight, excluded, base_margin, objective, label_upper_bound, group
+    draft = draft_schema(table, label, *beside)
+    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
     write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
 
-def _notice_draft(draft: "Draft", label: str) -> None:
-    """Print what was decided in a draft, for the analyst to check."""
+def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
+    """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
     from fedboost.cli.output import notice
+    from fedboost.people.oddities import lines, worth_a_line
     from fedboost.runtime.data.values import listing
 
-    for column, reason in draft.left_out.items():
-        notice(f"left out {column}: {reason}")
-    positive = draft.columns.positive
-    if positive is not None:
-        notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
+    for line in lines(filter(worth_a_line, odd)):
+        notice(line)
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
-    if draft.few_numbers:
-        notice(
-            f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
-            "--objective multi:softprob"
-        )
     for name, value in draft.own_parameters.items():
         notice(f"{name} = {value} is drafted; set the one you want")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, TermsFile
+from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, TermsFile
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -29,6 +29,7 @@ def train(
             "then give the same bytes.",
         ),
     ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
@@ -43,9 +44,8 @@ def train(
     from fedboost.runtime.terms_file import read_terms
 
     check_address(aggregator, "--aggregator")
-    check_writable(out, terms)
-    if reproducible:
-        check_writable(session_file(out), terms)
+    for file in (out, session_file(out)):
+        check_writable(file, terms, force=force)
     agreed = read_terms(terms)
     session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
     try:
