@@ -1,8 +1,8 @@
 """`fedboost demo`: several processes train one model over gRPC; then what it was worth.
 
-Promises: an aggregator and the parties run as processes of their own on loopback; the federated model is
-compared, byte for byte, with the one the pooled rows give; the sites' files, memories and audit logs stay in
-a folder to look at, until the next demo there.
+Promises: an aggregator and the parties run as processes of their own on loopback; the federated trees are
+compared, byte for byte, with those that the pooled rows give; the sites' files, memories and audit logs stay
+in a folder to look at, until the next demo there.
 Refuses: a table or label that cannot be used, before anything is started.
 """
 
@@ -36,7 +36,9 @@ def demo(
     site: Site = None,
     parties: Annotated[
         int | None,
-        typer.Option(help="Sites to split the rows among, unevenly (3).", min=1, max=50, show_default=False),
+        typer.Option(
+            help="Sites to split the rows among, unevenly (3); 50 at most.", min=1, show_default=False
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
     protection: Annotated[
@@ -54,13 +56,22 @@ def demo(
     from fedboost.cli.trained import facts_of
     from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local.demo_sites import audit_log, demo_terms, hospitals, own_sites, write_files
+    from fedboost.runtime.local.demo_sites import (
+        audit_log,
+        check_number,
+        demo_terms,
+        hospitals,
+        own_sites,
+        write_files,
+    )
 
     if data is None and (label, site, parties) != (None, None, None):
         raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
+    check_number(parties or 0)
     sites = hospitals() if data is None else own_sites(data, label, site, parties or 3)
+    check_number(len(sites.tables))
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
     files |= write_files(out, sites, terms, data, force)

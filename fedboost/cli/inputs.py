@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
-    """Return each site's rows by the column that names it. ConfigError if the terms name other parties."""
+    """Return each site's rows by the column that names it, with that column if it is a feature. ConfigError
+    if the terms name other parties."""
     if isinstance(table, SparseTable):
         raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
-    sites = split_by_site(table, column)
+    sites = split_by_site(table, column, keep=column in terms.columns.features)
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "

@@ -30,6 +30,7 @@ from fedboost.cli import (
     status,
     terms,
     train,
+    verify,
     warm_up,
 )
 from fedboost.cli.endings import REFUSED, end_in_one_line
@@ -59,6 +60,7 @@ app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=verify.EPILOG)(verify.verify)
 app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)

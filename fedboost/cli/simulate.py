@@ -36,12 +36,14 @@ def simulate(
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
+    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out, terms, data, force=force)
+        for file in (out, session_file(out)):
+            check_writable(file, terms, data, force=force)
     agreed, table = read_terms(terms), read_table(data)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)

@@ -21,6 +21,14 @@ def train(
     ] = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    reproducible: Annotated[
+        bool,
+        typer.Option(
+            "--reproducible",
+            help="Leave session and signatures in a file beside the model: the same terms, parties and rows "
+            "then give the same bytes.",
+        ),
+    ] = False,
     force: Force = False,
     json: Json = False,
 ) -> None:
@@ -36,10 +44,12 @@ def train(
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
+    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
 
     check_address(aggregator, "--aggregator")
-    check_writable(out, terms, force=force)
+    for file in (out, session_file(out)):
+        check_writable(file, terms, force=force)
     agreed = read_terms(terms)
     session = connect(aggregator, keys, insecure_loopback).train(
         agreed, wait, lambda parties: notice(waiting(parties, session.absent))
@@ -57,6 +67,6 @@ def train(
     model = session.model
     if session.asked is not None:
         notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
-    save(model, out)
+    save(model, out, reproducible)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))

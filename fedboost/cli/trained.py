@@ -13,15 +13,15 @@ from fedboost.people.facts import Traffic, TrainingFacts
 from fedboost.runtime.model_file import Model
 
 
-def save(model: Model, out: Path | None) -> None:
-    """Save a model, if need be elsewhere: the aggregator has it no more."""
+def save(model: Model, out: Path | None, reproducible: bool = False) -> None:
+    """Save a model, if need be elsewhere: the aggregator has it no more. reproducible: as in `Model.save`."""
     if out is None:
         return
     try:
-        model.save(out)
+        model.save(out, reproducible)
     except ConfigError as error:
         spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
-        model.save(spare)
+        model.save(spare, reproducible)
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 

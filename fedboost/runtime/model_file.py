@@ -1,7 +1,8 @@
 """The model as people hold it: trees, the terms they were trained under, and a file.
 
 Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
-file at once or not at all; the same parties and terms give the same file, byte for byte.
+file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same
+bytes but for the session and its signatures, which may be saved beside (`reproducible`).
 Refuses: files that are not such models (ConfigError).
 """
 
