@@ -188,7 +188,10 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     for name, said in (("pipe", "no regular file"), ("loop", "symbolic links")):
-        for write in (lambda path: check_writable(path, force=True), lambda path: write_atomically(path, b"x")):
+        for write in (
+            lambda path: check_writable(path, force=True),
+            lambda path: write_atomically(path, b"x"),
+        ):
             with pytest.raises(ConfigError, match=rf"{name}: cannot write: .*{said}"):
                 write(tmp_path / name)
     assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
