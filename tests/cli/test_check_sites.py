@@ -40,6 +40,11 @@ def bundles(tmp_path_factory):
     return {name: read_bundle(folder / name, role) for name, role in roles.items()}
 
 
+def reviewers_of(one):
+    """The parties that have a stream for checks open, by name."""
+    return one.server._services[channel.SERVICE]["Advise"].__self__._reviewers
+
+
 async def check(one, agreed, name="analyst", *options):
     """The exit code and the output of the command."""
     path = one.folder / "terms.toml"
@@ -68,7 +73,7 @@ def scenario_of(folder, bundles, policies, ask, tables=None):
                 one.start_party(
                     name, (tables or {}).get(name, rows()), state=name, policy=policy, audit=audit
                 )
-            await until(lambda: len(one.server._checks._reviewers) == len(policies))
+            await until(lambda: len(reviewers_of(one)) == len(policies))
             return await ask(one), one.log
 
     return in_time(scenario())
@@ -205,8 +210,8 @@ def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "SITE_SECONDS", 0.05)
 
     async def ask(one):
-        del one.server._checks._reviewers["north"]
-        one.server._checks._reviewers["south"].outgoing.put = lambda data: None
+        del reviewers_of(one)["north"]
+        reviewers_of(one)["south"].outgoing.put = lambda data: None
         return await replies(one, terms(["north", "south"]))
 
     (code, sites), _ = scenario_of(tmp_path / "one", None, {"north": ANYTHING, "south": ANYTHING}, ask)
@@ -276,7 +281,7 @@ def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monkeypatch
             with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
                 for number in range(8):  # the first six are let pass
                     await call.write(encode_objections(Objections(number, ("no",))))
-            return await status_of(call), one.server._checks._reviewers
+            return await status_of(call), reviewers_of(one)
 
     (code, details), reviewers = in_time(scenario())
     assert code == grpc.StatusCode.DATA_LOSS
