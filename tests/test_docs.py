@@ -223,10 +223,12 @@ def test_the_page_on_models(tmp_path, monkeypatch, capsys):
 
 def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks(ROOT / "docs" / "estimators.md", "python")
+    code, ranking = blocks(ROOT / "docs" / "estimators.md", "python")
     exec(compile(code, "estimators.md", "exec"), {})
     assert capsys.readouterr().out.startswith("[0 1 2] ")
     assert fb.Model.load("model.json").parties == ("east", "north", "south")
+    exec(compile(ranking, "estimators.md", "exec"), {})
+    assert 0.5 < float(capsys.readouterr().out.split(" ")[0]) <= 1
 
 
 def test_every_command_of_every_page_exists():

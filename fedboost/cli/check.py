@@ -1,7 +1,8 @@
-"""`fedboost check`: what is odd in a table, before a training stumbles over it.
+"""`fedboost check`: what is odd in a table, before a training stumbles over it; or, with an aggregator, which
+sites would take part under some terms.
 
-Promises: nothing is written and nothing leaves the machine; the text names columns and values, and is for the
-site's own eyes.
+Promises: nothing is written; of a table nothing leaves the machine: the text names columns and values, and is
+for the site's own eyes.
 Refuses: a table and a site's file at once, or neither (ConfigError).
 """
 
@@ -10,12 +11,13 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Json
+from fedboost.cli.options import InsecureLoopback, Json
 from fedboost.errors import ConfigError
 
 EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
-    "Example: fedboost check --config party.toml --terms terms.toml"
+    "Example: fedboost check --config party.toml --terms terms.toml\n\n"
+    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
 )
 ODD = 1
 """Exit code where a training would be stopped or spoilt."""
@@ -23,7 +25,10 @@ ODD = 1
 
 def check(
     table: Annotated[
-        Path | None, typer.Argument(help="A table: .csv, .tsv, .parquet or .libsvm.", show_default=False)
+        Path | None,
+        typer.Argument(
+            help="A table: .csv, .tsv, .parquet or .libsvm; with --aggregator, terms.", show_default=False
+        ),
     ] = None,
     label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
     config: Annotated[
@@ -38,10 +43,44 @@ def check(
             help="A column that is no feature, such as the site's (may be repeated).", show_default=False
         ),
     ] = None,
+    aggregator: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of the aggregator whose sites are asked.", show_default=False),
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
+    ] = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
     """Say what is odd in a table, and what to do about it. Exit code 1 for an error or a warning, 0 if there
-    are at most notes."""
+    are at most notes. With --aggregator: ask all sites at once whether they would take part under terms,
+    without a session; each says all its reasons. Exit code 1 unless all would."""
+    if aggregator is not None:
+        from fedboost.cli.check_sites import check_sites
+
+        if (table is None) == (terms is None) or label or config or exclude:
+            raise ConfigError(
+                "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
+            )
+        asked = table or terms
+        assert asked is not None
+        check_sites(asked, aggregator, keys, insecure_loopback, wait, json)
+        return
+    if keys is not None or insecure_loopback:
+        raise ConfigError("--keys and --insecure-loopback are for --aggregator HOST:PORT: name it")
+    _check_table(table, label, config, terms, exclude or [], json)
+
+
+def _check_table(
+    table: Path | None,
+    label: str | None,
+    config: Path | None,
+    terms: Path | None,
+    exclude: list[str],
+    json: bool,
+) -> None:
     from fedboost.cli.output import show, unless_nobody_reads
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked
@@ -52,6 +91,11 @@ def check(
 
     if table is None and config is None:
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
+    if table is not None and table.suffix == ".toml":
+        raise ConfigError(
+            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
+            f"asks the sites about them"
+        )
     if table is not None and config is not None:
         raise ConfigError(
             f"{table} and --config {config}: the site's file names its table; give one of the two"
@@ -66,9 +110,9 @@ def check(
         table, scratch = site.data, site.scratch
     assert table is not None
     rows = read_table(table, scratch)
-    for name in exclude or []:
+    for name in exclude:
         column_of(dense_of(rows), name)
-    facts = checked.check(str(table), rows, label, agreed, exclude or [])
+    facts = checked.check(str(table), rows, label, agreed, exclude)
     with unless_nobody_reads():
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:

@@ -90,6 +90,7 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.people.text import one_line
     from fedboost.runtime.local.cluster import LocalCluster
@@ -105,9 +106,10 @@ def _train(
     notice_not_hidden(terms)
     with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
         session = consortium.analyst.train(terms)
-        with progress(terms, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
             for row in session:
                 draw(row)
+                interruption.count()
         return session.model, session.traffic
 
 
@@ -120,6 +122,7 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.local.simulation import simulate
 
+    terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()

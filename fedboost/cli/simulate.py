@@ -1,5 +1,6 @@
 """`fedboost simulate`: a training in this one process."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -23,8 +24,10 @@ def simulate(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train in this one process, as if the rows were at several sites."""
+    """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
+    round under way, Ctrl-C again at once."""
     from fedboost.cli.inputs import notice_shared_groups, notice_undeclared, rows_of_sites
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import show
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
@@ -48,8 +51,14 @@ def simulate(
         by_terms = parties is None and agreed.parties
         names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
-    with progress(agreed, json) as draw:
-        result = simulation.simulate(agreed, shards, seed=seed, on_round=draw)
+    with finish_at_interrupt() as interruption, progress(agreed, json) as draw:
+
+        def after_round(row: Mapping[str, float]) -> None:
+            draw(row)
+            interruption.count()
+
+        callbacks = [lambda number, metrics: interruption.asked]
+        result = simulation.simulate(agreed, shards, seed=seed, on_round=after_round, callbacks=callbacks)
     notice_undeclared(table, agreed.columns)
     if site is not None and agreed.columns.group is not None:
         notice_shared_groups(table, agreed.columns.group, site)

@@ -32,11 +32,15 @@ def train(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
+    Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
+    again stops at once."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
+    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
@@ -47,13 +51,16 @@ def train(
     for file in (out, session_file(out)):
         check_writable(file, terms, force=force)
     agreed = read_terms(terms)
-    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
+    session = connect(aggregator, keys, insecure_loopback).train(
+        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
+    )
     try:
-        with progress(agreed, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
             for row in session:
                 if row["round"] == 0:
                     notice_not_hidden(agreed)
                 draw(row)
+                interruption.count()
     except KeyboardInterrupt:
         session.stop()
         raise
@@ -63,9 +70,3 @@ def train(
     save(model, out, reproducible)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))
-
-
-def _notice_waiting(parties: tuple[str, ...]) -> None:
-    from fedboost.cli.output import notice
-
-    notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from fedboost.errors import ConfigError
-from fedboost.people.facts import ModelFacts, Traffic, TrainingFacts
+from fedboost.people.facts import Traffic, TrainingFacts
 from fedboost.runtime.model_file import Model
 
 
@@ -27,14 +27,4 @@ def save(model: Model, out: Path | None, reproducible: bool = False) -> None:
 
 def facts_of(model: Model, traffic: Traffic, file: Path | None, since_restart: bool = False) -> TrainingFacts:
     """Return the facts of a finished training."""
-    facts = ModelFacts(
-        terms=model.terms,
-        fingerprint=model.fingerprint,
-        trees=len(model.booster.trees),
-        trained=len(model.rounds),
-        kept=model.kept,
-        last_row=model.rounds[model.kept - 1] if model.rounds else {},
-        signed_by=tuple(model.attestations),
-        rosters=model.rosters,
-    )
-    return TrainingFacts(facts, traffic, str(file) if file else None, since_restart)
+    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart)

@@ -79,6 +79,8 @@ def conclusion(training: TrainingFacts) -> Iterator[Block]:
     yield f"{model.trees} trees, {in_training}{total} {since}"
     if model.kept < model.trained:
         yield f"stopped after {model.trained} rounds: round {model.kept} was the best, and is the last"
+    elif model.trained < model.terms.trees.rounds:
+        yield f"stopped after {model.trained} of {model.terms.trees.rounds} rounds"
     yield from party_metrics(model)
     yield traffic(training.traffic, None if since_restart else model.trained)
     yield signatures(model)
@@ -99,7 +101,7 @@ def demo(facts: DemoFacts) -> Iterator[Block]:
     yield ""
     yield scores
     yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
-    yield traffic(training.traffic, training.model.terms.trees.rounds)
+    yield traffic(training.traffic, training.model.trained)
     yield ""
     yield signatures(training.model)
     yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"

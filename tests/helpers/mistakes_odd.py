@@ -12,7 +12,7 @@ MISTAKES = {
     ),
     "a table that is not there": Mistake("check nowhere.csv --label y", ("nowhere.csv", "no such file")),
     "terms for a table": Mistake(
-        "check terms.toml --label y", ("terms.toml", "unknown suffix '.toml'", ".csv")
+        "check terms.toml --label y", ("terms.toml: is no table", "--terms", "--aggregator")
     ),
     "a table for terms": Mistake("check rows.csv --terms rows.csv", ("rows.csv", "not TOML")),
     "a site's file for terms": Mistake(
