@@ -67,7 +67,7 @@ def comparison(facts: ComparisonFacts) -> Iterator[Block]:
     yield ""
     if any(site.verdict == NOT_WORTH for site in facts.sites):
         column = shorten(facts.site_column) if facts.site_column else ""
-        feature = f", or {column!r} among the features of the terms," if column else ""
+        feature = f", or column {column!r} among the features of the terms," if column else ""
         yield paragraph(one_line(f"Where it is not worth it, more rounds{feature} may change that."))
     share = f"{facts.share:.0%} of each site's rows were held out"
     yield paragraph(f"{share}{_in_each(facts.splits)}, and no model saw them.")

@@ -104,8 +104,8 @@ class Hiding(Group):
             raise ValueError(
                 f"protection {self.protection} takes {max_parties} parties at most, as any two share masks; "
                 f"the terms name {len(parties)}: let neighbouring sites train as one party, or set "
-                f'protection = "plain", with which the aggregator sees the sums of each party '
-                f'(noise.placement = "local" puts noise on them first)'
+                f'protection = "plain" (fedboost terms --protection plain), with which the aggregator sees '
+                f'the sums of each party (noise.placement = "local" puts noise on them first)'
             )
         colluding = self.group(parties).colluding
         if colluding > holders - 2:

@@ -12,7 +12,7 @@ from fedboost.runtime.net.keys import write_root
 def _many(folder):
     """many.csv: 101 sites; masked.toml: terms that name them."""
     names = [f"s{number:03d}" for number in range(101)]
-    rows = {"site": names * 2, "age": list(range(202)), "y": [0, 1] * 101}
+    rows = {"site": names * 2, "age": [row % 7 for row in range(202)], "y": [0, 1] * 101}
     csv.write_csv(table(rows), folder / "many.csv")
     columns = "[columns]\nlabel = 'y'\nnumeric = ['age']\n"
     (folder / "masked.toml").write_text(f"parties = {names}\n{columns}")

@@ -51,8 +51,8 @@ def check_number(parties: int) -> None:
     """Raise ConfigError for more sites than this machine is asked to run processes for."""
     if parties > MAX_PARTIES:
         raise ConfigError(
-            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; more train "
-            f"in one process by fedboost simulate --site COLUMN, or --parties {parties}"
+            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; for more, "
+            f"fedboost simulate --site COLUMN (or --parties {parties}) trains in one process"
         )
 
 
