@@ -107,7 +107,7 @@ def check_consortium(compose):
         for service in ("aggregator", "north", "south", "east"):
             stack.enter_context(ending(compose.start(service)))
         analyst = stack.enter_context(ending(compose.start("analyst")))
-        assert analyst.wait(90) == 0, (tmp_path / "analyst.log").read_text()
+        assert analyst.wait(240) == 0, (tmp_path / "analyst.log").read_text()
         _, _, *probe = compose.content["services"]["aggregator"]["healthcheck"]["test"]
         ended = fedboost(*(compose.here("aggregator", word) for word in probe))
         assert (ended.code, ended.out) == (0, "serving\n"), ended.err
