@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Json, TermsFile
+from fedboost.cli.options import Json, TermsFile, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.evaluation.compare import Trial
+    from fedboost.runtime.data.read_options import ReadOptions
     from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
@@ -24,10 +25,12 @@ MANY_ROWS = 50_000
 """Rows from which on several threads are faster than one."""
 
 
+@reads_a_table
 def compare(
     terms: TermsFile,
-    data: Annotated[Path, typer.Option(help="A table with rows of all sites.", show_default=False)],
+    data: Annotated[str, typer.Option(help="A table with rows of all sites.", show_default=False)],
     site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
+    read: "ReadOptions",
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
     ] = 0.2,
@@ -55,7 +58,7 @@ def compare(
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
-    table = read_table(data)
+    table = read_table(data, None, read)
     sites = _sites(agreed, terms, table, data, site)
     notice_undeclared(table, agreed.columns)
     names, equal = shown_metrics(agreed), True
@@ -72,16 +75,18 @@ def compare(
     show(json, as_json.comparison(facts), comparison.comparison(facts))
 
 
-def _sites(agreed: "Terms", terms: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+def _sites(agreed: "Terms", terms: Path, table: Any, data: str, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
-    from fedboost.cli.inputs import rows_of_sites
+    from fedboost.cli.inputs import rows_as_in_file, rows_of_sites
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.shard import to_shard
 
     sites = rows_of_sites(agreed, terms, table, data, column)
     if len(sites) < 2:
-        raise ConfigError(f"column {column!r} of {data} names one site: there is nobody to join")
-    for name, rows in sites.items():
-        to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
+        raise ConfigError(f"column {column!r} of {shown(data)} names one site: there is nobody to join")
+    with rows_as_in_file(table, agreed, data):
+        for name, rows in sites.items():
+            to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
     return sites
 
 

@@ -5,17 +5,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data
+from fedboost.cli.options import Data, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.draft import Draft
+    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 
 
+@reads_a_table
 def terms(
     data: Data,
+    read: "ReadOptions",
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     label_upper_bound: Annotated[
         str | None,
@@ -34,6 +37,9 @@ def terms(
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
     ] = None,
+    site_feature: Annotated[
+        bool, typer.Option("--site-feature", help="Make the column of --site a feature, too.")
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
     ] = None,
@@ -64,9 +70,12 @@ def terms(
         check_writable(out)
         if out.is_file():
             raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
-    table, parties, excluded = read_table(data), party or [], exclude or []
+    table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
     if site is not None:
-        parties, excluded = list(split_by_site(table, site)), [*excluded, site]
+        parties = list(split_by_site(table, site))
+        excluded += [] if site_feature else [site]
+    elif site_feature:
+        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
     columns = label_upper_bound, group
     draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
     _notice_draft(draft, label)

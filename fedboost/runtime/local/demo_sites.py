@@ -16,6 +16,8 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.runtime.data.places import local_files
+from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.simulation import simulate
@@ -90,11 +92,11 @@ def hospitals() -> Sites:
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
 
 
-def own_sites(data: Path, label: str | None, site: str | None, parties: int) -> Sites:
+def own_sites(data: str, read: ReadOptions, label: str | None, site: str | None, parties: int) -> Sites:
     """Return the user's own table, by its site column or split unevenly."""
     if label is None:
         raise ConfigError("--data needs --label, the column to predict")
-    table = read_table(data)
+    table = read_table(data, None, read)
     train, held_out = _hold_out(table)
     if site is None:
         names = [f"site-{i + 1}" for i in range(parties)]
@@ -110,7 +112,7 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
     return table.take(order[held:]), table.take(order[:held])
 
 
-def write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) -> dict[str, Path]:
+def write_files(folder: Path, sites: Sites, terms: Terms, data: str | None) -> dict[str, Path]:
     """Write the table of each site, and the terms; return the tables' files by site."""
     from pyarrow import csv
 
@@ -120,7 +122,7 @@ def write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in files.values():
-            check_writable(file, *([data] if data else []))
+            check_writable(file, *(local_files(data) if data else []))
         (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")
         for name, table in sites.tables.items():
             csv.write_csv(table.select([terms.columns.label, *terms.columns.features]), files[name])

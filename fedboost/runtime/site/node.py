@@ -78,7 +78,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = None if config.data is None else read_table(config.data, config.scratch)
+        self._table = None if config.data is None else read_table(config.data, config.scratch, config.read)
         self._audit = open_log(config)
         try:
             self._memory = open_memory(config, self._audit, self._log)
