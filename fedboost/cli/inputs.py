@@ -48,8 +48,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: str, column:
     sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
-            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {shown(data)} "
-            f"names {listing(list(sites))}"
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
+            f"{shown(data)} names {listing(list(sites))}"
         )
     return sites
 

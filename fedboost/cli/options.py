@@ -14,8 +14,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a lin
 Data = Annotated[
     str,
     typer.Argument(
-        help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, or an s3:// or "
-        "https:// address.",
+        help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, or an "
+        "address (s3://, https://).",
         show_default=False,
     ),
 ]
@@ -32,7 +32,7 @@ InsecureLoopback = Annotated[
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
-_TABLES = {"rich_help_panel": "How the table is read", "show_default": False}
+_TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
 _READ = {
     "separator": Annotated[
         str | None,

@@ -62,26 +62,37 @@ def terms(
     from fedboost.cli.output import notice, write
     from fedboost.runtime.data.draft import draft_schema, split_by_site
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
 
-    if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+    _check_sites(site, party, site_feature)
+    _check_new(out)
     table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
     if site is not None:
         parties = list(split_by_site(table, site))
         excluded += [] if site_feature else [site]
-    elif site_feature:
-        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
-    columns = label_upper_bound, group
-    draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
+    columns = base_margin, objective, label_upper_bound, group
+    draft = draft_schema(table, label, weight, excluded, *columns)
     _notice_draft(draft, label)
     write(_drafted(draft, parties), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
+
+
+def _check_sites(site: str | None, party: list[str] | None, site_feature: bool) -> None:
+    """ConfigError for options about sites that exclude or need each other."""
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+    if site is None and site_feature:
+        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
+
+
+def _check_new(out: Path | None) -> None:
+    """ConfigError if terms cannot be written there, or would replace others."""
+    from fedboost.runtime.files import check_writable
+
+    if out is not None:
+        check_writable(out)
+        if out.is_file():
+            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
 
 
 def _notice_draft(draft: "Draft", label: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -27,17 +27,14 @@ from fedboost.runtime.data.values import column_of, plain
 from fedboost.runtime.files import replacing
 from fedboost.runtime.model_file import Model
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 Columns = dict[str, Any]
 Write = Callable[[Columns], None]
 """A function that writes some rows, by column."""
 
 
 class Predictor:
-    """A model and a table: `parts` yields predictions, and afterwards `strange` has the categories that nobody
-    declared: name of the column and one of them to the number of rows."""
+    """A model and a table: `parts` yields predictions, and afterwards `strange` has the categories that
+    nobody declared, by column: one of them, and the number of rows."""
 
     def __init__(self, model: Model, table: TableParts, keep: Sequence[str]) -> None:
         self._model, self._table, self._keep = model, table, tuple(dict.fromkeys(keep))

@@ -108,7 +108,7 @@ class Delimited:
                         raise
                 else:
                     return types
-            name = reader.schema.names[int(fault[1])]
+            name = self.names()[int(fault[1])]
             types[name] = self._wider(types[name], fault[2])
             if pa.types.is_binary(types[name]):
                 self._refuse_text()
@@ -169,7 +169,7 @@ class Delimited:
         if self._utf8 and (start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]):
             raise ConfigError(f"{self._place.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
         end = re.search(rb"[\r\n]", start) if self._utf8 else None
-        text = start[: end.start()] if end else start
+        text: bytes = start[: end.start()] if end else start
         if not self._utf8:  # whatever is cut off at the end
             return re.split(r"[\r\n]", text.decode(self._options.encoding, "replace"), maxsplit=1)[0]
         try:
@@ -190,7 +190,7 @@ class Delimited:
 
     def _refuse_text(self) -> NoReturn:
         with opened(self._place) as stream:
-            for number, line in enumerate(io.BufferedReader(stream), 1):  # type: ignore[arg-type]
+            for number, line in enumerate(io.BufferedReader(stream), 1):
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
@@ -235,10 +235,10 @@ class Delimited:
         return f"cannot be read as CSV: {shorten(error.splitlines()[0], 200)}"
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
-        """Yield the lines that are not blank, the header first: their number in the file, and their values."""
+        """Yield the lines that are not blank, the header first: number in the file, and values."""
         with opened(self._place) as stream:
             text = io.TextIOWrapper(
-                io.BufferedReader(stream),  # type: ignore[arg-type]
+                io.BufferedReader(stream),
                 self._options.encoding,
                 "replace",
                 newline="",

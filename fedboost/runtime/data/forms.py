@@ -27,8 +27,8 @@ TEXT = ("separator", "decimal", "encoding", "na")
 
 @dataclass(frozen=True)
 class Form:
-    """How files of some suffixes are read. `parts` yields the rows of some columns; those of the last argument
-    as the text that is in the file, where it is text."""
+    """How files of some suffixes are read. `parts` yields the rows of some columns; those of the last
+    argument as the text that is in the file, where it is text."""
 
     name: str
     suffixes: tuple[str, ...]
@@ -56,10 +56,10 @@ def _delimited(places: Places, options: ReadOptions) -> Delimited:
 
 
 def _feather(places: Places, options: ReadOptions) -> "pa.Table":
-    from pyarrow import feather
+    from pyarrow import ipc
 
     with places.files[0].open() as file:
-        return feather.read_table(file)
+        return ipc.open_file(file).read_all()
 
 
 def _feather_names(places: Places, options: ReadOptions) -> list[str]:

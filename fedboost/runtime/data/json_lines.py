@@ -33,7 +33,7 @@ def read_json_lines(place: Place) -> "pa.Table":
 
 
 def json_parts(place: Place, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
-    """Yield the rows in parts, with these columns; some of them as text, which is of one type in all parts."""
+    """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
     import pyarrow as pa
 
     for part in _parts(place):
@@ -80,7 +80,7 @@ def _fault(place: Place, error: Exception) -> ConfigError:
     """The first line that does not fit; else what pyarrow says."""
     kinds: dict[str, str] = {}
     with opened(place) as stream:
-        for number, line in enumerate(io.BufferedReader(stream), 1):  # type: ignore[arg-type]
+        for number, line in enumerate(io.BufferedReader(stream), 1):
             if not line.strip():
                 continue
             where = f"{place.shown}: line {number}"

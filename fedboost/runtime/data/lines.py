@@ -64,7 +64,7 @@ def line_of(place: Place, options: ReadOptions, row: int) -> int | None:
         return None
     if ".jsonl" in place.name or ".ndjson" in place.name:
         with opened(place) as stream:
-            lines = enumerate(io.BufferedReader(stream), 1)  # type: ignore[type-var]
+            lines = enumerate(io.BufferedReader(stream), 1)
             filled = (number for number, line in lines if line.strip())
             return next((number for count, number in enumerate(filled) if count == row), None)
     records = Delimited(place, options).records()

@@ -94,7 +94,7 @@ class ParquetFiles:
         import pyarrow as pa
 
         if not self._partitions:
-            return rows.select(list(names))
+            return rows if rows.column_names == list(names) else rows.select(list(names))
         count = rows.num_rows if size is None else size
         columns = [
             pa.repeat(self._partitions[name][number], count)

@@ -42,7 +42,7 @@ class TableParts:
         table = read_table(self._source, None, self._options)
         self.rows = table.num_rows
         assert not hasattr(table, "allocate")
-        return table  # type: ignore[return-value]
+        return table
 
     def check_columns(self, columns: Collection[str]) -> None:
         """ConfigError that names the first column that is not there."""

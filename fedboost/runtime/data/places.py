@@ -110,7 +110,8 @@ def _local(path: Path) -> Places:
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read", str(error)) from None
     _check_suffixes(found, str(path))
-    relative = ((name, Path(name).name) for name in found)
+    begin = len(_fixed(str(path))) + 1
+    relative = ((name, name[begin:]) for name in found)
     return _together(str(path), relative, _at_path, f"{path}: no file has such a name")
 
 
@@ -118,6 +119,12 @@ def _at_path(name: str) -> Place:
     import pyarrow as pa
 
     return Place(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
+
+
+def _fixed(pattern: str) -> str:
+    """The folders of a glob before the first that has a wildcard; of another path all of it."""
+    at = next((at for at, character in enumerate(pattern) if character in _GLOB), None)
+    return pattern if at is None else pattern[:at].rpartition("/")[0]
 
 
 def _check_suffixes(names: Iterable[str], source: str) -> None:
@@ -153,8 +160,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Places:
     bucket, key = parts.netloc.rpartition("@")[2], unquote(parts.path).strip("/")
     if not bucket or not key:
         raise ConfigError(f"{source}: names no object; write s3://BUCKET/FOLDER/FILE")
-    fixed = next((at for at, character in enumerate(key) if character in _GLOB), len(key))
-    folder = key if fixed == len(key) else key[:fixed].rpartition("/")[0]
+    folder = _fixed(key)
     try:
         store = _store(parts, source, bucket)
         root = f"{bucket}/{folder}".rstrip("/")
@@ -171,14 +177,13 @@ def _in_bucket(parts: SplitResult, source: str) -> Places:
     except (OSError, pa.ArrowException) as error:
         raise ConfigError(f"{source}: cannot be read", _plain(error)) from None
     names = [entry.path for entry in listed if entry.type == fs.FileType.File]
+    nothing = "holds no Parquet file (*.parquet, *.pq)"
     if folder != key:
         names = [name for name in names if fnmatchcase(name, f"{bucket}/{key}")]
+        nothing = "no object has such a name"
         _check_suffixes(names, source)
-        return _together(
-            source, ((n, n.rpartition("/")[2]) for n in names), place, f"{source}: no object has such a name"
-        )
     within = ((name, name[len(root) + 1 :]) for name in names)
-    return _together(source, within, place, f"{source}: holds no Parquet file (*.parquet, *.pq)")
+    return _together(source, within, place, f"{source}: {nothing}")
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:

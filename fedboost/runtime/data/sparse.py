@@ -148,7 +148,7 @@ def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     values: list[float] = []
     counts: list[int] = []
     groups: list[int] = []
-    with io.TextIOWrapper(io.BufferedReader(file)) as lines:  # type: ignore[type-var]
+    with io.TextIOWrapper(io.BufferedReader(file)) as lines:
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
             if not words:

@@ -27,8 +27,8 @@ Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
 
 
 def read_table(source: Path | str, scratch: Path | None = None, options: ReadOptions = AS_USUAL) -> "Table":
-    """The table in a file, by its suffix (`SUFFIXES`), in a folder or glob of Parquet files, or at an s3:// or
-    https:// address; with a scratch folder its rows stay where they are, and must be Parquet. Raises
+    """The table in a file, by its suffix (`SUFFIXES`), in a folder or glob of Parquet files, or at an
+    address (s3://, https://); with a scratch folder its rows stay where they are, and must be Parquet. Raises
     ConfigError with the full path."""
     places = places_of(source, scratch)
     form = form_of(places, options)

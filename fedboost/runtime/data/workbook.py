@@ -1,6 +1,7 @@
 """Tables in Excel workbooks: one sheet, its first row the names of the columns.
 
-Promises: numbers stay numbers, also beside words that mean a missing value; rows without any value are left out.
+Promises: numbers stay numbers, also beside words that mean a missing value; rows without any
+value are left out.
 Refuses: sheets that are not there (the message lists those that are), workbooks without the extra `excel`
 (ConfigError).
 """
