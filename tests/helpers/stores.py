@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, body):
         parts, store = urlsplit(self.path), self.server.store
         key, query = unquote(parts.path).lstrip("/"), parse_qs(parts.query)
-        store.asked.append((self.command, key, dict(self.headers)))
+        store.asked.append((self.command, key, self.headers))
         if "list-type" in query:
             return self._send(200, listing(store.files, key, query.get("prefix", [""])[0]), body)
         if key in store.moved:

@@ -98,9 +98,9 @@ class Delimited:
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
             with self._faults(_PART), opened(self._place) as stream:
-                reader = self._reader(stream, columns, types)
-                types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
                 try:
+                    reader = self._reader(stream, columns, types)
+                    types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
                     for _ in reader:
                         pass
                 except pa.ArrowInvalid as error:

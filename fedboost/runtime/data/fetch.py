@@ -60,6 +60,7 @@ def _fetched(parts: SplitResult, source: str, folder: Path | None) -> mmap.mmap 
             size = file.tell()
             return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b""
     except HTTPError as error:
+        error.close()
         hint = "; write https://USER:PASSWORD@HOST/..., or a signed address" if error.code == 401 else ""
         raise ConfigError(f"{source}: the server answers {error.code} {error.reason}{hint}") from None
     except URLError as error:
@@ -81,9 +82,15 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
     class Redirects(urllib.request.HTTPRedirectHandler):
         """Redirects to encrypted addresses alone."""
 
-        def redirect_request(self, *values: Any) -> urllib.request.Request | None:
-            check_encrypted(urlsplit(values[-1]), source)
-            return super().redirect_request(*values)
+        def redirect_request(
+            self, request: urllib.request.Request, answer: Any, *values: Any
+        ) -> urllib.request.Request | None:
+            try:
+                check_encrypted(urlsplit(values[-1]), source)
+            except ConfigError:
+                answer.close()
+                raise
+            return super().redirect_request(request, answer, *values)
 
     context = urllib.request.HTTPSHandler(context=ssl.create_default_context())
     opener = urllib.request.build_opener(context, Redirects())

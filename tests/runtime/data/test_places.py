@@ -141,8 +141,11 @@ def s3(monkeypatch):
         yield store
 
 
-def test_an_object_and_a_folder_of_s3(s3, tmp_path):
+def test_an_object_and_a_folder_of_s3(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "pass")
     assert read_table("s3://b/t.csv").to_pydict() == VALUES
+    assert "Credential=an-id/" in s3.asked[-1][2]["Authorization"]
     every = {"a": [0, 1, 1, 2], "site": ["north", "north", "south", "south"]}
     assert read_table("s3://b/all").to_pydict() == every
     assert read_table("s3://b/all/*/*.parquet").to_pydict() == every
