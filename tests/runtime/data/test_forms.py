@@ -5,6 +5,7 @@ import datetime
 import gzip
 import io
 import json
+import sys
 
 import pyarrow as pa
 import pytest
@@ -168,6 +169,13 @@ def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, sai
         list(parts.read(["a", "b"]))
 
     assert config_error(in_parts) == whole
+
+
+def test_a_workbook_without_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "t.xlsx").write_bytes(in_excel(("s", MARKED)))
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    said = "t.xlsx: a workbook needs python-calamine: pip install 'fedboost[excel]', or save the sheet as CSV"
+    assert config_error(lambda: read_table(tmp_path / "t.xlsx")).endswith(said)
 
 
 def test_a_damaged_file_is_to_be_copied_again(tmp_path):
