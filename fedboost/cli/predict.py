@@ -1,5 +1,6 @@
 """`fedboost predict`: predictions as a CSV or Parquet file."""
 
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -48,7 +49,8 @@ def predict(
     trained, table = Model.load(model), TableParts(data, read)
     predictor = Predictor(trained, table, keep or [])
     with ExitStack() as stack:
-        done = stack.enter_context(rows_done(table.rows))
+        seen = out is None and sys.stdout.isatty()  # the rows themselves are progress
+        done = (lambda rows: None) if seen else stack.enter_context(rows_done(table.rows))
         write_rows = stack.enter_context(writing(out)) if out else csv_writer(lambda text: write(text, None))
         for part in predictor.parts():
             write_rows(part)

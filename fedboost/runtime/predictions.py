@@ -51,8 +51,6 @@ class Predictor:
         as_text = [name for name in self._keep if name not in self._needed]
         before = 0
         for part in self._table.read([*columns], as_text):
-            if not part.num_rows:
-                continue
             with self._table.named(before):
                 predicted = self._predicted(part)
             yield predicted

@@ -26,7 +26,7 @@ _HEADER = 1 << 24
 """Bytes of a file among which its first line is looked for."""
 _BLOCK = 1 << 20
 """Bytes that are read at once, which no row may exceed; more where the first line is long."""
-_PART = 1 << 23
+_PART = 1 << 22
 """The same, where a file is read in parts."""
 _NAMES = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), ",": ("commas", ","), "|": ("bars", "|")}
 _COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")

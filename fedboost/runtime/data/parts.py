@@ -66,7 +66,8 @@ class TableParts:
             yield from _parts_of(self._whole)
             return
         with as_config_error(self._places, self._form.name):
-            yield from self._form.parts(self._places, self._options, columns, as_text)
+            for part in self._form.parts(self._places, self._options, columns, as_text):
+                yield from _parts_of(part)
 
     @contextmanager
     def named(self, before: int = 0) -> Iterator[None]:
@@ -86,5 +87,5 @@ def _parts_of(table: "pa.Table | SparseTable") -> "Iterator[pa.Table | SparseTab
     if isinstance(table, SparseTable):
         yield from table.parts()
         return
-    for first in range(0, max(table.num_rows, 1), PART_ROWS):
+    for first in range(0, table.num_rows, PART_ROWS):
         yield table.slice(first, PART_ROWS)
