@@ -13,7 +13,8 @@ from fedboost.gbdt.objectives.plugins import check_objective
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.draft import draft_schema
 from fedboost.runtime.data.table import as_table
-from fedboost.runtime.terms_file import read_settings
+from fedboost.runtime.files import write_atomically
+from fedboost.runtime.terms_file import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
 
@@ -39,6 +40,10 @@ class Terms(terms.Terms):
     def load(cls, path: Path | str) -> "Terms":
         """The terms in a TOML file."""
         return cls.read(read_settings(Path(path)), str(path))
+
+    def save(self, path: Path | str) -> None:
+        """Write the terms to a TOML file, whole or not at all."""
+        write_atomically(Path(path), terms_to_toml(self).encode())
 
     @classmethod
     def draft(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site, reads_a_table
+from fedboost.cli.options import Force, Json, Site, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
     ),
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
@@ -65,7 +66,7 @@ def demo(
     sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
-    files |= write_files(out, sites, terms, data)
+    files |= write_files(out, sites, terms, data, force)
     model, traffic = _train(terms, sites, files, out, json)
     file = out / "model.json"
     model.save(file)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, ModelFile, reads_a_table
+from fedboost.cli.options import Force, Json, ModelFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def explain(
         Path | None,
         typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
@@ -71,6 +72,7 @@ def explain(
         )
     if json and options:
         raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    _check_outputs([svg, out], model, shap or data, force)
     if shap is not None:
         _contributions(model, shap, read, out)
     elif partial_dependence is not None and data is not None:
@@ -79,6 +81,14 @@ def explain(
         _tree(model, tree, svg)
     else:
         _importances(model, json)
+
+
+def _check_outputs(outputs: list[Path | None], model: Path, data: str | None, force: bool) -> None:
+    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.files import check_writable
+
+    for path in filter(None, outputs):
+        check_writable(path, model, *(local_files(data) if data else ()), force=force)
 
 
 def _importances(model: Path, json: bool) -> None:
@@ -97,13 +107,11 @@ def _importances(model: Path, json: bool) -> None:
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
     from fedboost.cli.output import write
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
     if svg is None:
         write(Model.load(model).tree_text(tree), None)
     else:
-        check_writable(svg, model)
         write(Model.load(model).tree_svg(tree), svg)
 
 
@@ -112,13 +120,10 @@ def _contributions(model: Path, data: str, read: "ReadOptions", out: Path | None
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.features import to_base_margin, to_features
-    from fedboost.runtime.data.places import local_files, shown
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, *local_files(data))
     trained = Model.load(model)
     table, columns = read_table(data, None, read), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, shown(data))
@@ -132,13 +137,9 @@ def _dependence(model: Path, feature: str, data: str, read: "ReadOptions", out: 
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
-    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, *local_files(data))
     trained, table = Model.load(model), read_table(data, None, read)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)

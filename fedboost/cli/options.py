@@ -31,6 +31,7 @@ InsecureLoopback = Annotated[
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
 _TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
 _READ = {

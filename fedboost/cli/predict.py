@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, ModelFile, reads_a_table
+from fedboost.cli.options import Data, Force, ModelFile, reads_a_table
 
 if TYPE_CHECKING:
     from fedboost.runtime.data.read_options import ReadOptions
@@ -31,6 +31,7 @@ def predict(
         Path | None,
         typer.Option(help="File for the predictions: .csv or .parquet.", show_default="standard output"),
     ] = None,
+    force: Force = False,
 ) -> None:
     """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
@@ -44,7 +45,7 @@ def predict(
     from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing
 
     if out is not None:
-        check_writable(out, model, *local_files(data))
+        check_writable(out, model, *local_files(data), force=force)
         check_form(out)
     trained, table = Model.load(model), TableParts(data, read)
     predictor = Predictor(trained, table, keep or [])

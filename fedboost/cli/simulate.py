@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site, TermsFile, reads_a_table
+from fedboost.cli.options import Force, Json, Site, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of the delivery order.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Where to save the model.", show_default=False)] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train in this one process, as if the rows were at several sites."""
@@ -43,7 +44,7 @@ def simulate(
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out, terms, *local_files(data))
+        check_writable(out, terms, *local_files(data), force=force)
     agreed, table = read_terms(terms), read_table(data, None, read)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, reads_a_table
+from fedboost.cli.options import Data, Force, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def terms(
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
@@ -64,7 +65,7 @@ def terms(
     from fedboost.runtime.data.table import read_table
 
     _check_sites(site, party, site_feature)
-    _check_new(out)
+    _check_output(out, data, force)
     table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
     if site is not None:
         parties = list(split_by_site(table, site))
@@ -77,22 +78,21 @@ def terms(
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
 
+def _check_output(out: Path | None, data: str, force: bool) -> None:
+    """ConfigError if terms cannot be written there."""
+    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.files import check_writable
+
+    if out is not None:
+        check_writable(out, *local_files(data), force=force)
+
+
 def _check_sites(site: str | None, party: list[str] | None, site_feature: bool) -> None:
     """ConfigError for options about sites that exclude or need each other."""
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if site is None and site_feature:
         raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
-
-
-def _check_new(out: Path | None) -> None:
-    """ConfigError if terms cannot be written there, or would replace others."""
-    from fedboost.runtime.files import check_writable
-
-    if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
 
 
 def _notice_draft(draft: "Draft", label: str) -> None:

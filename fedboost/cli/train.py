@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, TermsFile
+from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, TermsFile
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -21,6 +21,7 @@ def train(
     ] = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
@@ -34,7 +35,7 @@ def train(
     from fedboost.runtime.terms_file import read_terms
 
     check_address(aggregator, "--aggregator")
-    check_writable(out, terms)
+    check_writable(out, terms, force=force)
     agreed = read_terms(terms)
     session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
     try:

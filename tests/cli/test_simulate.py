@@ -89,5 +89,5 @@ def test_simulate_speaks_to_people_too(folder):
 
 def test_a_model_file_is_replaced_whole(folder):
     (folder / "m.json").write_text("an older file")
-    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json", "--force")
     assert len(Model.load("m.json").booster.trees) == 3

@@ -41,7 +41,7 @@ def german(table):
 
 
 def fingerprint(*arguments):
-    done("simulate", "alone.toml", "--out", "m.json", "--data", *arguments)
+    done("simulate", "alone.toml", "--force", "--out", "m.json", "--data", *arguments)
     return Model.load("m.json").fingerprint
 
 
@@ -139,7 +139,7 @@ def test_what_is_wrong_in_a_late_part_leaves_no_file(folder):
     late = pa.concat_tables([rows()] * 99 + [rows().slice(0, 1)]).set_column(0, "age", pa.array(age))
     csv.write_csv(late, "late.csv", csv.WriteOptions(quoting_style="none"))
     (folder / "p.csv").write_text("as it was")
-    end = fedboost("predict", "model.json", "late.csv", "--out", "p.csv")
+    end = fedboost("predict", "model.json", "late.csv", "--out", "p.csv", "--force")
     count = late.num_rows
     assert end.code == 2
     assert end.err.endswith(f"it is 1e+300 in row {count} (line {count + 1} of the file)\n")
@@ -167,9 +167,9 @@ def test_memory_does_not_grow_with_the_table(folder, form):
         for _ in range(count // 300):
             writer.write_table(many)
     small = peak("predict", "model.json", "rows.csv", "--out", "p.csv")
-    large = peak("predict", "model.json", f"large.{form}", "--keep", "site", "--out", f"p.{form}")
+    large = peak("predict", "model.json", f"large.{form}", "--keep", "site", "--out", f"large-p.{form}")
     assert large - small < 110 * MB
-    assert read_table(f"p.{form}").num_rows == count * rows().num_rows
+    assert read_table(f"large-p.{form}").num_rows == count * rows().num_rows
 
 
 # ---- rows and sites ---------------------------------------------------------------------------------

@@ -25,9 +25,8 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
 _HEADER = 1 << 24
 """Bytes of a file among which its first line is looked for."""
 _BLOCK = 1 << 20
-"""Bytes that are read at once, which no row may exceed; more where the first line is long."""
-_PART = 1 << 22
-"""The same, where a file is read in parts."""
+"""Bytes that are read at once, which no row may exceed; more where the first line is long. In parts, pyarrow
+reads up to 32 of them ahead."""
 _NAMES = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), ",": ("commas", ","), "|": ("bars", "|")}
 _COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
 _CONVERSION = re.compile(
@@ -77,7 +76,7 @@ class Delimited:
 
     def names(self) -> list[str]:
         """The names of the columns."""
-        with self._faults(_PART), opened(self._place) as stream:
+        with self._faults(_BLOCK), opened(self._place) as stream:
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
@@ -86,7 +85,7 @@ class Delimited:
         import pyarrow as pa
 
         types = self._types(columns, as_text)
-        with self._faults(_PART), opened(self._place) as stream:
+        with self._faults(_BLOCK), opened(self._place) as stream:
             for batch in self._reader(stream, columns, types):
                 yield pa.Table.from_batches([batch])
 
@@ -97,7 +96,7 @@ class Delimited:
 
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
-            with self._faults(_PART), opened(self._place) as stream:
+            with self._faults(_BLOCK), opened(self._place) as stream:
                 try:
                     reader = self._reader(stream, columns, types)
                     types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
@@ -139,7 +138,7 @@ class Delimited:
     def _reader(self, stream: Any, columns: Any, types: "dict[str, pa.DataType]") -> Any:
         from pyarrow import csv
 
-        block = max(_PART, 16 * len(self._header))
+        block = max(_BLOCK, 16 * len(self._header))
         return csv.open_csv(stream, self._reading(block), self._parsing(), self._converting(columns, types))
 
     def _reading(self, block: int) -> "csv.ReadOptions":

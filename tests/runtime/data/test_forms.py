@@ -95,7 +95,7 @@ def test_each_form_gives_the_same_table(tmp_path, name, content, options):
 )
 def test_a_column_in_parts_has_the_type_of_the_whole_column(tmp_path, monkeypatch, values, kind):
     """The first value stands in the first parts, the second late."""
-    monkeypatch.setattr(delimited, "_PART", 64)
+    monkeypatch.setattr(delimited, "_BLOCK", 64)
     quoted = ['"' + value.replace('"', '""') + '"' if set(value) & {",", '"'} else value for value in values]
     early, late = (f"1,{value}\n" for value in quoted)
     (tmp_path / "t.csv").write_text("k,v\n" + early * 100 + late + early * 9)
