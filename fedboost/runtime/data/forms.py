@@ -121,7 +121,7 @@ FORMS = (
     ),
     Form("LIBSVM", (".libsvm", ".svm"), _libsvm),
 )
-SUFFIXES = tuple(suffix for form in FORMS for suffix in form.suffixes)
+SUFFIXES = tuple(suffix for form in FORMS for suffix in form.every_suffix)
 
 
 def form_of(places: Places, options: ReadOptions) -> Form:
@@ -133,8 +133,9 @@ def form_of(places: Places, options: ReadOptions) -> Form:
         form = FORMS[0]
     if form is None:
         suffix = "." + place.name.rpartition(".")[2] if "." in place.name else ""
-        packed = f"; CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
-        raise ConfigError(f"{place.shown}: unknown suffix {suffix!r}; known: {', '.join(SUFFIXES)}{packed}")
+        known = ", ".join(suffix for form in FORMS for suffix in form.suffixes)
+        packed = f"CSV and JSON lines also with {', '.join(COMPRESSIONS)} behind"
+        raise ConfigError(f"{place.shown}: unknown suffix {suffix!r}; known: {known}; {packed}")
     for name in options.chosen:
         if name not in form.options:
             for_what = ", ".join(s for f in FORMS if name in f.options for s in f.suffixes)

@@ -7,7 +7,6 @@ Refuses: columns that are not there, files that cannot be read (ConfigError with
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,7 @@ from fedboost.runtime.data.lines import line_of
 from fedboost.runtime.data.places import places_of
 from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.runtime.data.table import as_config_error, distinct, read_table
+from fedboost.runtime.data.table import as_config_error, distinct
 from fedboost.runtime.data.values import BadRow, column_of
 
 if TYPE_CHECKING:
@@ -28,21 +27,13 @@ class TableParts:
     """A table in a file, of which no row is read yet."""
 
     def __init__(self, source: str | Path, options: ReadOptions = AS_USUAL) -> None:
-        self._source, self._options = source, options
-        self._places = places_of(source)
+        self._options, self._places = options, places_of(source)
         self._form = form_of(self._places, options)
         self.shown = self._places.shown
         """Its path or address, for messages."""
         with as_config_error(self._places, self._form.name):
             self.rows = self._form.rows(self._places) if self._form.rows else None
             """The number of rows, where it is known beforehand."""
-
-    @cached_property
-    def _whole(self) -> "pa.Table | SparseTable":
-        table = read_table(self._source, None, self._options)
-        self.rows = table.num_rows
-        assert not hasattr(table, "allocate")
-        return table
 
     def check_columns(self, columns: Collection[str]) -> None:
         """ConfigError that names the first column that is not there."""
@@ -62,10 +53,10 @@ class TableParts:
     ) -> "Iterator[pa.Table | SparseTable]":
         """Yield the rows of these columns in parts; of columns that are kept as text in a text file the text,
         not the number that it spells."""
-        if self._form.parts is None:
-            yield from _parts_of(self._whole)
-            return
         with as_config_error(self._places, self._form.name):
+            if self._form.parts is None:
+                yield from _parts_of(self._form.read(self._places, self._options))
+                return
             for part in self._form.parts(self._places, self._options, columns, as_text):
                 yield from _parts_of(part)
 

@@ -56,6 +56,15 @@ def test_a_file_by_https_is_the_table(https, name):
     assert part.to_pydict() == VALUES
 
 
+def test_a_fetched_table_may_stay_in_its_file(https, tmp_path):
+    stored = read_table(f"https://{https.address}/t.parquet", tmp_path)
+    asked = len(https.asked)
+    assert stored.group(0, "b").column("b").to_pylist() == VALUES["b"]
+    assert stored.group(0, "a").column("a").to_pylist() == VALUES["a"]
+    assert len(https.asked) == asked == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["own.pem"]
+
+
 def test_a_password_goes_to_its_host_alone(https):
     expected = "Basic " + base64.b64encode(b"marie:pass word").decode()
     https.secret["t.csv"] = expected
