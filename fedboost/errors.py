@@ -72,3 +72,7 @@ class SessionFailed(FedboostError):
 class DurabilityError(Exception):
     """A journal, an audit log or a site's memory cannot be written: the process must end, and a later one can
     go on. It is no FedboostError, so that no handler of those goes on instead."""
+
+
+class TableWarning(UserWarning):
+    """An oddity of a table that spoils a training or was decided by a draft; `fedboost check` says all."""

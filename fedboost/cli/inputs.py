@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError, SchemaMismatch
+from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.places import shown
@@ -51,6 +52,8 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: str, column:
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
             f"{shown(data)} names {listing(list(sites))}"
         )
+    for oddity in alike_sites(sites):
+        notice(oddity.line)
     return sites
 
 

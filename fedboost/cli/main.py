@@ -13,18 +13,23 @@ from fedboost.cli import (
     aggregator,
     approve,
     audit,
+    backup,
+    check,
     compare,
     demo,
     digest,
     estimate,
     explain,
     health,
+    key_requests,
     keyholder,
     party,
     predict,
     simulate,
+    status,
     terms,
     train,
+    warm_up,
 )
 from fedboost.cli.endings import end_in_one_line
 from fedboost.cli.keys import keys_app
@@ -44,16 +49,24 @@ app.command(epilog=simulate.EPILOG)(simulate.simulate)
 app.command(epilog=compare.EPILOG)(compare.compare)
 app.command(epilog=aggregator.EPILOG)(aggregator.aggregator)
 app.command(epilog=health.EPILOG)(health.health)
+app.command(epilog=status.EPILOG)(status.status)
 app.command(epilog=party.EPILOG)(party.party)
 app.command(epilog=keyholder.EPILOG)(keyholder.keyholder)
+app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=train.EPILOG)(train.train)
 app.command(epilog=predict.EPILOG)(predict.predict)
 app.command(epilog=explain.EPILOG)(explain.explain)
+app.command(epilog=check.EPILOG)(check.check)
 app.command(epilog=terms.EPILOG)(terms.terms)
 app.command(epilog=estimate.EPILOG)(estimate.estimate)
 app.command(epilog=approve.EPILOG)(approve.approve)
 app.command(epilog=digest.EPILOG)(digest.digest)
 app.command(epilog=audit.EPILOG)(audit.audit)
+app.command(epilog=backup.BACKUP_EPILOG)(backup.backup)
+app.command(epilog=backup.RESTORE_EPILOG)(backup.restore)
+app.command(epilog=warm_up.EPILOG)(warm_up.warm_up)
+for command in (key_requests.request, key_requests.sign, key_requests.accept):
+    keys_app.command(epilog=key_requests.EPILOGS[command.__name__])(command)
 app.add_typer(keys_app)
 app.add_typer(privacy_app)
 

@@ -33,6 +33,12 @@ InsecureLoopback = Annotated[
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
+LogFormat = Annotated[
+    str, typer.Option(metavar="text|json", help="Lines for people, or a JSON object a line.")
+]
+LogLevel = Annotated[
+    str, typer.Option(metavar="debug|info|warning|error", help="Log nothing less serious than this.")
+]
 _TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
 _READ = {
     "separator": Annotated[

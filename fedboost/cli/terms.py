@@ -9,6 +9,7 @@ from fedboost.cli.options import Data, Force, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedboost.people.oddities import Oddity
     from fedboost.runtime.data.draft import Draft
     from fedboost.runtime.data.read_options import ReadOptions
 
@@ -61,8 +62,9 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.output import notice, write
+    from fedboost.runtime.data.check import of_draft
     from fedboost.runtime.data.draft import draft_schema, split_by_site
-    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.data.table import dense_of, read_table
 
     _check_sites(site, party, site_feature)
     _check_output(out, data, force)
@@ -70,9 +72,8 @@ def terms(
     if site is not None:
         parties = list(split_by_site(table, site))
         excluded += [] if site_feature else [site]
-    columns = base_margin, objective, label_upper_bound, group
-    draft = draft_schema(table, label, weight, excluded, *columns)
-    _notice_draft(draft, label)
+    draft = draft_schema(table, label, weight, excluded, base_margin, objective, label_upper_bound, group)
+    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
     write(_drafted(draft, parties), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
@@ -95,23 +96,16 @@ def _check_sites(site: str | None, party: list[str] | None, site_feature: bool) 
         raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
 
 
-def _notice_draft(draft: "Draft", label: str) -> None:
-    """Print what was decided in a draft, for the analyst to check."""
+def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
+    """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
     from fedboost.cli.output import notice
+    from fedboost.people.oddities import lines, worth_a_line
     from fedboost.runtime.data.values import listing
 
-    for column, reason in draft.left_out.items():
-        notice(f"left out {column}: {reason}")
-    positive = draft.columns.positive
-    if positive is not None:
-        notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
+    for line in lines(filter(worth_a_line, odd)):
+        notice(line)
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
-    if draft.few_numbers:
-        notice(
-            f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
-            "--objective multi:softprob"
-        )
     for name, value in draft.own_parameters.items():
         notice(f"{name} = {value} is drafted; set the one you want")
 

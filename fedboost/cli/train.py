@@ -29,6 +29,7 @@ def train(
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
+    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
@@ -37,7 +38,9 @@ def train(
     check_address(aggregator, "--aggregator")
     check_writable(out, terms, force=force)
     agreed = read_terms(terms)
-    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
+    session = connect(aggregator, keys, insecure_loopback).train(
+        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
+    )
     try:
         with progress(agreed, json) as draw:
             for row in session:
@@ -53,9 +56,3 @@ def train(
     save(model, out)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))
-
-
-def _notice_waiting(parties: tuple[str, ...]) -> None:
-    from fedboost.cli.output import notice
-
-    notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")

@@ -106,11 +106,12 @@ class SessionRank:
 @dataclass(frozen=True)
 class SessionEnd:
     """The end of a session. state: in words; closed: why there is no model ("" with a model), None if that is
-    not recorded."""
+    not recorded; analyst: who asked for one that was refused."""
 
     state: str
     over: bool
     closed: str | None
+    analyst: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class WarningFacts:
 @dataclass(frozen=True)
 class AuditFacts:
     """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
-    was; sessions: those to print; listed: with each answer."""
+    was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
+    for."""
 
     log: str
     entries: int
@@ -197,13 +199,15 @@ class AuditFacts:
     warnings: Sequence[WarningFacts]
     sessions: Sequence[SessionFacts]
     listed: bool
+    earlier: int = 0
 
 
 @dataclass(frozen=True)
 class RuleFacts:
     """A rule of a site's policy that terms break. key, value: as its file has it; reason: a sentence about
     the terms; purpose: of the rule; instead: a change of the terms that would do, "" where no yes helps;
-    loud: a sentence besides."""
+    loud: a sentence besides; names: all those that the terms name and the rule does not, where the reason has
+    not all of them."""
 
     key: str
     value: str
@@ -211,6 +215,7 @@ class RuleFacts:
     purpose: str
     instead: str
     loud: str
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
+from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
+from fedboost.wire.status import Status, decode_status
 from fedboost.wire.training import (
     Failed,
     ModelPart,
@@ -43,6 +45,11 @@ aggregator that has to begin another."""
 STOP_SECONDS = 5.0
 """How long the aggregator is tried to be told that the session is to end."""
 
+CHECK_SECONDS = 90.0
+"""How long the sites have to answer a check: longer than the aggregator waits for them."""
+MIN_PATIENCE_SECONDS = 5.0
+"""How long an aggregator that was reached has to say its status, at least."""
+
 OnWaiting = Callable[[tuple[str, ...]], None]
 
 
@@ -59,6 +66,9 @@ class Training:
         self.uncounted = False
         """True if the aggregator was started again before this training followed it: it counts from there.
         Else `traffic` is that of all, but for the round in which an aggregator stopped."""
+        self.absent: dict[str, datetime | None] = {}
+        """The parties that the session waits for because they are not connected, with when they last were;
+        None for those that this aggregator has never seen."""
         self._earlier: dict[str, tuple[int, int]] = {}
         """The traffic that aggregators before the one that runs now had counted."""
         self._totals: dict[int, int] = {}
@@ -131,7 +141,11 @@ class Training:
         request = encode_train_request(self._terms.canonical(), command, self._signed_request())
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match decode_train_event(message):
-                case Waiting(parties):
+                case Waiting(parties, absent):
+                    self.absent = {
+                        party: datetime.fromtimestamp(seen, UTC) if seen > 0 else None
+                        for party, seen in absent.items()
+                    }
                     if on_waiting:
                         on_waiting(parties)
                 case RoundDone(number, metrics, seconds, traffic):
@@ -212,10 +226,33 @@ class Connection:
         wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
         waits for, whenever that changes.
         """
-        if not terms.parties:
-            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
+
+    def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
+        """Ask every party of the terms whether it would take part, without a session: the answer of each, in
+        the order of the terms' parties. wait: seconds to wait for the aggregator to answer."""
+        _check_parties(terms)
+        request = None
+        if self._bundle is not None:
+            nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
+            request = key_exchange.request(self._bundle.signer, terms, nonce, now, key_exchange.CHECK)
+        data = encode_check_request(terms.canonical(), request)
+        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS))
+
+    def status(self, wait: float = 5.0) -> Status:
+        """Ask who is connected, and which sessions there are. wait: seconds to wait for an answer."""
+        return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
+
+    def _answer(self, method: str, request: bytes, wait: float, patience: float) -> bytes:
+        seconds = min(threading.TIMEOUT_MAX, wait)
+        return channel.answer_of(method, self._address, self._bundle, request, seconds, patience)
+
+
+def _check_parties(terms: Terms) -> None:
+    if not terms.parties:
+        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
 
 
 def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:

@@ -37,6 +37,7 @@ from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
+OnTable = Callable[[Terms, str, Any], None]
 
 
 def simulate(
@@ -47,17 +48,18 @@ def simulate(
     on_round: Callable[[Row], None] | None = None,
     nthread: int = 1,
     callbacks: Iterable[Callback] = (),
+    on_table: OnTable | None = None,
 ) -> Result:
     """Train in this process.
 
     shards: party name to table (path, pandas, Arrow, or a mapping of columns to arrays), or a list of
     tables, whose parties are then called party-1, party-2, ... The terms' own parties are replaced by these.
     program: the algorithm, a generator over queries; boosting unless given.
-    seed: of the order in which messages are delivered; it does not change the model.
+    seed: of the order of messages, not of the model. nthread: threads of each party, which take turns.
     on_round: called with each row of the history as it comes.
-    nthread: threads of each party; parties take their turns one after the other.
     callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
     digit; where one returns True the training ends, and the model has the rounds so far.
+    on_table: called with the terms and each party's name and table, before the training.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -73,7 +75,7 @@ def simulate(
     terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
-    readers = {name: _reader(data, terms, name) for name, data in shards.items()}
+    readers = {name: _reader(data, terms, name, on_table) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
@@ -144,14 +146,18 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     }
 
 
-def _reader(data: object, terms: Terms, name: str) -> Reader:
+def _reader(data: object, terms: Terms, name: str, on_table: OnTable | None) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
-    shards = [_read(data, terms, name)]
+    shards = [_read(data, terms, name, on_table)]
     return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
-def _read(data: object, terms: Terms, name: str) -> Shard:
-    shard = to_shard(as_table(data), terms, name)
+def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
+    table = as_table(data)
+    shard = to_shard(table, terms, name)
+    if on_table is not None:
+        on_table(terms, name, table)
+    del table
     give_back()  # the table is gone, if it was read from a file
     return shard
 

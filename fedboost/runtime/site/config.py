@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.config import cores, from_folder, read_toml, require_dialable
+from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
 from fedboost.runtime.data.places import is_remote
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.files import folder_name
@@ -19,16 +19,19 @@ STATE = "fedboost.state"
 class PartyConfig(Frozen):
     """A site's file. `data` is its table, a path or an address, `read` how that is read, `keys` the folder of
     its bundle, `state` the folder of its memory, beside the file unless named, `audit` its log of what left,
-    beside the memory unless named, `dataset` the name of these rows there (the party's, so that a table that
-    is moved, copied or longer is still the same rows), `scratch` a folder for what is made of rows that are
-    more than fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to. A
-    key holder's file has no `data`."""
+    beside the memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus
+    reads metrics, none unless named, `dataset` the name of these rows there (the party's, so that a table
+    that is moved, copied or longer is still the same rows), `scratch` a folder for what is made of rows that
+    are more than fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
+    A key holder's file has no `data`."""
 
     party: Name
     aggregator: str
     data: Path | str | None = None
     keys: Path | None = None
     audit: Path | None = None
+    audit_size: float = Field(default=64.0, gt=0)
+    metrics: str | None = None
     state: Path | None = None
     dataset: Name | None = None
     read: ReadOptions = ReadOptions()
@@ -39,6 +42,7 @@ class PartyConfig(Frozen):
     _file: Path = PrivateAttr(Path("party.toml"))
 
     _check = field_validator("aggregator")(require_dialable)
+    _check_metrics = field_validator("metrics")(require_address)
 
     @property
     def file(self) -> Path:
