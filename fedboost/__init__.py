@@ -18,6 +18,7 @@ __version__ = VERSION
 
 _HOMES = {
     "FederatedClassifier": "fedboost.estimators",
+    "FederatedRanker": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.runtime.model_file",
@@ -35,7 +36,7 @@ _HOMES = {
 
 if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
-    from fedboost.estimators import FederatedClassifier, FederatedRegressor
+    from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.result import Result
@@ -45,6 +46,7 @@ __all__ = [
     "ConfigError",
     "FedboostError",
     "FederatedClassifier",
+    "FederatedRanker",
     "FederatedRegressor",
     "Model",
     "PeerError",

@@ -35,6 +35,10 @@ class ConfigError(FedboostError):
     """Input of the user (terms, config, data, model file, command line) that cannot be used."""
 
 
+class Altered(ConfigError):
+    """A model file that was changed after fedboost wrote it."""
+
+
 class LocalProtocolError(FedboostError):
     """A violation of the protocol by this process: a defect of fedboost or of a custom program."""
 

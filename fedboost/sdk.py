@@ -12,6 +12,7 @@ from typing import Any, ParamSpec
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.plugins import check_objective
+from fedboost.people import html
 from fedboost.runtime.continuation import text_of
 from fedboost.runtime.data.check import Watch, of_draft, warn
 from fedboost.runtime.data.draft import draft_schema
@@ -42,6 +43,9 @@ class Terms(terms.Terms):
     @classmethod
     def _model_or_path(cls, value: object) -> object:
         return text_of(value)
+
+    def _repr_html_(self) -> str:
+        return html.terms_html(self)
 
     @classmethod
     def load(cls, path: Path | str) -> "Terms":

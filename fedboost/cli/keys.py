@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedboost.cli.usage import Group
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ keys_app = typer.Typer(
     help="Who may take part: certificates and keys for parties, the aggregator and analysts.",
     epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
     no_args_is_help=True,
+    cls=Group,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

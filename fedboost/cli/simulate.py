@@ -1,5 +1,6 @@
 """`fedboost simulate`: a training in this one process."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,8 +29,10 @@ def simulate(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Train in this one process, as if the rows were at several sites."""
+    """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
+    round under way, Ctrl-C again at once."""
     from fedboost.cli.inputs import notice_shared_groups, notice_undeclared, rows_as_in_file, rows_of_sites
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import show
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
@@ -39,12 +42,14 @@ def simulate(
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
+    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
-        check_writable(out, terms, *local_files(data), force=force)
+        for file in (out, session_file(out)):
+            check_writable(file, terms, *local_files(data), force=force)
     agreed, table = read_terms(terms), read_table(data, None, read)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)
@@ -52,8 +57,15 @@ def simulate(
         by_terms = parties is None and agreed.parties
         names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
-    with rows_as_in_file(table, agreed, data), progress(agreed, json) as draw:
-        result = simulation.simulate(agreed, shards, seed=seed, on_round=draw)
+    misfits = rows_as_in_file(table, agreed, data)
+    with misfits, finish_at_interrupt() as interruption, progress(agreed, json) as draw:
+
+        def after_round(row: Mapping[str, float]) -> None:
+            draw(row)
+            interruption.count()
+
+        callbacks = [lambda number, metrics: interruption.asked]
+        result = simulation.simulate(agreed, shards, seed=seed, on_round=after_round, callbacks=callbacks)
     notice_undeclared(table, agreed.columns)
     if site is not None and agreed.columns.group is not None:
         notice_shared_groups(table, agreed.columns.group, site)

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 
+Protection = Annotated[
+    str | None,
+    typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
+]
+
 
 @reads_a_table
 def terms(
@@ -54,6 +59,7 @@ def terms(
             show_default="what fits the label",
         ),
     ] = None,
+    protection: Protection = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
@@ -70,11 +76,10 @@ def terms(
     _check_output(out, data, force)
     table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
     if site is not None:
-        parties = list(split_by_site(table, site))
-        excluded += [] if site_feature else [site]
+        parties, excluded = list(split_by_site(table, site)), excluded + [site] * (not site_feature)
     draft = draft_schema(table, label, weight, excluded, base_margin, objective, label_upper_bound, group)
     _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
-    write(_drafted(draft, parties), out)
+    write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
@@ -110,15 +115,22 @@ def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
         notice(f"{name} = {value} is drafted; set the one you want")
 
 
-def _drafted(draft: "Draft", parties: list[str]) -> str:
-    """Return the terms file of a draft."""
+def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
+    """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
+    from fedboost.cli.output import notice
+    from fedboost.privacy.protections import PROTECTIONS
     from fedboost.runtime.site.policy import Policy
     from fedboost.runtime.terms_file import terms_to_toml
     from fedboost.terms.terms import Terms
 
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
-    agreed = Terms.read({**draft.settings(), **settings, "parties": parties})
+    hiding = {} if protection is None else {"protection": protection}
+    row = PROTECTIONS.get(protection or "")
+    if row is not None and row.uses_key_holder and parties:
+        hiding["keyholder"] = parties[0]
+        notice(f"keyholder = {parties[0]!r} is drafted; set the one you want")
+    agreed = Terms.read({**draft.settings(), **settings, "parties": parties, **hiding})
     rows = Policy().min_rows_per_leaf
     comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
     return terms_to_toml(agreed, dict.fromkeys(settings, comment))

@@ -22,6 +22,7 @@ from fedboost.people.facts import (
     SiteComparison,
     Traffic,
     TrainingFacts,
+    VerificationFacts,
     WarningFacts,
 )
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
@@ -74,6 +75,26 @@ def _traffic(traffic: Traffic) -> Object:
     return {party: {"sent": sent, "received": received} for party, (sent, received) in traffic.items()}
 
 
+def verification(facts: VerificationFacts) -> Iterator[Object]:
+    """Yield what holds of a model's signatures."""
+    yield {
+        "model": facts.file,
+        "holds": facts.holds,
+        "conclusion": facts.conclusion,
+        "fingerprint": facts.fingerprint,
+        "terms": facts.terms.digest,
+        "protection": facts.terms.hiding.protection,
+        "parties": list(facts.terms.parties),
+        "signatures": {
+            party: {"holds": not fault, **({"fault": fault} if fault else {})}
+            for party, fault in facts.faults.items()
+        },
+        "needed": facts.needed,
+        "analyst": facts.analyst or None,
+        "asked": facts.asked or None,
+    }
+
+
 def importances(kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]) -> Iterator[Object]:
     """Yield the importances of each feature."""
     for name, values in by_feature.items():
@@ -95,6 +116,7 @@ def comparison(facts: ComparisonFacts) -> Iterator[Object]:
         "splits": facts.splits,
         "held_out": facts.share,
         "equal": facts.equal,
+        "together": {**_site(facts.together, facts.metrics, facts.splits), "event": "together"},
         "verdicts": {
             verdict: [site.site for site in facts.sites if site.verdict == verdict] for verdict in VERDICTS
         },

@@ -6,7 +6,6 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 `wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
 """
 
-import contextlib
 import os
 import threading
 import time
@@ -76,6 +75,10 @@ class Training:
         self.asked: datetime | None = None
         """When the session was asked for, where an earlier request of this analyst began it."""
         self._model: Model | None = None
+        self._enough = False
+        """True if the training is to end with the round under way."""
+        self._finishing = False
+        """True if the aggregator that runs now was told so."""
         self._requests: list[Request] = []
         """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
         session."""
@@ -103,14 +106,19 @@ class Training:
 
     def finish(self) -> None:
         """End the training with the round under way; the model is that of the rounds so far."""
-        self._command(TrainCommand.FINISH)
+        self._enough = self._finishing = True
+        self._finishing = self._command(TrainCommand.FINISH)
 
-    def _command(self, command: TrainCommand) -> None:
+    def _command(self, command: TrainCommand) -> bool:
+        """Give the aggregator a command for the session; False if it was not reached."""
         import grpc
 
         request = encode_train_request(self._terms.canonical(), command)
-        with contextlib.suppress(grpc.RpcError, FedboostError):
+        try:
             list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
+        except (grpc.RpcError, FedboostError):
+            return False
+        return True
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
@@ -127,7 +135,7 @@ class Training:
                 if on_waiting:
                     on_waiting((who,))
                 time.sleep(REDIAL_SECONDS)
-                command = TrainCommand.RETURN
+                command, self._finishing = TrainCommand.RETURN, False
                 continue
             if self._model is None:
                 raise PeerError(f"{who} ended the training without a model")
@@ -161,6 +169,8 @@ class Training:
                     if number >= len(self.history):
                         self.history.append(row)
                         yield row
+                        if self._enough and not self._finishing:  # it was away when it was to hear of it
+                            self.finish()
                 case ModelPart(part, last, traffic):
                     data += part
                     if last:

@@ -52,12 +52,20 @@ class AggregatorServer:
         self.refusals = Refusals(log, metrics)
         self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
-        self._parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
+        parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
         self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
-        self._checks = Checks(
-            bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log
-        )
-        self._status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
+        checks = Checks(bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log)
+        status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
+        self._services = {
+            channel.SERVICE: {
+                "Attend": parties.attend,
+                "Train": self.analysts.answer,
+                "Advise": checks.advise,
+                "Check": checks.answer,
+                "Status": status.answer,
+            },
+            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
+        }
         connections = ("grpc.max_allowed_incoming_connections", allow_files())
         self._server = grpc.aio.server(
             options=[*channel.SERVER_OPTIONS, connections], maximum_concurrent_rpcs=limits.OPEN_CALLS
@@ -69,17 +77,7 @@ class AggregatorServer:
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         self.sessions.load_programs()
-        services = {
-            channel.SERVICE: {
-                "Attend": self._parties.attend,
-                "Train": self.analysts.answer,
-                "Advise": self._checks.advise,
-                "Check": self._checks.answer,
-                "Status": self._status.answer,
-            },
-            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
-        }
-        for service, methods in services.items():
+        for service, methods in self._services.items():
             # On the wire a call with one message is a stream of one: so admission sees it before the message.
             handlers = {
                 method: grpc.stream_stream_rpc_method_handler(self._admission.guarded(answer))

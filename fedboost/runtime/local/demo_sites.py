@@ -31,6 +31,7 @@ HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
+MAX_PARTIES = 50
 SEED = 0
 SITE = "hospital"
 """The column of `all.csv` that names the site of each row."""
@@ -46,6 +47,15 @@ class Sites:
     tables: Mapping[str, Any]
     held_out: Any
     label: str
+
+
+def check_number(parties: int) -> None:
+    """Raise ConfigError for more sites than this machine is asked to run processes for."""
+    if parties > MAX_PARTIES:
+        raise ConfigError(
+            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; more train "
+            f"in one process by fedboost simulate --site COLUMN, or --parties {parties}"
+        )
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:

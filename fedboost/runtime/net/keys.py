@@ -117,6 +117,11 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
         raise ConfigError(f"{path}: not an X.509 certificate in PEM") from None
 
 
+def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
+    """The roots that a bundle trusts, in PEM, and its deny list; nothing of its own key is read."""
+    return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
+
+
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
     """Write a new folder with a bundle, for its owner's eyes alone."""
     try:

@@ -14,7 +14,7 @@ import threading
 import time
 from datetime import UTC, datetime
 from os import urandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -64,6 +64,13 @@ Replies = asyncio.Queue[FromParty | None]
 """Of one message. A report's parts are kept by the session anyway, so they may all wait here."""
 
 
+class Offered(NamedTuple):
+    """The session that was offered last, and who signed the offer, until the audit log has it."""
+
+    session: str
+    analyst: str = ""
+
+
 class PartyNode:
     """A party at its site. Reads its table once, when it starts; ConfigError if it cannot be read.
 
@@ -79,9 +86,7 @@ class PartyNode:
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
-        self._offered = ""
-        self._analyst = ""
-        """Who signed that offer, until the audit log has it."""
+        self._offered = Offered("")
         self._attended = False
         self._refusals = 0
         self._reviewer = Reviewer(
@@ -103,7 +108,7 @@ class PartyNode:
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
-            self._log.info("stopped", **({"session": self._offered} if self._session else {}))
+            self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
             raise
         except DurabilityError as error:
             raise ConfigError(str(error)) from None
@@ -257,10 +262,11 @@ class PartyNode:
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
-        if isinstance(message, Offer) and (self._session is None or message.session != self._offered):
+        if isinstance(message, Offer) and (self._session is None or message.session != self._offered.session):
             self._close_session("another session began", paused=True)
-            self._offered, self._analyst = message.session, _analyst_of(message, self._credentials())
-            about = {"analyst": self._analyst} if self._analyst else {}
+            analyst = _analyst_of(message, self._credentials())
+            self._offered = Offered(message.session, analyst)
+            about = {"analyst": analyst} if analyst else {}
             self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
             self._watch.offered(message)
             self._session = PartySession(self._site())
@@ -268,14 +274,14 @@ class PartyNode:
 
     def _end(self, reason: str, message: ToParty) -> None:
         left = bool(reason) and not isinstance(message, SessionEnded)
-        self._watch.ended(self._offered, reason, left)
+        self._watch.ended(self._offered.session, reason, left)
         self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
 
     def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None and self._audit:
-            self._audit.ended(self._offered, reason, paused, self._analyst)
+            self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
 
     def _site(self) -> Site:
@@ -291,7 +297,7 @@ class PartyNode:
                 about = offer.analyst, offer.request.hex(), offer.attempt
                 names = self._config.party, self._config.rows_name
                 self._audit.admitted(offer.session, offer.terms, *about, *names)
-            self._analyst = ""
+            self._offered = Offered(offer.session)
 
         record = self._audit.record if self._audit else lambda release: None
         name, nthread = self._config.party, self._config.nthread
