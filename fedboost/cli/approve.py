@@ -40,6 +40,7 @@ def approve(
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.site import approval
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
@@ -53,7 +54,7 @@ def approve(
     review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
     counted = _read_rows(site, agreed)
     rows, counts = counted or (0, None)
-    file = None if counted is None or site.data is None else site.data.name
+    file = None if counted is None or site.data is None else Path(shown(site.data)).name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)
@@ -130,18 +131,19 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     ConfigError where they do not fit."""
     from fedboost.people.summary import Counts
     from fedboost.runtime.data.features import category_rows, label_counts, undeclared
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.data.table import read_table
 
     if site.data is None or site.party not in agreed.holders:
         return None
-    table, columns = read_table(site.data, site.scratch), agreed.columns
+    table, columns = read_table(site.data, site.scratch, site.read), agreed.columns
     try:
         label = to_shard(table, agreed, site.party).label
     except SchemaMismatch as error:
-        raise ConfigError(f"{site.data}: its rows do not fit the terms: {error.detail}") from None
+        raise ConfigError(f"{shown(site.data)}: its rows do not fit the terms: {error.detail}") from None
     except Refused as error:
-        raise ConfigError(f"{site.data}: {error}") from None
+        raise ConfigError(f"{shown(site.data)}: {error}") from None
     categories = {**category_rows(table, columns), columns.label: label_counts(label, agreed)}
     others = {name: rows for name, _, rows in undeclared(table, columns)}
     return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)

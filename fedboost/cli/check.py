@@ -7,12 +7,15 @@ Refuses: a table and a site's file at once, or neither (ConfigError).
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import InsecureLoopback, Json
+from fedboost.cli.options import InsecureLoopback, Json, reads_a_table
 from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
@@ -23,11 +26,13 @@ ODD = 1
 """Exit code where a training would be stopped or spoilt."""
 
 
+@reads_a_table
 def check(
+    read: "ReadOptions",
     table: Annotated[
-        Path | None,
+        str | None,
         typer.Argument(
-            help="A table: .csv, .tsv, .parquet or .libsvm; with --aggregator, terms.", show_default=False
+            help="A table: a file, a folder or an address; with --aggregator, terms.", show_default=False
         ),
     ] = None,
     label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
@@ -60,21 +65,22 @@ def check(
     if aggregator is not None:
         from fedboost.cli.check_sites import check_sites
 
-        if (table is None) == (terms is None) or label or config or exclude:
+        if (table is None) == (terms is None) or label or config or exclude or read.chosen:
             raise ConfigError(
                 "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
             )
-        asked = table or terms
+        asked = terms if table is None else Path(table)
         assert asked is not None
         check_sites(asked, aggregator, keys, insecure_loopback, wait, json)
         return
     if keys is not None or insecure_loopback:
         raise ConfigError("--keys and --insecure-loopback are for --aggregator HOST:PORT: name it")
-    _check_table(table, label, config, terms, exclude or [], json)
+    _check_table(table, read, label, config, terms, exclude or [], json)
 
 
 def _check_table(
-    table: Path | None,
+    table: str | None,
+    read: "ReadOptions",
     label: str | None,
     config: Path | None,
     terms: Path | None,
@@ -84,6 +90,7 @@ def _check_table(
     from fedboost.cli.output import show, unless_nobody_reads
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.table import dense_of, read_table
     from fedboost.runtime.data.values import column_of
     from fedboost.runtime.site.config import read_party
@@ -91,7 +98,7 @@ def _check_table(
 
     if table is None and config is None:
         raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
-    if table is not None and table.suffix == ".toml":
+    if table is not None and Path(table).suffix == ".toml":
         raise ConfigError(
             f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
             f"asks the sites about them"
@@ -104,15 +111,16 @@ def _check_table(
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
+    source: Path | str | None = table
     scratch = None
     if config is not None:
         site = read_party(config)
-        table, scratch = site.data, site.scratch
-    assert table is not None
-    rows = read_table(table, scratch)
+        source, scratch, read = site.data, site.scratch, site.read.model_copy(update=read.chosen)
+    assert source is not None
+    rows = read_table(source, scratch, read)
     for name in exclude:
         column_of(dense_of(rows), name)
-    facts = checked.check(str(table), rows, label, agreed, exclude)
+    facts = checked.check(shown(source), rows, label, agreed, exclude)
     with unless_nobody_reads():
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Force, Json, TermsFile
+from fedboost.cli.options import Force, Json, TermsFile, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.evaluation.compare import Trial
+    from fedboost.runtime.data.read_options import ReadOptions
     from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
@@ -24,10 +25,12 @@ MANY_ROWS = 50_000
 """Rows from which on several threads are faster than one."""
 
 
+@reads_a_table
 def compare(
     terms: TermsFile,
-    data: Annotated[Path, typer.Option(help="A table with rows of all sites.", show_default=False)],
+    data: Annotated[str, typer.Option(help="A table with rows of all sites.", show_default=False)],
     site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
+    read: "ReadOptions",
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
     ] = 0.2,
@@ -49,6 +52,7 @@ def compare(
     from fedboost.evaluation.held_out import shown_metrics, unprotected
     from fedboost.people import as_csv, as_json, comparison
     from fedboost.people.facts import ComparisonFacts
+    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_terms
@@ -56,13 +60,13 @@ def compare(
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
     if csv is not None:
-        check_writable(csv, terms, data, force=force)
+        check_writable(csv, terms, *local_files(data), force=force)
     agreed = read_terms(terms)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
-    table = read_table(data)
+    table = read_table(data, None, read)
     sites = _sites(agreed, terms, table, data, site)
     notice_undeclared(table, agreed.columns)
     names, equal = shown_metrics(agreed), True
@@ -82,16 +86,18 @@ def compare(
     show(json, as_json.comparison(facts), comparison.comparison(facts))
 
 
-def _sites(agreed: "Terms", terms: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+def _sites(agreed: "Terms", terms: Path, table: Any, data: str, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
-    from fedboost.cli.inputs import rows_of_sites
+    from fedboost.cli.inputs import rows_as_in_file, rows_of_sites
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.shard import to_shard
 
     sites = rows_of_sites(agreed, terms, table, data, column)
     if len(sites) < 2:
-        raise ConfigError(f"column {column!r} of {data} names one site: there is nobody to join")
-    for name, rows in sites.items():
-        to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
+        raise ConfigError(f"column {column!r} of {shown(data)} names one site: there is nobody to join")
+    with rows_as_in_file(table, agreed, data):
+        for name, rows in sites.items():
+            to_shard(rows, agreed, name)  # what does not fit is told before its rows are shuffled
     return sites
 
 

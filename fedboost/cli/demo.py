@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Force, Json, Site
+from fedboost.cli.options import Force, Json, Site, reads_a_table
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
+    from fedboost.runtime.data.read_options import ReadOptions
     from fedboost.runtime.local.demo_sites import Sites
     from fedboost.runtime.model_file import Model
     from fedboost.terms.terms import Terms
@@ -26,9 +27,11 @@ EPILOG = (
 )
 
 
+@reads_a_table
 def demo(
+    read: "ReadOptions",
     data: Annotated[
-        Path | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
+        str | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
     ] = None,
     label: Annotated[
         str | None, typer.Option(help="Label column of your table; words are classes.", show_default=False)
@@ -70,7 +73,7 @@ def demo(
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
     check_number(parties or 0)
-    sites = hospitals() if data is None else own_sites(data, label, site, parties or 3)
+    sites = hospitals() if data is None else own_sites(data, read, label, site, parties or 3)
     check_number(len(sites.tables))
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)

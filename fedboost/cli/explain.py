@@ -2,12 +2,15 @@
 predictions are by the values of one feature."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Force, Json, ModelFile
+from fedboost.cli.options import Force, Json, ModelFile, reads_a_table
 from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = (
     "Example: fedboost explain model.json\n\n"
@@ -17,8 +20,10 @@ EPILOG = (
 )
 
 
+@reads_a_table
 def explain(
     model: ModelFile,
+    read: "ReadOptions",
     tree: Annotated[
         int | None, typer.Option(help="Print this tree, counted from 0.", min=0, show_default=False)
     ] = None,
@@ -26,7 +31,7 @@ def explain(
         Path | None, typer.Option(help="Draw the tree to this file instead.", show_default=False)
     ] = None,
     shap: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="DATA",
             help="Say what each feature adds to the margin of each row of this table, as a CSV.",
@@ -42,7 +47,7 @@ def explain(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
+        str | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
     ] = None,
     out: Annotated[
         Path | None,
@@ -67,22 +72,23 @@ def explain(
         )
     if json and options:
         raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    _check_outputs([svg, out], [model, shap, data], force)
+    _check_outputs([svg, out], model, shap or data, force)
     if shap is not None:
-        _contributions(model, shap, out)
+        _contributions(model, shap, read, out)
     elif partial_dependence is not None and data is not None:
-        _dependence(model, partial_dependence, data, out)
+        _dependence(model, partial_dependence, data, read, out)
     elif tree is not None:
         _tree(model, tree, svg)
     else:
         _importances(model, json)
 
 
-def _check_outputs(outputs: list[Path | None], inputs: list[Path | None], force: bool) -> None:
+def _check_outputs(outputs: list[Path | None], model: Path, data: str | None, force: bool) -> None:
+    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
 
     for path in filter(None, outputs):
-        check_writable(path, *filter(None, inputs), force=force)
+        check_writable(path, model, *(local_files(data) if data else ()), force=force)
 
 
 def _importances(model: Path, json: bool) -> None:
@@ -109,31 +115,32 @@ def _tree(model: Path, tree: int, svg: Path | None) -> None:
         write(Model.load(model).tree_svg(tree), svg)
 
 
-def _contributions(model: Path, data: Path, out: Path | None) -> None:
+def _contributions(model: Path, data: str, read: "ReadOptions", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.features import to_base_margin, to_features
+    from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model_file import Model
 
     trained = Model.load(model)
-    table, columns = read_table(data), trained.terms.columns
-    base_margin = to_base_margin(table, trained.terms, str(data))
-    values = trained.booster.contributions(to_features(table, columns, str(data)), base_margin)
+    table, columns = read_table(data, None, read), trained.terms.columns
+    base_margin = to_base_margin(table, trained.terms, shown(data))
+    values = trained.booster.contributions(to_features(table, columns, shown(data)), base_margin)
     notice_undeclared(table, columns)
     classes = trained.classes if values.ndim == 3 else ()
     write(as_csv.contributions(values, trained.booster.features, classes), out)
 
 
-def _dependence(model: Path, feature: str, data: Path, out: Path | None) -> None:
+def _dependence(model: Path, feature: str, data: str, read: "ReadOptions", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model_file import Model
 
-    trained, table = Model.load(model), read_table(data)
+    trained, table = Model.load(model), read_table(data, None, read)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
     write(as_csv.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)

@@ -5,14 +5,18 @@ Refuses: a table of other sites than the terms name (ConfigError).
 """
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedboost.cli.output import notice
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, SchemaMismatch
 from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.places import shown
+from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import listing
 from fedboost.terms.columns import Schema
@@ -22,16 +26,31 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
-    """Return each site's rows by the column that names it, with that column if it is a feature. ConfigError
-    if the terms name other parties."""
+@contextmanager
+def rows_as_in_file(table: Any, terms: Terms, data: str) -> Iterator[None]:
+    """Count the rows of a misfit as the file does, and not as a site does that got some of them."""
+    try:
+        yield
+    except SchemaMismatch:
+        try:
+            to_shard(table, terms, data)
+        except SchemaMismatch as error:
+            raise ConfigError(f"{shown(data)}: its rows do not fit the terms", error.detail) from None
+        raise
+
+
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: str, column: str) -> dict[str, Any]:
+    """Return each site's rows by the column that names it, which stays where the terms name it, too.
+    ConfigError if the terms name other parties."""
     if isinstance(table, SparseTable):
-        raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
-    sites = split_by_site(table, column, keep=column in terms.columns.features)
+        raise ConfigError(
+            f"{shown(data)}: a sparse table has no column of names; give a .csv, .tsv or .parquet"
+        )
+    sites = split_by_site(table, column, column in (*terms.columns.features, *terms.columns.others))
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
-            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
-            f"names {listing(list(sites))}"
+            f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of "
+            f"{shown(data)} names {listing(list(sites))}"
         )
     for oddity in alike_sites(sites):
         notice(oddity.line)
@@ -40,7 +59,12 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column
 
 def notice_undeclared(table: "pa.Table", schema: Schema) -> None:
     """Print a line for each categorical column that has categories nobody declared."""
-    for column, category, count in undeclared(table, schema):
+    notice_categories(undeclared(table, schema))
+
+
+def notice_categories(strange: Iterable[tuple[str, str, int]]) -> None:
+    """Print a line for each column with categories nobody declared: its name, one of them, how many rows."""
+    for column, category, count in strange:
         notice(
             f"{column} has {count} rows with a category nobody declared ({category!r}, ...): they "
             f"count as missing"

@@ -1,12 +1,24 @@
 """Options and arguments that several commands share."""
 
+import inspect
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fedboost.errors import ConfigError
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
-Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .parquet or .libsvm.", show_default=False)]
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, or an "
+        "address (s3://, https://).",
+        show_default=False,
+    ),
+]
 TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)]
 ModelFile = Annotated[Path, typer.Argument(help="A model file.", show_default=False)]
 SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)]
@@ -27,3 +39,48 @@ LogFormat = Annotated[
 LogLevel = Annotated[
     str, typer.Option(metavar="debug|info|warning|error", help="Log nothing less serious than this.")
 ]
+_TABLES: dict[str, Any] = {"rich_help_panel": "How the table is read", "show_default": False}
+_READ = {
+    "separator": Annotated[
+        str | None,
+        typer.Option(help="What stands between columns of a text (a comma; in a .tsv a tab).", **_TABLES),
+    ],
+    "decimal": Annotated[
+        str | None, typer.Option(help="What stands in numbers of a text: . or ,", **_TABLES)
+    ],
+    "encoding": Annotated[
+        str | None, typer.Option(help="Of a text, such as latin-1 or utf-16 (utf-8).", **_TABLES)
+    ],
+    "na": Annotated[
+        list[str] | None,
+        typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES),
+    ],
+    "sheet": Annotated[str | None, typer.Option(help="Of a workbook (the first one).", **_TABLES)],
+}
+
+
+def reads_a_table(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options by which a table is read; it gets them as `read`."""
+
+    @wraps(command)
+    def run(**arguments: Any) -> None:
+        from pydantic import ValidationError
+
+        from fedboost.runtime.data.read_options import ReadOptions
+
+        values = {name: arguments.pop(name) for name in _READ}
+        try:
+            read = ReadOptions(**{name: value for name, value in values.items() if value is not None})
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise ConfigError(f"--{fault['loc'][0]}: {fault['ctx']['error']}") from None
+        command(**arguments, read=read)
+
+    own = inspect.signature(command)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    more = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in _READ.items()]
+    parameters = [parameter for name, parameter in own.parameters.items() if name != "read"]
+    run.__signature__ = own.replace(parameters=[*parameters, *more])  # type: ignore[attr-defined]
+    run.__annotations__ = {**command.__annotations__, **_READ}
+    run.__annotations__.pop("read")
+    return run

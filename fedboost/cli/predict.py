@@ -1,38 +1,59 @@
-"""`fedboost predict`: predictions as a CSV."""
+"""`fedboost predict`: predictions as a CSV or Parquet file."""
 
+import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Force, ModelFile
+from fedboost.cli.options import Data, Force, ModelFile, reads_a_table
 
-EPILOG = "Example: fedboost predict model.json new.csv --out predictions.csv"
+if TYPE_CHECKING:
+    from fedboost.runtime.data.read_options import ReadOptions
+
+EPILOG = (
+    "Example: fedboost predict model.json new.csv --out predictions.csv\n\n"
+    "Example: fedboost predict model.json new.parquet --keep patient --out predictions.parquet"
+)
 
 
+@reads_a_table
 def predict(
     model: ModelFile,
     data: Data,
+    read: "ReadOptions",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(help="A column to write beside the prediction (may be repeated).", show_default=False),
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
+        Path | None,
+        typer.Option(help="File for the predictions: .csv or .parquet.", show_default="standard output"),
     ] = None,
     force: Force = False,
 ) -> None:
-    """Predict each row of a table: a CSV with one column, `prediction`. With classes it is the most probable
+    """Predict each row of a table of any size: a column `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
-    from fedboost.cli.inputs import notice_undeclared
+    from fedboost.cli.inputs import notice_categories
     from fedboost.cli.output import write
-    from fedboost.people import as_csv
-    from fedboost.runtime.data.features import to_base_margin, to_features
-    from fedboost.runtime.data.table import read_table
+    from fedboost.cli.progress import rows_done
+    from fedboost.runtime.data.parts import TableParts
+    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
+    from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing
 
     if out is not None:
-        check_writable(out, model, data, force=force)
-    trained = Model.load(model)
-    table, columns = read_table(data), trained.terms.columns
-    base_margin = to_base_margin(table, trained.terms, str(data))
-    predictions = trained.booster.predict(to_features(table, columns, str(data)), base_margin)
-    notice_undeclared(table, columns)
-    write(as_csv.predictions(predictions, trained.classes if predictions.ndim == 2 else ()), out)
+        check_writable(out, model, *local_files(data), force=force)
+        check_form(out)
+    trained, table = Model.load(model), TableParts(data, read)
+    predictor = Predictor(trained, table, keep or [])
+    with ExitStack() as stack:
+        seen = out is None and sys.stdout.isatty()  # the rows themselves are progress
+        done = (lambda rows: None) if seen else stack.enter_context(rows_done(table.rows))
+        write_rows = stack.enter_context(writing(out)) if out else csv_writer(lambda text: write(text, None))
+        for part in predictor.parts():
+            write_rows(part)
+            done(len(next(iter(part.values()))))
+    notice_categories((name, *strange) for name, strange in predictor.strange.items())

@@ -5,6 +5,7 @@ Refuses: nothing.
 """
 
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -18,6 +19,8 @@ from fedboost.terms.terms import Terms
 
 Draw = Callable[[Mapping[str, float]], None]
 """A function to call with each row of the history."""
+ROWS_EVERY_SECONDS = 10.0
+"""How often a line says how many rows are done, where no bar is drawn."""
 
 
 def notice_not_hidden(terms: Terms) -> None:
@@ -126,3 +129,39 @@ def _bar_of_steps(total: int) -> Iterator[Callable[[str], None]]:
 
     with bar:
         yield draw
+
+
+@contextmanager
+def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
+    """Show how many rows are done: a function to call with those of each part. total: how many there are, if
+    that is known."""
+    if sys.stderr.isatty():
+        with _bar_of_rows(total) as draw:
+            yield draw
+    else:
+        yield _lines_of_rows(total)
+
+
+def _lines_of_rows(total: int | None) -> Callable[[int], None]:
+    done, said = 0, time.monotonic()
+
+    def draw(rows: int) -> None:
+        nonlocal done, said
+        done += rows
+        if time.monotonic() - said > ROWS_EVERY_SECONDS:
+            said = time.monotonic()
+            notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
+
+    return draw
+
+
+@contextmanager
+def _bar_of_rows(total: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.completed:,} rows"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = bar.add_task("rows", total=total)
+    with bar:
+        yield lambda rows: bar.update(task, advance=rows)

@@ -2,19 +2,24 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Force, Json, Site, TermsFile
+from fedboost.cli.options import Force, Json, Site, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
 
 
+@reads_a_table
 def simulate(
     terms: TermsFile,
-    data: Annotated[Path, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    data: Annotated[str, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    read: "ReadOptions",
     site: Site = None,
     parties: Annotated[
         int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
@@ -26,13 +31,14 @@ def simulate(
 ) -> None:
     """Train in this one process, as if the rows were at several sites. Ctrl-C ends the training with the
     round under way, Ctrl-C again at once."""
-    from fedboost.cli.inputs import notice_shared_groups, notice_undeclared, rows_of_sites
+    from fedboost.cli.inputs import notice_shared_groups, notice_undeclared, rows_as_in_file, rows_of_sites
     from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import show
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
     from fedboost.runtime.data.draft import split_by_weights
+    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation
@@ -43,15 +49,16 @@ def simulate(
         raise ConfigError("give --site or --parties, not both")
     if out is not None:
         for file in (out, session_file(out)):
-            check_writable(file, terms, data, force=force)
-    agreed, table = read_terms(terms), read_table(data)
+            check_writable(file, terms, *local_files(data), force=force)
+    agreed, table = read_terms(terms), read_table(data, None, read)
     if site is not None:
         shards = rows_of_sites(agreed, terms, table, data, site)
     else:
         by_terms = parties is None and agreed.parties
         names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
-    with finish_at_interrupt() as interruption, progress(agreed, json) as draw:
+    misfits = rows_as_in_file(table, agreed, data)
+    with misfits, finish_at_interrupt() as interruption, progress(agreed, json) as draw:
 
         def after_round(row: Mapping[str, float]) -> None:
             draw(row)

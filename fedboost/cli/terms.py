@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Force
+from fedboost.cli.options import Data, Force, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.people.oddities import Oddity
     from fedboost.runtime.data.draft import Draft
+    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 
@@ -20,8 +21,10 @@ Protection = Annotated[
 ]
 
 
+@reads_a_table
 def terms(
     data: Data,
+    read: "ReadOptions",
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     label_upper_bound: Annotated[
         str | None,
@@ -40,6 +43,9 @@ def terms(
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
     ] = None,
+    site_feature: Annotated[
+        bool, typer.Option("--site-feature", help="Make the column of --site a feature, too.")
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
     ] = None,
@@ -65,21 +71,34 @@ def terms(
     from fedboost.runtime.data.check import of_draft
     from fedboost.runtime.data.draft import draft_schema, split_by_site
     from fedboost.runtime.data.table import dense_of, read_table
-    from fedboost.runtime.files import check_writable
 
-    if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    if out is not None:
-        check_writable(out, data, force=force)
-    table, parties, excluded = read_table(data), party or [], exclude or []
+    _check_sites(site, party, site_feature)
+    _check_output(out, data, force)
+    table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
     if site is not None:
-        parties, excluded = list(split_by_site(table, site)), [*excluded, site]
-    beside = weight, excluded, base_margin, objective, label_upper_bound, group
-    draft = draft_schema(table, label, *beside)
+        parties, excluded = list(split_by_site(table, site)), excluded + [site] * (not site_feature)
+    draft = draft_schema(table, label, weight, excluded, base_margin, objective, label_upper_bound, group)
     _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
     write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
+
+
+def _check_output(out: Path | None, data: str, force: bool) -> None:
+    """ConfigError if terms cannot be written there."""
+    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.files import check_writable
+
+    if out is not None:
+        check_writable(out, *local_files(data), force=force)
+
+
+def _check_sites(site: str | None, party: list[str] | None, site_feature: bool) -> None:
+    """ConfigError for options about sites that exclude or need each other."""
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
+    if site is None and site_feature:
+        raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
 
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:

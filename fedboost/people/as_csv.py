@@ -5,7 +5,7 @@ Refuses: nothing.
 """
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 
 import numpy as np
@@ -18,18 +18,22 @@ _GAIN = {"better by": "value", "at least": "low", "at most": "high"}
 BIAS, CLASS, PREDICTION = "bias", "class", "prediction"
 
 
-def predictions(values: Float64, classes: Sequence[object]) -> str:
-    """Return a column of predictions, [rows]; or, [rows, classes], of the most probable class, the first of
-    equal ones, and the probability of each."""
-    if values.ndim == 1:
-        return "\n".join([PREDICTION, *map(repr, values.tolist()), ""])
+def prediction_names(kept: Sequence[str], classes: Sequence[object]) -> list[str]:
+    """Return the names of the columns of predictions: those that are kept, that of the prediction, and the
+    classes; the second differs from all others, and a class from those that are kept."""
     names = [str(name) for name in classes]
+    while {*names} & {*kept}:
+        names = [f"{name}_" for name in names]
     first = PREDICTION
-    while first in names:
+    while first in (*kept, *names):
         first += "_"
-    best = np.argmax(values, axis=1).tolist()
-    rows = ([names[code], *row] for code, row in zip(best, values.tolist(), strict=True))
-    return _written([first, *names], rows)
+    return [*kept, first, *names]
+
+
+def rows(columns: Mapping[str, Sequence[object]], header: bool) -> str:
+    """Return rows by column, with or without the names above; what is missing is empty."""
+    values = zip(*columns.values(), strict=True)
+    return _written([*columns] if header else None, values)
 
 
 def contributions(values: Float64, features: Sequence[str], classes: Sequence[object]) -> str:
@@ -69,9 +73,10 @@ def _value(figure: Figure | None, end: str) -> float | None:
     return None if figure is None else figure.as_json()[end]
 
 
-def _written(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:
+def _written(head: Iterable[object] | None, rows: Iterable[Iterable[object]]) -> str:
     text = StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(head)
+    if head is not None:
+        lines.writerow(head)
     lines.writerows(rows)
     return text.getvalue()

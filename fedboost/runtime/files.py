@@ -8,8 +8,10 @@ import hashlib
 import os
 import stat
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from fedboost.errors import ConfigError
 
@@ -17,27 +19,43 @@ from fedboost.errors import ConfigError
 def write_atomically(path: Path, data: bytes, mode: int | None = None) -> None:
     """Write a new file beside the one at `path`, sync it, and replace that one by it. mode: who may
     read and write it, as the process's umask says unless given."""
+    with replacing(path, mode) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path, mode: int | None = None) -> Iterator[IO[bytes]]:
+    """Open a new file beside the one at `path`, to be written piece by piece; at the end sync it, and replace
+    that one by it. Whatever is raised meanwhile leaves that one as it is."""
     if _is_stream(path):
-        _write_through(path, data)
+        with _written(path), path.open("wb") as stream:
+            yield stream
         return
     file = Path(os.path.realpath(path))
-    try:
+    with _written(path):
         handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    except OSError as error:
-        raise _unwritable(path, error) from None
     try:
-        with os.fdopen(handle, "wb") as new:
-            new.write(data)
-            new.flush()
-            os.fsync(new.fileno())
-        if mode is None:
-            umask = os.umask(0)
-            os.umask(umask)
-            mode = 0o666 & ~umask
-        os.chmod(name, mode)
-        os.replace(name, file)
-    except OSError as error:
+        with _written(path):
+            with os.fdopen(handle, "wb") as new:
+                yield new
+                new.flush()
+                os.fsync(new.fileno())
+            if mode is None:
+                umask = os.umask(0)
+                os.umask(umask)
+                mode = 0o666 & ~umask
+            os.chmod(name, mode)
+            os.replace(name, file)
+    except BaseException:
         Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
         raise _unwritable(path, error) from None
 
 
@@ -84,14 +102,6 @@ def _is_stream(path: Path) -> bool:
     if not (stat.S_ISREG(mode) or stat.S_ISCHR(mode) or open_pipe):
         raise ConfigError(f"{path}: cannot write: it is no regular file; give another name")
     return not stat.S_ISREG(mode)
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    try:
-        with path.open("wb") as stream:
-            stream.write(data)
-    except OSError as error:
-        raise _unwritable(path, error) from None
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

@@ -119,7 +119,7 @@ FILES = {
     "ragged": ("rows.csv", b"age,dose,ward,site,y\n1,2\n", "rows.csv"),
     "twice the same column": ("rows.csv", b"age,age,dose,ward,y\n1,2,3,a,0\n", "two columns named 'age'"),
     "noise as Parquet": ("rows.parquet", b"PAR1" + b"\x00" * 40, "rows.parquet"),
-    "no known suffix": ("rows.xlsx", b"x", "unknown suffix"),
+    "no known suffix": ("rows.sas7bdat", b"x", "unknown suffix"),
 }
 
 
@@ -192,7 +192,7 @@ ARGUMENTS = {
         ["--site or --party"],
     ),
     "demo of another label": (("demo", "--label", "y"), ["--data"]),
-    "data is a folder": (("simulate", "alone.toml", "--data", "folder"), ["folder", "is a directory"]),
+    "data is a folder": (("simulate", "alone.toml", "--data", "folder"), ["folder", "no Parquet file"]),
     "site and parties": ((*SIMULATE, "--site", "site", "--parties", "2"), ["--site or --parties"]),
     "a seed below 0": ((*SIMULATE, "--parties", "3", "--seed", "-1"), ["seed", "0 or more", "-1"]),
     "out over the data": ((*SIMULATE[:-1], "./rows.csv"), ["rows.csv", "read by this very command"]),

@@ -19,6 +19,7 @@ from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.registry import OBJECTIVES, names_of, parameters_of
+from fedboost.runtime.data.lines import row_of, without_source
 from fedboost.runtime.data.sparse import QID, SparseTable
 from fedboost.runtime.data.values import column_of, kind_of, listing, numbers, texts
 from fedboost.runtime.site.policy import Policy
@@ -143,19 +144,17 @@ def draft_features(
 
 
 def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
-    """The rows of each site, in their order and without the column that names the site unless it is kept, by
-    site name, sorted.
-    Raises ConfigError where the column is absent, of a type without text, or null in a row."""
+    """The rows of each site, in their order and without the column that names the site (unless kept), by site
+    name, sorted. Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     dense = table.dense if isinstance(table, SparseTable) else table
     codes, sites = texts(column_of(dense, column), column)
     if (codes < 0).any():
-        row = int(np.argmax(codes < 0)) + 1
-        raise ConfigError(f"column {column!r} names no site in row {row}: fill it in, or drop the row")
+        row = row_of(dense, int(np.argmax(codes < 0)))
+        raise ConfigError(f"column {column!r} names no site in {row}: fill it in, or drop the row")
     rest = dense if keep else dense.drop_columns([column])
-    if isinstance(table, SparseTable):
-        rest = replace(table, dense=rest)
+    rest = without_source(replace(table, dense=rest) if isinstance(table, SparseTable) else rest)
     order = np.argsort(codes, kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(codes, minlength=len(sites)))[:-1])
     return {site: rest.take(rows) for site, rows in sorted(zip(sites, parts, strict=True))}
@@ -186,7 +185,8 @@ def split_by_weights(
         sizes[np.argmax(short)] += step
     order = np.random.default_rng(seed).permutation(rows)
     parts = np.split(order, np.cumsum(sizes)[:-1])
-    return {name: table.take(part) for name, part in zip(names, parts, strict=True)}
+    rest = without_source(table)
+    return {name: rest.take(part) for name, part in zip(names, parts, strict=True)}
 
 
 def _split_groups(
@@ -198,15 +198,16 @@ def _split_groups(
     dense = table.dense if isinstance(table, SparseTable) else table
     codes, groups = texts(column_of(dense, column), column)
     if (codes < 0).any():
-        row = int(np.argmax(codes < 0)) + 1
-        raise ConfigError(f"column {column!r} names no group in row {row}: fill it in, or drop the row")
+        row = row_of(dense, int(np.argmax(codes < 0)))
+        raise ConfigError(f"column {column!r} names no group in {row}: fill it in, or drop the row")
     if len(groups) < len(names):
         raise ConfigError(f"{len(groups)} groups cannot be split among {len(names)} parties: lower --parties")
     shares = split_by_weights(pa.table({"group": np.arange(len(groups))}), names, weights, seed)
     owner = np.empty(len(groups), np.int64)
     for index, share in enumerate(shares.values()):
         owner[share.column("group").to_numpy()] = index
-    return {name: table.take(np.flatnonzero(owner[codes] == index)) for index, name in enumerate(names)}
+    rest = without_source(table)
+    return {name: rest.take(np.flatnonzero(owner[codes] == index)) for index, name in enumerate(names)}
 
 
 @dataclass(frozen=True)

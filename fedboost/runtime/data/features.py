@@ -8,6 +8,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
+from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
 from fedboost.terms.terms import Terms
@@ -22,15 +23,21 @@ from fedboost.runtime.data.values import UNKNOWN, codes_of, column_of, declared_
 def to_features(table: "pa.Table | SparseTable", schema: Schema, source: str) -> Float32:
     """The features of rows to predict: float32 [rows, features]. A category the schema does not declare
     counts as missing. Raises ConfigError that begins with `source`."""
-    out = np.empty((table.num_rows, len(schema.features)), np.float32)
     try:
-        for column, name in enumerate(schema.numeric):
-            sparse = table.column(name) if isinstance(table, SparseTable) else None
-            out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
-        for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.numeric)):
-            out[:, column] = declared_codes(dense_of(table), name, categories)
+        return features_of(table, schema)
     except ConfigError as error:
+        error = in_file(error, dense_of(table))
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
+
+
+def features_of(table: "pa.Table | SparseTable", schema: Schema) -> Float32:
+    """The features of rows to predict: float32 [rows, features]. Raises ConfigError."""
+    out = np.empty((table.num_rows, len(schema.features)), np.float32)
+    for column, name in enumerate(schema.numeric):
+        sparse = table.column(name) if isinstance(table, SparseTable) else None
+        out[:, column] = finite(dense_of(table), name) if sparse is None else sparse[:]
+    for column, (name, categories) in enumerate(schema.categorical.items(), len(schema.numeric)):
+        out[:, column] = declared_codes(dense_of(table), name, categories)
     return out
 
 
@@ -43,6 +50,7 @@ def to_base_margin(table: "pa.Table | SparseTable", terms: Terms, source: str) -
     try:
         return base_margin_of(dense_of(table), name, terms)
     except ConfigError as error:
+        error = in_file(error, dense_of(table))
         raise ConfigError(f"{source}: {error.public}", error.detail) from None
 
 

@@ -1,6 +1,6 @@
 """Rows that stay in files: a party's table may be larger than its memory.
 
-Promises: a Parquet file is read one column and some rows at a time, whenever values are wanted; what is made
+Promises: Parquet files are read one column and some rows at a time, whenever values are wanted; what is made
 of them stands in files of the scratch folder, which the system brings in and out as they are needed. They
 have no names once they are open, so nothing is left behind however the process ends.
 Refuses: a file that is no Parquet, a folder without room (ConfigError).
@@ -18,6 +18,9 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
+from fedboost.runtime.data.parquet_files import ParquetFiles
+from fedboost.runtime.data.places import Places
+from fedboost.runtime.data.values import BadRow
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,36 +29,13 @@ STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
 
 
-class ParquetTable:
-    """A Parquet file, and the folder where what is made of its rows is kept."""
+class ParquetTable(ParquetFiles):
+    """Parquet files, and the folder where what is made of their rows is kept."""
 
-    def __init__(self, path: Path, scratch: Path) -> None:
-        from pyarrow import parquet
-
-        self._path, self._scratch = path, scratch
-        with parquet.ParquetFile(path) as file:
-            self._metadata = file.metadata
-            self.head: pa.Table = file.schema_arrow.empty_table()
-        groups = range(self._metadata.num_row_groups)
-        self.ends = np.cumsum([0, *(self._metadata.row_group(group).num_rows for group in groups)])
-        """Where each group of rows begins, and the last one ends."""
+    def __init__(self, places: Places, scratch: Path) -> None:
+        super().__init__(places)
+        self._scratch = scratch
         self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.ends[-1])
-
-    def group(self, number: int, column: str) -> "pa.Table":
-        """A group of rows of one column. ConfigError if the file has become another, or is gone."""
-        import pyarrow as pa
-        from pyarrow import parquet
-
-        try:
-            with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
-                return file.read_row_group(number, [column])
-        except (pa.ArrowException, OSError) as error:
-            raise ConfigError("its table can no longer be read", f"{self._path}: {error}") from None
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """An array in a file without a name. ConfigError if there is no room for it."""
@@ -74,8 +54,8 @@ class ParquetTable:
 class ParquetColumn:
     """A column of a stored table, as float32: `column[first:last]` reads these rows.
 
-    read: makes the numbers of a table of this column alone; its ConfigError counts rows from the first of
-    them, and is raised with where that is.
+    read: makes the numbers of a table of this column alone; its BadRow counts rows from the first of them,
+    and is raised with the row of the whole table.
     """
 
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
@@ -102,9 +82,8 @@ class ParquetColumn:
             return values
         try:
             return self._read(self._table.group(group, self._name))
-        except ConfigError as error:
-            after = f", counted from row {self._table.ends[group] + 1}" if error.detail and group else ""
-            raise ConfigError(error.public, error.detail + after) from None
+        except BadRow as error:
+            raise error.moved(int(self._table.ends[group])) from None
 
     def kept(self) -> Float32:
         """The whole column, in the scratch folder."""

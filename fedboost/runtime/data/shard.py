@@ -24,6 +24,7 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
+from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.terms.columns import Schema
@@ -68,7 +69,7 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
     except ConfigError as error:
         refusal = f"party {site}: its rows do not fit the terms; its own log says which column and why"
-        raise SchemaMismatch(refusal, str(error)) from None
+        raise SchemaMismatch(refusal, str(in_file(error, dense_of(table)))) from None
 
 
 def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:

@@ -5,10 +5,10 @@ it is wanted; LIBSVM files and scipy's sparse matrices become the same table.
 Refuses: a line that is no row of a LIBSVM file (ConfigError, with its number).
 """
 
+import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,7 +138,7 @@ class SparseColumn:
         return out
 
 
-def read_libsvm(path: Path) -> SparseTable:
+def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:
     """Lines `label qid:group index:value index:value ...`, indices from 0 or 1, qid in all lines or in none;
     a remark begins with #."""
     import pyarrow as pa
@@ -148,7 +148,7 @@ def read_libsvm(path: Path) -> SparseTable:
     values: list[float] = []
     counts: list[int] = []
     groups: list[int] = []
-    with path.open() as lines:
+    with io.TextIOWrapper(io.BufferedReader(file)) as lines:
         for number, line in enumerate(lines, 1):
             words = line.partition("#")[0].split()
             if not words:

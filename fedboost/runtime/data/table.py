@@ -1,58 +1,60 @@
-"""Tables from files (CSV, Parquet, LIBSVM) and memory (pyarrow, pandas, mappings, scipy).
+"""Tables from files (`forms.py` lists them) and memory (pyarrow, pandas, mappings, scipy).
 
 Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
+from fedboost.runtime.data.delimited import COMPRESSIONS
+from fedboost.runtime.data.forms import SUFFIXES as SUFFIXES
+from fedboost.runtime.data.forms import form_of
+from fedboost.runtime.data.lines import with_source
 from fedboost.runtime.data.parquet import ParquetTable
-from fedboost.runtime.data.sparse import SparseTable, read_libsvm
+from fedboost.runtime.data.places import Places, places_of
+from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
+from fedboost.runtime.data.sparse import SparseTable
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
 
 Table: TypeAlias = "pa.Table | ParquetTable | SparseTable"
-SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq", ".libsvm", ".svm")
-"""What `read_table` reads; another name that ends in .gz is taken for a compressed CSV."""
-_HEADER = 1 << 24
-"""Bytes of a CSV file among which its first line is looked for."""
-_BLOCK = 1 << 20
-"""Bytes of a CSV file that are read at once, which no row may exceed; more where the first line is long."""
 
 
-def read_table(path: Path | str, scratch: Path | None = None) -> "Table":
-    """The table in a file, by its suffix (`SUFFIXES`); with a scratch folder its rows stay in the file, which
-    then must be Parquet. Raises ConfigError with the full path."""
+def read_table(source: Path | str, scratch: Path | None = None, options: ReadOptions = AS_USUAL) -> "Table":
+    """The table in a file, by its suffix (`SUFFIXES`), in a folder or glob of Parquet files, or at an
+    address (s3://, https://); with a scratch folder its rows stay where they are, and must be Parquet. Raises
+    ConfigError with the full path."""
+    places = places_of(source, scratch)
+    form = form_of(places, options)
+    with as_config_error(places, form.name):
+        if scratch is not None:
+            return _stored(places, scratch, form.name)
+        table = form.read(places, options)
+        give_back()
+    if isinstance(table, SparseTable):
+        return table
+    return with_source(distinct(table, places.shown), places, options)
+
+
+@contextmanager
+def as_config_error(places: Places, form: str) -> Iterator[None]:
+    """Raise ConfigError for what can go wrong with a file."""
     import pyarrow as pa
 
-    path = Path(path).absolute()
-    name = path.name.lower()
-    if path.is_dir():
-        raise ConfigError(f"{path}: is a directory, not a file")
-    if not name.endswith((*SUFFIXES, ".gz")):
-        raise ConfigError(f"{path}: unknown suffix {path.suffix!r}; known: {', '.join(SUFFIXES)}")
-    form = "Parquet" if name.endswith((".parquet", ".pq")) else "CSV"
-    form = "LIBSVM" if name.endswith((".libsvm", ".svm")) else form
     try:
-        if path.stat().st_size == 0:
-            raise ConfigError(f"{path}: the file is empty")
-        if scratch is not None:
-            return _stored(path, scratch, form)
-        if form == "LIBSVM":
-            return read_libsvm(path)
-        table = _read_parquet(path) if form == "Parquet" else _read_csv(path)
-        give_back()
-        return _distinct(table, str(path))
+        yield
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        raise ConfigError(f"{places.shown}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as {form}", _first_line(error)) from None
+        packed = isinstance(error, OSError) and places.files[0].name.endswith(tuple(COMPRESSIONS))
+        damaged = "; it is cut off or damaged: copy it again" if packed else ""
+        raise ConfigError(f"{places.shown}: cannot be read as {form}", _first_line(error) + damaged) from None
 
 
 def as_table(data: object) -> "pa.Table | SparseTable":
@@ -66,9 +68,9 @@ def as_table(data: object) -> "pa.Table | SparseTable":
         return read_table(data)
     try:
         if isinstance(data, pa.Table):
-            return _distinct(data, "the table")
+            return distinct(data, "the table")
         if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "__dataframe__"):
-            return _distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
+            return distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
         if isinstance(data, SparseTable):
             return data
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
@@ -85,60 +87,16 @@ def as_table(data: object) -> "pa.Table | SparseTable":
     )
 
 
-def _read_csv(path: Path) -> "pa.Table":
-    import pyarrow as pa
-    from pyarrow import csv
-
-    name = path.name.lower()
-    delimiter = "\t" if name.endswith((".tsv", ".tsv.gz")) else ","
-
-    compression = "gzip" if name.endswith(".gz") else None
-    with pa.input_stream(str(path), compression=compression) as stream:
-        header = re.split(rb"[\r\n]", stream.read(_HEADER), maxsplit=1)[0]
-    _check_header(header, delimiter, path)
-    block = max(_BLOCK, 16 * len(header))  # a row of many columns is long, too
-    try:
-        with pa.input_stream(str(path), compression=compression) as stream:
-            return csv.read_csv(
-                stream,
-                read_options=csv.ReadOptions(block_size=block),
-                parse_options=csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                convert_options=csv.ConvertOptions(strings_can_be_null=True),
-            )
-    except pa.ArrowInvalid as error:
-        if "straddl" not in str(error):
-            raise
-    size = f"{block >> 20} MiB"
-    raise ConfigError(f"{path}: a row is longer than {size}; close a quote left open, or shorten a text")
-
-
-def _check_header(line: bytes, delimiter: str, path: Path) -> None:
-    """Raise ConfigError for a header that pyarrow would misread, or refuse without advice."""
-    if line[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in line[:2]:
-        raise ConfigError(f"{path}: is UTF-16, or no text; save it as UTF-8")
-    unquoted = re.sub(rb'"[^"]*"?', b"", line)
-    for character, name in ((b";", "semicolons"), (b"\t", "tabs")):
-        if character in unquoted and delimiter.encode() not in unquoted:
-            needed = "put commas there in a .csv, tabs in a .tsv"
-            raise ConfigError(f"{path}: {name} stand between the columns; {needed}")
-
-
-def _stored(path: Path, scratch: Path, form: str) -> ParquetTable:
+def _stored(places: Places, scratch: Path, form: str) -> ParquetTable:
     if form != "Parquet":
-        raise ConfigError(f"{path}: with a scratch folder the table must be a Parquet file")
-    table = ParquetTable(path, scratch)
-    _distinct(table.head, str(path))
+        raise ConfigError(f"{places.shown}: with a scratch folder the table must be in Parquet files")
+    table = ParquetTable(places, scratch)
+    distinct(table.head, places.shown)
     return table
 
 
-def _read_parquet(path: Path) -> "pa.Table":
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(path) as file:  # read_table would turn folder names like a=1 into columns
-        return file.read()
-
-
-def _distinct(table: "pa.Table", source: str) -> "pa.Table":
+def distinct(table: "pa.Table", source: str) -> "pa.Table":
+    """The table. ConfigError if two columns have one name."""
     twice = next((name for name, count in Counter(table.column_names).items() if count > 1), None)
     if twice is not None:
         raise ConfigError(f"{source}: there are two columns named {twice!r}")

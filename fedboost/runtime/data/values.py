@@ -6,6 +6,7 @@ Refuses: columns that are absent or of another type, and infinite values, each w
 first data row is row 1) and the value.
 """
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,26 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 Rows = npt.NDArray[np.bool_]
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 UNKNOWN = -1.0
 """The code of a value that is no declared category."""
+
+
+class BadRow(ConfigError):
+    """A value in a row that cannot be used. Rows are counted from 0 here, from 1 in the message."""
+
+    def __init__(self, public: str, what: str, row: int, where: str = "") -> None:
+        super().__init__(public, f"{what} in row {row + 1}{where}")
+        self.what, self.row = what, row
+
+    def moved(self, rows: int) -> "BadRow":
+        """The same in a table of which the rows here come after so many others."""
+        return BadRow(self.public, self.what, self.row + rows)
+
+    def on_line(self, line: int | None) -> "BadRow":
+        """The same, with the line of the file, if it is known."""
+        return BadRow(self.public, self.what, self.row, f" (line {line} of the file)" if line else "")
 
 
 def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
@@ -110,13 +128,13 @@ def refuse(table: "pa.Table", name: str, rows: Rows, reason: str) -> None:
     if rows.any():
         row = int(np.argmax(rows))
         value = shorten(repr(table.column(name)[row].as_py()))
-        raise ConfigError(f"column {name!r} {reason}", f"it is {value} in row {row + 1}")
+        raise BadRow(f"column {name!r} {reason}", f"it is {value}", row)
 
 
 def refuse_missing(rows: Rows, what: str) -> None:
     if rows.any():
-        first = f"the first is in row {np.argmax(rows) + 1}"
-        raise ConfigError(f"{what} has missing values, fill them in or drop their rows", first)
+        advice = "has missing values, fill them in or drop their rows"
+        raise BadRow(f"{what} {advice}", "the first is", int(np.argmax(rows)))
 
 
 def finite(table: "pa.Table", name: str) -> Float32:
@@ -205,9 +223,14 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
         return spelled.cast(pa.float64())
     except pa.ArrowInvalid:
         row = _first_unparsed(spelled)
-    value = shorten(repr(column[row].as_py()))
-    first = f"the first value that is not a number is {value} in row {row + 1}"
-    raise ConfigError(f"column {name!r} is string here, the terms say numeric", first)
+    text = column[row].as_py()
+    hint = (
+        ', a decimal comma (--decimal , or decimal = "," under [read])'
+        if _DECIMAL_COMMA.fullmatch(text.strip())
+        else ""
+    )
+    first = f"the first value that is not a number is {shorten(repr(text))}{hint}"
+    raise BadRow(f"column {name!r} is string here, the terms say numeric", first, row)
 
 
 def _first_unparsed(column: "pa.ChunkedArray") -> int:

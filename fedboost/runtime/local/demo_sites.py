@@ -16,6 +16,8 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
+from fedboost.runtime.data.places import local_files
+from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.simulation import simulate
@@ -94,11 +96,11 @@ def hospitals() -> Sites:
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
 
 
-def own_sites(data: Path, label: str | None, site: str | None, parties: int) -> Sites:
+def own_sites(data: str, read: ReadOptions, label: str | None, site: str | None, parties: int) -> Sites:
     """Return the user's own table, by its site column or split unevenly."""
     if label is None:
         raise ConfigError("--data needs --label, the column to predict")
-    table = read_table(data)
+    table = read_table(data, None, read)
     train, held_out = _hold_out(table)
     if site is None:
         names = [f"site-{i + 1}" for i in range(parties)]
@@ -115,7 +117,7 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
 
 
 def write_files(
-    folder: Path, sites: Sites, terms: Terms, data: Path | None, force: bool = False
+    folder: Path, sites: Sites, terms: Terms, data: str | None, force: bool = False
 ) -> dict[str, Path]:
     """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
     `new.csv`, and the terms; return the tables' files by site. ConfigError, before anything is written, if a
@@ -142,7 +144,7 @@ def write_files(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file in (*tables, folder / TERMS, folder / "model.json"):
-            check_writable(file, *([data] if data else []), force=force)
+            check_writable(file, *(local_files(data) if data else []), force=force)
         (folder / TERMS).write_text(terms_to_toml(terms), "utf-8")
         for file, table in tables.items():
             csv.write_csv(table, file)

@@ -1,40 +1,40 @@
 """A site's file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
+from fedboost.runtime.data.places import is_remote
+from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
-
-if TYPE_CHECKING:
-    pass
-from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
 
 STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
 
 
 class PartyConfig(Frozen):
-    """A site's file. `keys` is the folder of its bundle, `state` the folder of its memory, beside the file
-    unless named, `audit` its log of what left, beside the memory unless named, of `audit_size` MiB a file,
-    `metrics` the address at which Prometheus reads metrics, none unless named, `dataset` the name of these
-    rows there (the party's, so that a table that is moved, copied or longer is still the same rows),
-    `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
-    compute (one a core), `policy` what it agrees to. A key holder's file has no `data`."""
+    """A site's file. `data` is its table, a path or an address, `read` how that is read, `keys` the folder of
+    its bundle, `state` the folder of its memory, beside the file unless named, `audit` its log of what left,
+    beside the memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus
+    reads metrics, none unless named, `dataset` the name of these rows there (the party's, so that a table
+    that is moved, copied or longer is still the same rows), `scratch` a folder for what is made of rows that
+    are more than fit in memory, `nthread` how many threads compute (one a core), `policy` what it agrees to.
+    A key holder's file has no `data`."""
 
     party: Name
     aggregator: str
-    data: Path | None = None
+    data: Path | str | None = None
     keys: Path | None = None
     audit: Path | None = None
     audit_size: float = Field(default=64.0, gt=0)
     metrics: str | None = None
     state: Path | None = None
     dataset: Name | None = None
+    read: ReadOptions = ReadOptions()
     scratch: Path | None = None
     nthread: int = Field(default_factory=cores, ge=1, le=1024)
     policy: Policy = Policy()
@@ -69,14 +69,16 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         raise ConfigError(f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
         raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
+    remote = config.data is not None and is_remote(config.data)
     paths = {
-        "data": config.data,
+        "data": None if remote or config.data is None else Path(config.data),
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit,
         "state": config.state or Path(STATE),
     }
-    config = config.model_copy(update=from_folder(path, paths))
+    absolute: dict[str, Path | str | None] = {**from_folder(path, paths)}
+    config = config.model_copy(update=absolute | ({"data": config.data} if remote else {}))
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
     config = config.model_copy(update={"audit": audit})
     config._file = path

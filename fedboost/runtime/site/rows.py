@@ -28,7 +28,7 @@ class SiteRows:
     read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
-        self.table = None if config.data is None else read_table(config.data, config.scratch)
+        self.table = None if config.data is None else read_table(config.data, config.scratch, config.read)
         self._party = config.party
         self._log = log
         self._misfits = 0

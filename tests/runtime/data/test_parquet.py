@@ -113,7 +113,7 @@ def test_faults_are_told_in_the_usual_words(folder):
     assert "its rows do not fit the terms" in caught.value.public
     assert "inf" not in caught.value.public
     assert f"column {name!r}" in str(caught.value)
-    assert "it is inf in row 6, counted from row 12" in str(caught.value)  # row 17
+    assert str(caught.value).endswith("it is inf in row 17")
     with pytest.raises(SchemaMismatch, match="the table has no rows"):
         to_shard(kept(folder, good.slice(0, 0)), wanted, "north")
 
@@ -146,7 +146,7 @@ def test_levels_nobody_declared_are_counted_over_all_parts(folder):
 
 def test_what_cannot_be_is_said_when_the_party_starts(folder):
     (folder / "north.csv").write_text("x,y\n1,0\n")
-    with pytest.raises(ConfigError, match="with a scratch folder the table must be a Parquet file"):
+    with pytest.raises(ConfigError, match="with a scratch folder the table must be in Parquet files"):
         read_table(folder / "north.csv", folder / "scratch")
     parquet.write_table(rows(), folder / "north.parquet")
     none = re.escape(f"scratch folder {folder / 'none'}, 1 bytes: No such file or directory")

@@ -57,7 +57,7 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     message = refusal(read_table(path), NUMERIC)
     assert message == (
         "column 'x' is string here, the terms say numeric: "
-        f"the first value that is not a number is 'abc' in row {rows + 1}"
+        f"the first value that is not a number is 'abc' in row {rows + 1} (line {rows + 2} of the file)"
     )
 
 
@@ -66,20 +66,29 @@ def test_a_late_value_of_another_type_is_refused_with_its_row(tmp_path: Path) ->
     [
         ("t.csv", b"", "the file is empty"),
         ("t.parquet", b"", "the file is empty"),
-        ("t.xlsx", b"x", "unknown suffix '.xlsx'; known: .csv, .csv.gz, .tsv, .tsv.gz, .parquet, .pq"),
+        ("t.sas7bdat", b"x", "unknown suffix '.sas7bdat'; known: .csv, .tsv, .parquet, .pq, .feather"),
+        ("t.xlsx", b"x", "cannot be read as an Excel workbook: "),
         ("t", b"x", "unknown suffix ''"),
         ("t.parquet", b"not a parquet file", "cannot be read as Parquet: "),
-        ("t.csv", b"a,b\n1,2\n3\n", "cannot be read as CSV: "),
+        ("t.csv", b"a,b\n1,2\n\n3\n", "line 4 has 1 value, the header names 2 columns"),
         ("t.csv", b"\n\n", "cannot be read as CSV: "),
         ("t.csv.gz", b"not compressed", "cannot be read as CSV: "),
-        ("t.csv", b"a\xff,b\n1,2\n", "cannot be read as CSV: "),
+        (
+            "t.csv",
+            b"a\xff,b\n1,2\n",
+            "line 1 is not UTF-8 ('a\\xff,b\\n'): name its encoding: --e",
+        ),
         ("t.csv", b"a,b,a\n1,2,3\n", "there are two columns named 'a'"),
-        ("t.csv", b"a;b\n1;2\n", "semicolons stand between the columns; put commas there in a .csv"),
+        (
+            "t.csv",
+            b"a;b\n1;2\n",
+            "semicolons stand between the columns: --separator ';', or separator = ",
+        ),
         ("t.csv.gz", gzip.compress(b'"a";"b"\n1,5;2\n', mtime=0), "semicolons stand between the columns"),
         ("t.tsv", b"a;b\n1;2\n", "semicolons stand between the columns"),
         ("t.csv", b"a\tb\n1\t2\n", "tabs stand between the columns"),
-        ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16, or no text; save it as UTF-8"),
-        ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16, or no text; save it as UTF-8"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16"), "is UTF-16, or no text: --encoding utf-16"),
+        ("t.csv", "a,b\n1,2\n".encode("utf-16-be"), "is UTF-16, or no text: --encoding utf-16"),
         (
             "t.csv",
             b'a,b\n1,"2\n' + b"3,4\n" * (1 << 20),
@@ -98,7 +107,7 @@ def test_absent_files_and_directories(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder.csv").mkdir()
     assert config_error(lambda: read_table("t.csv")) == f"{tmp_path / 't.csv'}: no such file"
-    assert config_error(lambda: read_table("folder.csv")).endswith("is a directory, not a file")
+    assert config_error(lambda: read_table("folder.csv")).endswith("holds no Parquet file (*.parquet, *.pq)")
 
 
 def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
@@ -128,7 +137,8 @@ def test_other_separators_in_a_name_are_part_of_it(tmp_path: Path, header: str) 
 def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(b"c,y\nr\xe9d,1\n")
-    assert "column 'c' is binary (not UTF-8 text) here" in refusal(read_table(path), COLOURS)
+    said = "line 2 is not UTF-8 ('r\\xe9d,1\\n'): name its encoding: --encoding latin-1"
+    assert said in config_error(lambda: read_table(path))
 
 
 def test_importing_needs_neither_pyarrow_nor_pandas() -> None:

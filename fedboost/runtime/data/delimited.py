@@ -1,0 +1,271 @@
+"""Tables of delimited text: CSV and TSV, compressed or not.
+
+Promises: read at once or in parts, a file gives the same values, of the same types; a fault names its line.
+Refuses: other separators and encodings than the options say, rows of another length than the header
+(ConfigError that names the option).
+"""
+
+import csv as rows_of_text
+import io
+import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fedboost.errors import ConfigError
+from fedboost.people.text import counted, shorten
+from fedboost.runtime.data.places import Place
+from fedboost.runtime.data.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import csv
+
+COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd"}
+_HEADER = 1 << 24
+"""Bytes of a file among which its first line is looked for."""
+_BLOCK = 1 << 20
+"""Bytes that are read at once, which no row may exceed; more where the first line is long. In parts, pyarrow
+reads up to 32 of them ahead."""
+_NAMES = {";": ("semicolons", ";"), "\t": ("tabs", "tab"), ",": ("commas", ","), "|": ("bars", "|")}
+_COUNT = re.compile(r"Expected (\d+) columns, got (\d+)")
+_CONVERSION = re.compile(
+    r"In CSV column #(\d+): CSV conversion error to .*?(?:: invalid value '(.*)')?", re.S
+)
+
+
+@contextmanager
+def opened(place: Place) -> "Iterator[pa.NativeFile]":
+    """Open a file to read from its beginning, unpacked as its suffix says."""
+    import pyarrow as pa
+
+    method = next((kind for suffix, kind in COMPRESSIONS.items() if place.name.endswith(suffix)), None)
+    with place.open() as file:
+        if method is None:
+            yield file
+        else:
+            with pa.CompressedInputStream(file, method) as stream:
+                yield stream
+
+
+class Delimited:
+    """A file of delimited text, and how it is to be read."""
+
+    def __init__(self, place: Place, options: ReadOptions) -> None:
+        tabs = place.name.removesuffix(_packed(place.name)).endswith(".tsv")
+        self._place, self._options = place, options
+        self._separator = options.separator or ("\t" if tabs else ",")
+        if self._separator == options.decimal:
+            raise ConfigError(
+                f"{place.shown}: {self._separator!r} cannot stand between columns and in numbers; name the "
+                f"separator: {_advice('separator', ';')}"
+            )
+        with self._faults(_BLOCK):
+            self._header = self._first_line()
+        _check_separator(self._header, self._separator, place.shown)
+
+    def read(self) -> "pa.Table":
+        """The whole table."""
+        from pyarrow import csv
+
+        block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
+        with self._faults(block), opened(self._place) as stream:
+            table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
+        self._check_text(table.schema)
+        return table
+
+    def names(self) -> list[str]:
+        """The names of the columns."""
+        with self._faults(_BLOCK), opened(self._place) as stream:
+            return list(self._reader(stream, None, {}).schema.names)
+
+    def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows of these columns in parts, some of them as the text that stands in the file; their
+        types are those of the whole file."""
+        import pyarrow as pa
+
+        types = self._types(columns, as_text)
+        with self._faults(_BLOCK), opened(self._place) as stream:
+            for batch in self._reader(stream, columns, types):
+                yield pa.Table.from_batches([batch])
+
+    def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
+        """The first type of each column that all its values have, in the order in which pyarrow tries them
+        where it reads a file whole."""
+        import pyarrow as pa
+
+        types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
+        while True:
+            with self._faults(_BLOCK), opened(self._place) as stream:
+                try:
+                    reader = self._reader(stream, columns, types)
+                    types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
+                    for _ in reader:
+                        pass
+                except pa.ArrowInvalid as error:
+                    if not (fault := _CONVERSION.fullmatch(str(error).splitlines()[0])):
+                        raise
+                else:
+                    return types
+            name = self.names()[int(fault[1])]
+            types[name] = self._wider(types[name], fault[2])
+            if pa.types.is_binary(types[name]):
+                self._refuse_text()
+
+    def _wider(self, kind: "pa.DataType", value: str | None) -> "pa.DataType":
+        """The next type that has this value."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        order = [pa.null(), pa.int64(), pa.bool_(), pa.date32(), pa.time32("s"), pa.timestamp("s")]
+        order += [pa.timestamp("ns"), pa.float64(), pa.string(), pa.binary()]
+        for wider in order[order.index(kind) + 1 :]:
+            if value is None or pa.types.is_string(wider) or pa.types.is_binary(wider):
+                return wider
+            cell = ('"' + value.replace('"', '""') + '"').encode()
+            try:
+                csv.read_csv(
+                    io.BytesIO(cell),
+                    csv.ReadOptions(column_names=["c"]),
+                    self._parsing(),
+                    self._converting(["c"], {"c": wider}),
+                )
+            except pa.ArrowInvalid:
+                continue
+            return wider
+        return pa.binary()
+
+    def _reader(self, stream: Any, columns: Any, types: "dict[str, pa.DataType]") -> Any:
+        from pyarrow import csv
+
+        block = max(_BLOCK, 16 * len(self._header))
+        return csv.open_csv(stream, self._reading(block), self._parsing(), self._converting(columns, types))
+
+    def _reading(self, block: int) -> "csv.ReadOptions":
+        from pyarrow import csv
+
+        return csv.ReadOptions(block_size=block, encoding=self._options.encoding)
+
+    def _parsing(self) -> "csv.ParseOptions":
+        from pyarrow import csv
+
+        return csv.ParseOptions(delimiter=self._separator, newlines_in_values=True)
+
+    def _converting(self, columns: Any = None, types: Any = None) -> "csv.ConvertOptions":
+        from pyarrow import csv
+
+        usual = csv.ConvertOptions(
+            strings_can_be_null=True, decimal_point=self._options.decimal, column_types=types
+        )
+        usual.null_values = [*usual.null_values, *self._options.na]
+        if columns is not None:
+            usual.include_columns = list(columns)
+        return usual
+
+    def _first_line(self) -> str:
+        with opened(self._place) as stream:
+            start = stream.read(_HEADER)
+        if self._utf8 and (start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]):
+            raise ConfigError(f"{self._place.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
+        end = re.search(rb"[\r\n]", start) if self._utf8 else None
+        text: bytes = start[: end.start()] if end else start
+        if not self._utf8:  # whatever is cut off at the end
+            return re.split(r"[\r\n]", text.decode(self._options.encoding, "replace"), maxsplit=1)[0]
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            self._refuse_text()
+
+    @property
+    def _utf8(self) -> bool:
+        return self._options.encoding.lower().replace("_", "-") in ("utf-8", "utf8")
+
+    def _check_text(self, schema: "pa.Schema") -> None:
+        """ConfigError if a column is no text in the encoding."""
+        import pyarrow as pa
+
+        if any(pa.types.is_binary(kind) for kind in schema.types):
+            self._refuse_text()
+
+    def _refuse_text(self) -> NoReturn:
+        with opened(self._place) as stream:
+            for number, line in enumerate(io.BufferedReader(stream), 1):
+                try:
+                    line.decode()
+                except UnicodeDecodeError as error:
+                    value = shorten(repr(line[max(0, error.start - 12) : error.start + 8])[1:])
+                    where = f"{self._place.shown}: line {number} is not UTF-8 ({value})"
+                    raise ConfigError(
+                        f"{where}: name its encoding: {_advice('encoding', 'latin-1')}"
+                    ) from None
+        raise ConfigError(f"{self._place.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
+
+    @contextmanager
+    def _faults(self, block: int) -> Iterator[None]:
+        """Tell what pyarrow finds wrong, in one line that names the line of the file."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except UnicodeError as error:
+            why = f"cannot be read as {self._options.encoding}: {error}"
+            raise ConfigError(f"{self._place.shown}: {why}; name another --encoding") from None
+        except pa.ArrowInvalid as error:
+            if "straddl" in str(error):
+                advice = "close a quote left open, or shorten a text"
+                raise ConfigError(
+                    f"{self._place.shown}: a row is longer than {block >> 20} MiB; {advice}"
+                ) from None
+            if not _COUNT.search(str(error)):
+                raise
+            raise ConfigError(f"{self._place.shown}: {self._odd_row(str(error))}") from None
+
+    def _odd_row(self, error: str) -> str:
+        """Where the first row is that has not as many values as the header."""
+        records = self.records()
+        try:
+            _, header = next(records)
+            for line, values in records:
+                if len(values) != len(header):
+                    got = counted(len(values), "value")
+                    return f"line {line} has {got}, the header names {counted(len(header), 'column')}"
+        except (rows_of_text.Error, StopIteration):
+            pass  # as pyarrow says it
+        return f"cannot be read as CSV: {shorten(error.splitlines()[0], 200)}"
+
+    def records(self) -> Iterator[tuple[int, list[str]]]:
+        """Yield the lines that are not blank, the header first: number in the file, and values."""
+        with opened(self._place) as stream:
+            text = io.TextIOWrapper(
+                io.BufferedReader(stream),
+                self._options.encoding,
+                "replace",
+                newline="",
+            )
+            reader = rows_of_text.reader(text, delimiter=self._separator)
+            line = 1
+            for values in reader:
+                if values:
+                    yield line, values
+                line = reader.line_num + 1
+
+
+def _packed(name: str) -> str:
+    """The suffix that says how a file is compressed, or nothing."""
+    return next((suffix for suffix in COMPRESSIONS if name.endswith(suffix)), "")
+
+
+def _advice(option: str, value: str) -> str:
+    typed = f"'{value}'" if value in (";", "|") else value
+    kept = value.replace("tab", "\\t")
+    return f'--{option} {typed}, or {option} = "{kept}" under [read] in the site\'s file'
+
+
+def _check_separator(header: str, separator: str, source: str) -> None:
+    """ConfigError for a header that has another separator than is expected, and none of those."""
+    unquoted = re.sub(r'"[^"]*"?', "", header)
+    if separator in unquoted:
+        return
+    for character, (name, spelled) in _NAMES.items():
+        if character in unquoted and character != separator and (separator != "," or character != "|"):
+            raise ConfigError(f"{source}: {name} stand between the columns: {_advice('separator', spelled)}")

@@ -1,0 +1,82 @@
+"""Tables of any size, some rows at a time.
+
+Promises: the same values as `read_table` gives, in the same order; of a form that can be read in parts the
+memory holds some ten thousand rows at a time. Workbooks and LIBSVM files are read whole.
+Refuses: columns that are not there, files that cannot be read (ConfigError with the full path).
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.data.forms import PART_ROWS, form_of
+from fedboost.runtime.data.lines import line_of
+from fedboost.runtime.data.places import places_of
+from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import as_config_error, distinct
+from fedboost.runtime.data.values import BadRow, column_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class TableParts:
+    """A table in a file, of which no row is read yet."""
+
+    def __init__(self, source: str | Path, options: ReadOptions = AS_USUAL) -> None:
+        self._options, self._places = options, places_of(source)
+        self._form = form_of(self._places, options)
+        self.shown = self._places.shown
+        """Its path or address, for messages."""
+        with as_config_error(self._places, self._form.name):
+            self.rows = self._form.rows(self._places) if self._form.rows else None
+            """The number of rows, where it is known beforehand."""
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """ConfigError that names the first column that is not there."""
+        import pyarrow as pa
+
+        if self._form.names is None:
+            return
+        with as_config_error(self._places, self._form.name):
+            names = self._form.names(self._places, self._options)
+        head = distinct(pa.table([pa.nulls(0)] * len(names), names=names), self.shown)
+        with self.named():
+            for name in columns:
+                column_of(head, name)
+
+    def read(
+        self, columns: Collection[str], as_text: Collection[str] = ()
+    ) -> "Iterator[pa.Table | SparseTable]":
+        """Yield the rows of these columns in parts; of columns that are kept as text in a text file the text,
+        not the number that it spells."""
+        with as_config_error(self._places, self._form.name):
+            if self._form.parts is None:
+                yield from _parts_of(self._form.read(self._places, self._options))
+                return
+            for part in self._form.parts(self._places, self._options, columns, as_text):
+                yield from _parts_of(part)
+
+    @contextmanager
+    def named(self, before: int = 0) -> Iterator[None]:
+        """Name the file in errors, and the row in it. before: the rows before those that are worked at."""
+        try:
+            yield
+        except ConfigError as error:
+            if isinstance(error, BadRow):
+                error = error.moved(before)
+                single = not self._places.together
+                place = self._places.files[0]
+                error = error.on_line(line_of(place, self._options, error.row) if single else None)
+            raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
+
+
+def _parts_of(table: "pa.Table | SparseTable") -> "Iterator[pa.Table | SparseTable]":
+    if isinstance(table, SparseTable):
+        yield from table.parts()
+        return
+    for first in range(0, table.num_rows, PART_ROWS):
+        yield table.slice(first, PART_ROWS)

@@ -1,0 +1,62 @@
+"""Options for reading a table file: `[read]` in a site's file, and options of the commands.
+
+Promises: one model for both; an option that the form of a file does not know is refused, not ignored.
+Refuses: separators of several characters, encodings that do not exist.
+"""
+
+import codecs
+from typing import Any
+
+from pydantic import Field, field_validator
+
+from fedboost.terms.reading import Frozen, Several
+
+SEPARATORS = {"tab": "\t", "\\t": "\t"}
+"""Spellings of a separator that is awkward to type."""
+DECIMALS = (".", ",")
+
+
+class ReadOptions(Frozen):
+    """What a file does not say of itself. `separator` stands between columns (a comma, in a .tsv a tab),
+    `decimal` in numbers, `encoding` is that of the text, `na` are words that mean a missing value beside the
+    usual ones, `sheet` is the sheet of a workbook (the first one)."""
+
+    separator: str | None = None
+    decimal: str = "."
+    encoding: str = "utf-8"
+    na: Several[str] = Field(default=())
+    sheet: str | None = None
+
+    @field_validator("separator")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        value = SEPARATORS.get(value, value) if value else value
+        if value is not None and (len(value.encode()) != 1 or value in '"\r\n'):
+            raise ValueError(f"{value!r} must be one character, such as ';' or tab")
+        return value
+
+    @field_validator("decimal")
+    @classmethod
+    def _point_or_comma(cls, value: str) -> str:
+        if value not in DECIMALS:
+            raise ValueError(f"{value!r} must be '.' or ','")
+        return value
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        try:
+            text = codecs.lookup(value)._is_text_encoding  # rot13 and base64 are codecs, too
+        except (LookupError, ValueError):
+            text = False
+        if not text:
+            raise ValueError(f"{value!r} is no encoding; such as utf-8, latin-1, cp1252 or utf-16")
+        return value
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The options that are not their defaults, by name."""
+        return {key: value for key, value in self.model_dump().items() if value != getattr(AS_USUAL, key)}
+
+
+AS_USUAL = ReadOptions()

@@ -1,0 +1,134 @@
+"""Predictions of a table of any size, to a file.
+
+Promises: rows in their order, one line each, with the columns that are kept; the file appears whole or not at
+all; the memory holds some ten thousand rows at a time, as far as the table can be read in parts.
+Refuses: columns that are not there, values that cannot be used (ConfigError that names the row), other files
+than CSV and Parquet.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from fedboost.errors import ConfigError
+from fedboost.fixedpoint import Float64
+from fedboost.people import as_csv
+from fedboost.runtime.data.features import features_of, undeclared
+from fedboost.runtime.data.forms import FORMS
+from fedboost.runtime.data.parts import TableParts
+from fedboost.runtime.data.places import TOGETHER
+from fedboost.runtime.data.shard import base_margin_of
+from fedboost.runtime.data.table import dense_of
+from fedboost.runtime.data.values import column_of, plain
+from fedboost.runtime.files import replacing
+from fedboost.runtime.model_file import Model
+
+Columns = dict[str, Any]
+Write = Callable[[Columns], None]
+"""A function that writes some rows, by column."""
+
+
+class Predictor:
+    """A model and a table: `parts` yields predictions, and afterwards `strange` has the categories that
+    nobody declared, by column: one of them, and the number of rows."""
+
+    def __init__(self, model: Model, table: TableParts, keep: Sequence[str]) -> None:
+        self._model, self._table, self._keep = model, table, tuple(dict.fromkeys(keep))
+        self._schema, self._margin = model.terms.columns, model.terms.columns.base_margin
+        self._needed = (*self._schema.features, *([self._margin] if self._margin else []))
+        self._table.check_columns([*self._needed, *self._keep])
+        self._classes = model.classes if model.booster.loss.outputs > 1 else ()
+        self._names = as_csv.prediction_names(self._keep, self._classes)
+        self.strange: dict[str, tuple[str, int]] = {}
+
+    def parts(self) -> Iterator[Columns]:
+        """Yield the rows of each part: kept columns, the prediction, the probability of each class."""
+        columns = dict.fromkeys((*self._needed, *self._keep))
+        as_text = [name for name in self._keep if name not in self._needed]
+        before = 0
+        for part in self._table.read([*columns], as_text):
+            with self._table.named(before):
+                predicted = self._predicted(part)
+            yield predicted
+            before += part.num_rows
+        if not before:  # a header, or a table without rows
+            yield {name: np.empty(0) for name in self._names}
+
+    def _predicted(self, part: Any) -> Columns:
+        dense = dense_of(part)
+        margin = base_margin_of(dense, self._margin, self._model.terms) if self._margin else None
+        values: Float64 = self._model.booster.predict(features_of(part, self._schema), margin)
+        for name, example, rows in undeclared(dense, self._schema):
+            first, known = self.strange.get(name, (example, 0))
+            self.strange[name] = first, known + rows
+        kept: list[Any] = [plain(column_of(dense, name)) for name in self._keep]
+        if self._classes:
+            best = np.array(self._classes)[np.argmax(values, axis=1)]
+            kept += [best, *values.T]
+        else:
+            kept.append(values)
+        return dict(zip(self._names, kept, strict=True))
+
+
+def check_form(out: Path) -> None:
+    """ConfigError for a file of a form in which no predictions are written."""
+    name = out.name.lower()
+    others = [suffix for form in FORMS for suffix in form.every_suffix]
+    if name.endswith(tuple(s for s in others if s not in (".csv", *TOGETHER))):
+        raise ConfigError(f"{out}: predictions are written as .csv or .parquet; name one of those")
+
+
+@contextmanager
+def writing(out: Path) -> Iterator[Write]:
+    """Open a file for rows, CSV or Parquet by its suffix."""
+    with replacing(out) as file:
+        if not out.name.lower().endswith(TOGETHER):
+            yield csv_writer(lambda text: file.write(text.encode()))
+            return
+        with _parquet(file, out) as write:
+            yield write
+
+
+def csv_writer(write: Callable[[str], Any]) -> Write:
+    """Return a function that writes rows as CSV, with a header above the first."""
+    parts = count()
+
+    def write_rows(columns: Columns) -> None:
+        values = {name: _listed(column) for name, column in columns.items()}
+        write(as_csv.rows(values, header=next(parts) == 0))
+
+    return write_rows
+
+
+def _listed(column: Any) -> list[object]:
+    """The values of a column as Python's, true and false as a CSV spells them."""
+    values = column.tolist() if isinstance(column, np.ndarray) else column.to_pylist()
+    return [str(value).lower() if isinstance(value, bool) else value for value in values]
+
+
+@contextmanager
+def _parquet(file: IO[bytes], out: Path) -> Iterator[Write]:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    writers: list[parquet.ParquetWriter] = []
+
+    def write_rows(columns: Columns) -> None:
+        table = pa.table(dict(columns))
+        if not writers:
+            writers.append(parquet.ParquetWriter(file, table.schema))
+        try:
+            writers[0].write_table(table.cast(writers[0].schema))
+        except pa.ArrowInvalid as error:
+            why = f"kept columns change their types: {str(error).splitlines()[0]}"
+            raise ConfigError(f"{out}: {why}; write a .csv") from None
+
+    try:
+        yield write_rows
+    finally:
+        for writer in writers:
+            writer.close()

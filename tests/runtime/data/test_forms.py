@@ -1,0 +1,201 @@
+"""Forms of files and options of reading: the same values whole and in parts, the remedy in each message."""
+
+import bz2
+import datetime
+import gzip
+import io
+import json
+import sys
+
+import pyarrow as pa
+import pytest
+from columns import config_error
+from pyarrow import feather
+
+from fedboost.runtime.data import delimited, json_lines
+from fedboost.runtime.data.parts import TableParts
+from fedboost.runtime.data.read_options import ReadOptions
+from fedboost.runtime.data.table import read_table
+
+GERMAN = {"separator": ";", "decimal": ",", "encoding": "latin-1"}
+WIDE = {"separator": "tab", "encoding": "utf-16", "na": ["-", "?"]}
+MARKED = [["a", "b"], [1.5, "x"], ["-", "ü"], [], [-2, "-"]]
+VALUES = {"a": [1.5, None, -2.0], "b": ["x", "ü", None]}
+LINES = b'{"a": 1.5, "b": "x"}\n\n{"b": "\xc3\xbc"}\n{"a": -2}\n'
+
+
+def in_feather(table):
+    file = io.BytesIO()
+    feather.write_feather(table, file, compression="zstd")
+    return file.getvalue()
+
+
+def in_excel(*sheets):
+    from openpyxl import Workbook
+
+    book = Workbook()
+    book.remove(book.active)
+    for name, rows in sheets:
+        sheet = book.create_sheet(name)
+        for row in rows:
+            sheet.append(row)
+    file = io.BytesIO()
+    book.save(file)
+    return file.getvalue()
+
+
+def read_both(path, **options):
+    """The table, read whole; in parts it is the same."""
+    known = ReadOptions(**options)
+    table = read_table(path, None, known)
+    parts = TableParts(path, known).read(table.column_names)
+    assert [row for part in parts for row in part.to_pylist()] == table.to_pylist()
+    return table
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options"),
+    [
+        ("t.csv", "a,b\n1.5,x\n,ü\n-2,\n".encode(), {}),
+        ("t.csv", "a;b\n1,5;x\n\n;ü\n-2;\n".encode("latin-1"), GERMAN),
+        ("t.csv", "a\tb\n1.5\tx\n-\tü\n-2\t?\n".encode("utf-16"), WIDE),
+        ("t.tsv", "a|b\n1.5|x\nunknown|ü\n-2|unknown\n".encode(), {"separator": "|", "na": ["unknown"]}),
+        ("t.csv.gz", gzip.compress("a,b\n1.5,x\n,ü\n-2,\n".encode()), {}),
+        ("t.tsv.bz2", bz2.compress("a\tb\n1.5\tx\n\tü\n-2\t\n".encode()), {}),
+        ("t.csv.zst", pa.compress("a,b\n1.5,x\n,ü\n-2,\n".encode(), "zstd", asbytes=True), {}),
+        ("t.zst", pa.compress("a,b\n1.5,x\n,ü\n-2,\n".encode(), "zstd", asbytes=True), {}),
+        ("t.jsonl", LINES, {}),
+        ("T.NDJSON", LINES, {}),
+        ("t.jsonl.gz", gzip.compress(LINES), {}),
+        ("t.feather", in_feather(pa.table(VALUES)), {}),
+        ("t.arrow", in_feather(pa.table(VALUES)), {}),
+        ("t.xlsx", in_excel(("s", [["a", "b"], [1.5, "x"], [None, "ü"], [-2, None]])), {}),
+        ("t.xlsx", in_excel(("z", [["z"]]), ("s", MARKED)), {"sheet": "s", "na": ["-"]}),
+    ],
+)  # fmt: skip
+def test_each_form_gives_the_same_table(tmp_path, name, content, options):
+    (tmp_path / name).write_bytes(content)
+    assert read_both(tmp_path / name, **options).to_pydict() == VALUES
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "2.5"], pa.float64()),
+        (["", "7"], pa.int64()),
+        (["0", "true"], pa.bool_()),
+        (["5", "true"], pa.string()),
+        (["1", "x"], pa.string()),
+        (["2024-01-01", "n"], pa.string()),
+        (["1", "2024-01-01"], pa.string()),
+        (["01", "02"], pa.int64()),
+        (["1", "a,b"], pa.string()),
+        (["1", 'a"b'], pa.string()),
+    ],
+)
+def test_a_column_in_parts_has_the_type_of_the_whole_column(tmp_path, monkeypatch, values, kind):
+    """The first value stands in the first parts, the second late."""
+    monkeypatch.setattr(delimited, "_BLOCK", 64)
+    quoted = ['"' + value.replace('"', '""') + '"' if set(value) & {",", '"'} else value for value in values]
+    early, late = (f"1,{value}\n" for value in quoted)
+    (tmp_path / "t.csv").write_text("k,v\n" + early * 100 + late + early * 9)
+    assert read_both(tmp_path / "t.csv").column("v").type == kind
+    parts = list(TableParts(tmp_path / "t.csv").read(["v"]))
+    assert len(parts) > 3
+    assert {part.schema.types[0] for part in parts} == {kind}
+    texts = [
+        v for part in TableParts(tmp_path / "t.csv").read(["v"], ["v"]) for v in part.column("v").to_pylist()
+    ]
+    assert texts == [value or None for value in [values[0]] * 100 + [values[1]] + [values[0]] * 9]
+
+
+def test_json_lines_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_lines, "_PART", 50)
+    lines = [{"a": n, "b": f"{n}"} if n % 5 else {"c": n / 2} for n in range(40)]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    parts = list(TableParts(tmp_path / "t.jsonl").read(["a", "b", "c"], ["a"]))
+    assert len(parts) > 3
+    rows = [row for part in parts for row in part.to_pylist()]
+    shown = [{"a": None, "b": None, "c": None, **line} for line in lines]
+    assert rows == [row | {"a": None if row["a"] is None else str(row["a"])} for row in shown]
+
+
+def test_cells_of_a_workbook(tmp_path):
+    day = datetime.date(2024, 5, 6)
+    rows = [
+        ["n", 2020, "d", "f", None],
+        [1, "x", day, True, None],
+        [2.5, 3, day, False, None],
+        ["n.n.", 0.5, day, None, None],
+    ]
+    (tmp_path / "t.xlsx").write_bytes(in_excel(("s", rows)))
+    table = read_both(tmp_path / "t.xlsx")
+    assert table.column("n").to_pylist() == ["1", "2.5", "n.n."]
+    assert table.column("2020").to_pylist() == ["x", "3", "0.5"]
+    assert table.column("f").to_pylist() == [True, False, None]
+    assert table.column("d").to_pylist() == ["2024-05-06"] * 3
+    assert table.column_names == ["n", "2020", "d", "f"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("t.csv", b"a,b\n1,2\n", {"decimal": ","}, "',' cannot stand between columns and in numbers; name"),
+        ("t.csv", b"a,b\n1,2\n", {"encoding": "utf-16"}, "cannot be read as utf-16: "),
+        ("t.csv", b"a,b\n1,\x81\n", {"encoding": "cp1252"}, "cannot be read as cp1252: "),
+        ("t.csv", b"a|b\n1|2\n", {"separator": ";"}, "bars stand between the columns: --separator '|'"),
+        ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "commas stand between the columns: --separator ,"),
+        ("t.parquet", b"x", {"na": ["-"]}, "na is an option for .csv, .tsv, .xlsx; leave it out"),
+        ("t.csv", b"x", {"sheet": "s"}, "sheet is an option for .xlsx; leave it out"),
+        ("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-9], {}, "cannot be read as CSV: Truncated"),
+        ("t.jsonl", LINES + b"{", {}, "line 5 is no JSON: "),
+        ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', lines above have a number"),
+        ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is no object: write {"column": value, ...}'),
+        ("t.feather", b"x" * 20, {}, "cannot be read as Feather: "),
+        ("t.xlsx", b"x", {}, "cannot be read as an Excel workbook: "),
+        ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; its"),
+        ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; --sheet names another one"),
+    ],
+)  # fmt: skip
+def test_files_and_options_that_do_not_fit(tmp_path, name, content, options, said):
+    (tmp_path / name).write_bytes(content)
+    known = ReadOptions(**options)
+    whole = config_error(lambda: read_table(tmp_path / name, None, known))
+    assert whole.startswith(f"{tmp_path / name}: {said}")
+
+    def in_parts():
+        parts = TableParts(tmp_path / name, known)
+        parts.check_columns(["a"])
+        list(parts.read(["a", "b"]))
+
+    assert config_error(in_parts) == whole
+
+
+def test_a_workbook_without_the_extra(tmp_path, monkeypatch):
+    (tmp_path / "t.xlsx").write_bytes(in_excel(("s", MARKED)))
+    monkeypatch.setitem(sys.modules, "python_calamine", None)
+    said = "t.xlsx: a workbook needs python-calamine: pip install 'fedboost[excel]', or save the sheet as CSV"
+    assert config_error(lambda: read_table(tmp_path / "t.xlsx")).endswith(said)
+
+
+def test_a_damaged_file_is_to_be_copied_again(tmp_path):
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-9])
+    assert config_error(lambda: read_table(tmp_path / "t.csv.gz")).endswith(
+        "cut off or damaged: copy it again"
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"separator": ";;"}, "';;' must be one character"),
+        ({"separator": ""}, "'' must be one character"),
+        ({"decimal": "'"}, "must be '.' or ','"),
+        ({"encoding": "utf9"}, "'utf9' is no encoding; such as utf-8"),
+        ({"encoding": "rot13"}, "'rot13' is no encoding"),
+    ],
+)
+def test_options_that_cannot_be(options, said):
+    with pytest.raises(ValueError, match="Value error") as caught:
+        ReadOptions(**options)
+    assert said in str(caught.value)
