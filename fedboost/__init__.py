@@ -17,6 +17,7 @@ from fedboost.version import VERSION
 __version__ = VERSION
 
 _HOMES = {
+    "Database": "fedboost.runtime.data.database",
     "FederatedClassifier": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
     from fedboost.estimators import FederatedClassifier, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
+    from fedboost.runtime.data.database import Database
     from fedboost.runtime.local.simulation import simulate
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.result import Result
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ConfigError",
+    "Database",
     "FedboostError",
     "FederatedClassifier",
     "FederatedRegressor",

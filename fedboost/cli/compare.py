@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Json, TermsFile
+from fedboost.cli.options import Json, Query, QueryFile, TermsFile
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -26,8 +26,10 @@ MANY_ROWS = 50_000
 
 def compare(
     terms: TermsFile,
-    data: Annotated[Path, typer.Option(help="A table with rows of all sites.", show_default=False)],
+    data: Annotated[str, typer.Option(help="A table with rows of all sites.", show_default=False)],
     site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
+    query: Query = None,
+    query_file: QueryFile = None,
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
     ] = 0.2,
@@ -45,6 +47,7 @@ def compare(
     from fedboost.evaluation.held_out import shown_metrics, unprotected
     from fedboost.people import as_json, comparison
     from fedboost.people.facts import ComparisonFacts
+    from fedboost.runtime.data.database import source_of
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.terms_file import read_terms
 
@@ -55,8 +58,9 @@ def compare(
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
-    table = read_table(data)
-    sites = _sites(agreed, terms, table, data, site)
+    source = source_of(data, query, query_file)
+    table = read_table(source)
+    sites = _sites(agreed, terms, table, source, site)
     notice_undeclared(table, agreed.columns)
     names, equal = shown_metrics(agreed), True
     trials = {
@@ -72,7 +76,7 @@ def compare(
     show(json, as_json.comparison(facts), comparison.comparison(facts))
 
 
-def _sites(agreed: "Terms", terms: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
     from fedboost.cli.inputs import rows_of_sites
     from fedboost.runtime.data.shard import to_shard

@@ -2,12 +2,15 @@
 predictions are by the values of one feature."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, ModelFile
+from fedboost.cli.options import Json, ModelFile, Query, QueryFile
 from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.database import Database
 
 EPILOG = (
     "Example: fedboost explain model.json\n\n"
@@ -26,7 +29,7 @@ def explain(
         Path | None, typer.Option(help="Draw the tree to this file instead.", show_default=False)
     ] = None,
     shap: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             metavar="DATA",
             help="Say what each feature adds to the margin of each row of this table, as a CSV.",
@@ -42,8 +45,10 @@ def explain(
         ),
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
+        str | None, typer.Option(help="Rows for --partial-dependence.", show_default=False)
     ] = None,
+    query: Query = None,
+    query_file: QueryFile = None,
     out: Annotated[
         Path | None,
         typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
@@ -52,10 +57,36 @@ def explain(
 ) -> None:
     """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
     how predictions depend on a feature."""
+    from fedboost.runtime.data.database import source_of
+
     asked = {"--tree": tree, "--shap": shap, "--partial-dependence": partial_dependence}
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
         raise ConfigError(f"give {' or '.join(options)}, not both")
+    _check_files(tree, svg, shap, partial_dependence, data, out)
+    if (query or query_file) and not (shap or data):
+        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
+    if json and options:
+        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    if shap is not None:
+        _contributions(model, source_of(shap, query, query_file), out)
+    elif partial_dependence is not None and data is not None:
+        _dependence(model, partial_dependence, source_of(data, query, query_file), out)
+    elif tree is not None:
+        _tree(model, tree, svg)
+    else:
+        _importances(model, json)
+
+
+def _check_files(
+    tree: int | None,
+    svg: Path | None,
+    shap: str | None,
+    partial_dependence: str | None,
+    data: str | None,
+    out: Path | None,
+) -> None:
+    """ConfigError for a file that nothing is read from or written to."""
     if (partial_dependence is None) != (data is None):
         raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
     if svg is not None and tree is None:
@@ -64,16 +95,6 @@ def explain(
         raise ConfigError(
             "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
         )
-    if json and options:
-        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    if shap is not None:
-        _contributions(model, shap, out)
-    elif partial_dependence is not None and data is not None:
-        _dependence(model, partial_dependence, data, out)
-    elif tree is not None:
-        _tree(model, tree, svg)
-    else:
-        _importances(model, json)
 
 
 def _importances(model: Path, json: bool) -> None:
@@ -102,7 +123,7 @@ def _tree(model: Path, tree: int, svg: Path | None) -> None:
         write(Model.load(model).tree_svg(tree), svg)
 
 
-def _contributions(model: Path, data: Path, out: Path | None) -> None:
+def _contributions(model: Path, data: "Path | Database", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
@@ -122,7 +143,7 @@ def _contributions(model: Path, data: Path, out: Path | None) -> None:
     write(as_csv.contributions(values, trained.booster.features, classes), out)
 
 
-def _dependence(model: Path, feature: str, data: Path, out: Path | None) -> None:
+def _dependence(model: Path, feature: str, data: "Path | Database", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv

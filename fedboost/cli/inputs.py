@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: Path, column: str) -> dict[str, Any]:
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return each site's rows by the column that names it. ConfigError if the terms name other parties."""
     if isinstance(table, SparseTable):
         raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")

@@ -6,7 +6,21 @@ from typing import Annotated
 import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line, for scripts.")]
-Data = Annotated[Path, typer.Argument(help="A table: .csv, .tsv, .parquet or .libsvm.", show_default=False)]
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A table: .csv, .tsv, .parquet, .libsvm, or a database's URI with --query.", show_default=False
+    ),
+]
+Query = Annotated[
+    str | None,
+    typer.Option(
+        help="The rows of a database: SELECT ..., with DATA postgresql://..., sqlite:///FILE or "
+        "duckdb:///FILE.",
+        show_default=False,
+    ),
+]
+QueryFile = Annotated[Path | None, typer.Option(help="A file that has the query.", show_default=False)]
 TermsFile = Annotated[Path, typer.Argument(help="The terms, a TOML file.", show_default=False)]
 ModelFile = Annotated[Path, typer.Argument(help="A model file.", show_default=False)]
 SiteFile = Annotated[Path, typer.Option(help="This site's file, TOML.", show_default=False)]

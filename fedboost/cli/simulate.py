@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site, TermsFile
+from fedboost.cli.options import Json, Query, QueryFile, Site, TermsFile
 from fedboost.errors import ConfigError
 
 EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
@@ -13,7 +13,9 @@ EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital -
 
 def simulate(
     terms: TermsFile,
-    data: Annotated[Path, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    data: Annotated[str, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
+    query: Query = None,
+    query_file: QueryFile = None,
     site: Site = None,
     parties: Annotated[
         int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
@@ -28,6 +30,7 @@ def simulate(
     from fedboost.cli.progress import progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
+    from fedboost.runtime.data.database import source_of
     from fedboost.runtime.data.draft import split_by_weights
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
@@ -36,11 +39,12 @@ def simulate(
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
+    source = source_of(data, query, query_file)
     if out is not None:
-        check_writable(out, terms, data)
-    agreed, table = read_terms(terms), read_table(data)
+        check_writable(out, terms, source)
+    agreed, table = read_terms(terms), read_table(source)
     if site is not None:
-        shards = rows_of_sites(agreed, terms, table, data, site)
+        shards = rows_of_sites(agreed, terms, table, source, site)
     else:
         by_terms = parties is None and agreed.parties
         names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data
+from fedboost.cli.options import Data, Query, QueryFile
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --pa
 def terms(
     data: Data,
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
+    query: Query = None,
+    query_file: QueryFile = None,
     label_upper_bound: Annotated[
         str | None,
         typer.Option(help="A column of upper bounds, for survival:aft.", show_default=False),
@@ -54,17 +56,15 @@ def terms(
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.output import notice, write
+    from fedboost.runtime.data.database import source_of
     from fedboost.runtime.data.draft import draft_schema, split_by_site
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
 
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
-    table, parties, excluded = read_table(data), party or [], exclude or []
+    _check_new(out)
+    source = source_of(data, query, query_file)
+    table, parties, excluded = read_table(source), party or [], exclude or []
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), [*excluded, site]
     columns = label_upper_bound, group
@@ -73,6 +73,16 @@ def terms(
     write(_drafted(draft, parties), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
+
+
+def _check_new(out: Path | None) -> None:
+    """ConfigError where a file could not be written, or stands already."""
+    from fedboost.runtime.files import check_writable
+
+    if out is not None:
+        check_writable(out)
+        if out.is_file():
+            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
 
 
 def _notice_draft(draft: "Draft", label: str) -> None:

@@ -6,18 +6,20 @@ have no names once they are open, so nothing is left behind however the process 
 Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
+import io
 import mmap
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
+from fedboost.gbdt.binned import allocate_in_memory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,14 +28,47 @@ STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
 
 
-class ParquetTable:
-    """A Parquet file, and the folder where what is made of its rows is kept."""
+class UnnamedFile(io.RawIOBase):
+    """A reader of an open file with a place of its own, so that several read at once."""
 
-    def __init__(self, path: Path, scratch: Path) -> None:
+    def __init__(self, file: int) -> None:
+        self._file, self._place = file, 0
+        self._size = os.fstat(file).st_size
+
+    def readable(self) -> bool:
+        """True: it is there to be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """True: reading starts anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """The place of the next byte."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a place."""
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def readinto(self, buffer: "memoryview", /) -> int:  # type: ignore[override]
+        """Read into a buffer; the number of bytes."""
+        content = os.pread(self._file, len(buffer), self._place)
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+
+class ParquetTable:
+    """A Parquet file, or an open one without a name, and the folder where what is made of its rows is kept:
+    in memory where there is none."""
+
+    def __init__(self, source: Path | BinaryIO, scratch: Path | None) -> None:
         from pyarrow import parquet
 
-        self._path, self._scratch = path, scratch
-        with parquet.ParquetFile(path) as file:
+        self._source, self._scratch = source, scratch
+        with parquet.ParquetFile(self._opened()) as file:
             self._metadata = file.metadata
             self.head: pa.Table = file.schema_arrow.empty_table()
         groups = range(self._metadata.num_row_groups)
@@ -52,13 +87,19 @@ class ParquetTable:
         from pyarrow import parquet
 
         try:
-            with parquet.ParquetFile(self._path, metadata=self._metadata, memory_map=True) as file:
+            with parquet.ParquetFile(self._opened(), metadata=self._metadata, memory_map=True) as file:
                 return file.read_row_group(number, [column])
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError("its table can no longer be read", f"{self._path}: {error}") from None
+            where = self._source if isinstance(self._source, Path) else "the rows that were kept of it"
+            raise ConfigError("its table can no longer be read", f"{where}: {error}") from None
+
+    def _opened(self) -> Path | UnnamedFile:
+        return self._source if isinstance(self._source, Path) else UnnamedFile(self._source.fileno())
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array in a file without a name. ConfigError if there is no room for it."""
+        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
+        if self._scratch is None:
+            return allocate_in_memory(shape, dtype)
         count = int(np.prod(shape))
         size = max(count * dtype.itemsize, 1)
         try:

@@ -1,4 +1,4 @@
-"""Tables from files (CSV, Parquet, LIBSVM) and memory (pyarrow, pandas, mappings, scipy).
+"""Tables from files (CSV, Parquet, LIBSVM), databases and memory (Arrow streams, pandas, mappings, scipy).
 
 Refuses: files that cannot be read as what their suffix names (ConfigError with the full path).
 """
@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
+from fedboost.runtime.data.allocator import give_back
+from fedboost.runtime.data.arrow import normal_table
+from fedboost.runtime.data.database import Database, database_of
 from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.sparse import SparseTable, read_libsvm
+from fedboost.runtime.data.stream import keep, read_query
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
@@ -26,12 +30,16 @@ _BLOCK = 1 << 20
 """Bytes of a CSV file that are read at once, which no row may exceed; more where the first line is long."""
 
 
-def read_table(path: Path | str, scratch: Path | None = None) -> "Table":
-    """The table in a file, by its suffix (`SUFFIXES`); with a scratch folder its rows stay in the file, which
-    then must be Parquet. Raises ConfigError with the full path."""
+def read_table(source: Path | str | Database, scratch: Path | None = None) -> "Table":
+    """The table in a file, by its suffix (`SUFFIXES`), or of a query; with a scratch folder its rows stay in
+    the file, which then must be Parquet. Raises ConfigError with the full path."""
     import pyarrow as pa
 
-    path = Path(path).absolute()
+    if isinstance(source, Database):
+        return read_query(source)
+    if isinstance(source, str) and database_of(source):
+        raise ConfigError(f"{database_of(source)}: is a database; in Python give fb.Database(URI, QUERY)")
+    path = Path(source).absolute()
     name = path.name.lower()
     if path.is_dir():
         raise ConfigError(f"{path}: is a directory, not a file")
@@ -55,22 +63,31 @@ def read_table(path: Path | str, scratch: Path | None = None) -> "Table":
         raise ConfigError(f"{path}: cannot be read as {form}", _first_line(error)) from None
 
 
+def site_table(source: Path | Database, scratch: Path | None) -> "Table":
+    """The rows of a site, as `read_table` reads them; those of a query are kept in a file, also without a
+    scratch folder. ConfigError."""
+    return keep(source, scratch) if isinstance(source, Database) else read_table(source, scratch)
+
+
 def as_table(data: object) -> "pa.Table | SparseTable":
-    """A table from a path, a pyarrow Table, a pandas DataFrame (its index is dropped), or a mapping of column
-    name to a sequence of values; or to a sparse matrix of scipy's, whose columns are then called by that name
-    and their number from 0. Raises ConfigError."""
+    """A table from a path, a `Database`, a pandas DataFrame (its index is dropped), anything that is an Arrow
+    stream or array (of pyarrow, polars, DuckDB), or a mapping of column name to a sequence of values; or to a
+    matrix of numpy's or scipy's, whose columns are then called by that name and their number from 0. Raises
+    ConfigError."""
     import pyarrow as pa
 
     kind = type(data)
-    if isinstance(data, (str, Path)):
+    if isinstance(data, (str, Path, Database)):
         return read_table(data)
     try:
-        if isinstance(data, pa.Table):
-            return _distinct(data, "the table")
-        if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "__dataframe__"):
-            return _distinct(pa.Table.from_pandas(data, preserve_index=False), "the DataFrame")
         if isinstance(data, SparseTable):
             return data
+        if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "to_parquet"):
+            data = pa.Table.from_pandas(data, preserve_index=False)
+        if isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__"):
+            return _distinct(normal_table(pa.table(data)), f"the {kind.__name__}")
+        if hasattr(data, "__arrow_c_array__"):
+            return _distinct(normal_table(pa.table(pa.record_batch(data))), f"the {kind.__name__}")
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
             dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
             matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
@@ -164,13 +181,6 @@ def dense_of(table: "Table") -> "pa.Table":
 def _is_sparse(values: object) -> bool:
     """Tell if these are a sparse matrix or array of scipy's, which need not be installed."""
     return type(values).__module__.startswith("scipy.sparse") and hasattr(values, "tocsc")
-
-
-def give_back() -> None:
-    """Release the memory that Arrow's allocator keeps after its tables are gone."""
-    import pyarrow as pa
-
-    pa.default_memory_pool().release_unused()
 
 
 def parts_of(table: "Table", column: str) -> Iterator["pa.Table"]:

@@ -28,9 +28,11 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import Site
 from fedboost.runtime.aggregator.programs import program_of
-from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.data.allocator import give_back, keep_freed_memory
+from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.table import as_table, give_back
+from fedboost.runtime.data.stream import keep, stream_of
+from fedboost.runtime.data.table import as_table
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
@@ -146,12 +148,14 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 def _reader(data: object, terms: Terms, name: str) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
+    stream = stream_of(data)
+    data = data if stream is None else keep(stream)  # which may be read but once
     shards = [_read(data, terms, name)]
     return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
 def _read(data: object, terms: Terms, name: str) -> Shard:
-    shard = to_shard(as_table(data), terms, name)
+    shard = to_shard(data if isinstance(data, ParquetTable) else as_table(data), terms, name)
     give_back()  # the table is gone, if it was read from a file
     return shard
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.data.database import Database, database_of, with_query
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
 from fedboost.terms.reading import Frozen, Name, read_model
@@ -18,16 +19,24 @@ STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
 
 
+def _uri_or_path(value: object) -> object:
+    """A URI as a database, whose query stands under another key: a path would lose its slashes."""
+    return (database_of(value) if isinstance(value, str) else None) or value
+
+
 class PartyConfig(Frozen):
     """A site's file. `keys` is the folder of its bundle, `state` the folder of its memory, beside the file
     unless named, `audit` its log of what left, beside the memory unless named, `dataset` the name of these
     rows there (the party's, so that a table that is moved, copied or longer is still the same rows),
     `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
-    compute (one a core), `policy` what it agrees to. A key holder's file has no `data`."""
+    compute (one a core), `policy` what it agrees to. `data` is a file, or the URI of a database, whose rows
+    are those of `query`, or of the query in `query_file`. A key holder's file has no `data`."""
 
     party: Name
     aggregator: str
-    data: Path | None = None
+    data: Path | Database | None = None
+    query: str | None = None
+    query_file: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
     state: Path | None = None
@@ -39,6 +48,7 @@ class PartyConfig(Frozen):
     _file: Path = PrivateAttr(Path("party.toml"))
 
     _check = field_validator("aggregator")(require_dialable)
+    _keep_uri = field_validator("data", mode="before")(_uri_or_path)
 
     @property
     def file(self) -> Path:
@@ -65,18 +75,32 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         raise ConfigError(f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
         raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
+    source = _source(config, path)
     paths = {
-        "data": config.data,
+        "data": source if isinstance(source, Path) else None,
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit,
         "state": config.state or Path(STATE),
     }
     config = config.model_copy(update=from_folder(path, paths))
+    if isinstance(source, Database):
+        config = config.model_copy(update={"data": source.beside(path.parent)})
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
     config = config.model_copy(update={"audit": audit})
     config._file = path
     return config
+
+
+def _source(config: PartyConfig, path: Path) -> Path | Database | None:
+    """The rows that a site's file names, with the query that belongs to them. ConfigError."""
+    file = from_folder(path, {"query_file": config.query_file})["query_file"]
+    if isinstance(config.data, Database):
+        return with_query(config.data, config.query, file, "query", str(path))
+    if config.query is not None or file is not None:
+        key = "query_file" if config.query is None else "query"
+        raise ConfigError(f"{path}: {key} is for a database, and data names {config.data}; take {key} away")
+    return config.data
 
 
 def state_folder(config: PartyConfig) -> Path:

@@ -28,7 +28,7 @@ from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.table import site_table
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
@@ -78,7 +78,7 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = None if config.data is None else read_table(config.data, config.scratch)
+        self._table = None if config.data is None else site_table(config.data, config.scratch)
         self._audit = open_log(config)
         try:
             self._memory = open_memory(config, self._audit, self._log)
