@@ -49,14 +49,15 @@ class Terms(terms.Terms):
         base_margin: str | None = None,
         group: str | None = None,
         label_upper_bound: str | None = None,
+        site: str | None = None,
         **settings: Any,
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin, group, label_upper_bound: names of columns; settings: fields of Terms,
-        under XGBoost's names. Words are drafted as classes, more than two numbers as amounts, unless the
-        objective is set.
+        label, weight, base_margin, group, label_upper_bound, site: names of columns, none of them a feature;
+        settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more than two numbers
+        as amounts, unless the objective is set.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
-        draft = draft_schema(as_table(data), label, weight, (), *chosen)
+        draft = draft_schema(as_table(data), label, weight, () if site is None else (site,), *chosen)
         return cls.read({**draft.settings(), **settings})

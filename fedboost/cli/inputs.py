@@ -25,7 +25,7 @@ def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, colu
     """Return each site's rows by the column that names it. ConfigError if the terms name other parties."""
     if isinstance(table, SparseTable):
         raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
-    sites = split_by_site(table, column)
+    sites = split_by_site(table, column, column in terms.columns.features)
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "

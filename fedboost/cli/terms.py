@@ -36,6 +36,9 @@ def terms(
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
     ] = None,
+    site_feature: Annotated[
+        bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")
+    ] = False,
     exclude: Annotated[
         list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
     ] = None,
@@ -60,13 +63,11 @@ def terms(
     from fedboost.runtime.data.draft import draft_schema, split_by_site
     from fedboost.runtime.data.table import read_table
 
-    if site is not None and party:
-        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
-    _check_new(out)
+    _check(out, site, site_feature, party or [])
     source = source_of(data, query, query_file)
     table, parties, excluded = read_table(source), party or [], exclude or []
     if site is not None:
-        parties, excluded = list(split_by_site(table, site)), [*excluded, site]
+        parties, excluded = list(split_by_site(table, site)), [*excluded, *([] if site_feature else [site])]
     columns = label_upper_bound, group
     draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
     _notice_draft(draft, label)
@@ -75,10 +76,15 @@ def terms(
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
 
-def _check_new(out: Path | None) -> None:
-    """ConfigError where a file could not be written, or stands already."""
+def _check(out: Path | None, site: str | None, site_feature: bool, party: list[str]) -> None:
+    """ConfigError for options that exclude each other, and where the file could not be written, or stands
+    already."""
     from fedboost.runtime.files import check_writable
 
+    if site_feature and site is None:
+        raise ConfigError("--site-feature goes with --site COLUMN")
+    if site is not None and party:
+        raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
         check_writable(out)
         if out.is_file():

@@ -24,6 +24,8 @@ _QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|(\$\w*\$).*?\1|--[^\n]
 """Texts, quoted names and comments of a query."""
 _READS = ("select", "with", "values", "table", "from", "(")
 """The first words of a query that reads."""
+_FILES = {".db": SQLITE, ".sqlite": SQLITE, ".sqlite3": SQLITE, ".duckdb": DUCKDB, ".ddb": DUCKDB}
+"""Suffixes of files that are databases."""
 MAX_QUERY_BYTES = 1 << 20
 
 
@@ -74,6 +76,8 @@ def source_of(
     if query is not None or query_file is not None:
         option = "--query-file" if query is None else "--query"
         raise ConfigError(f"{text}: is a file, and {option} is for a database: take it away, or give a URI")
+    if (suffix := Path(text).suffix.lower()) in _FILES:
+        raise ConfigError(f'{text}: for a database write {_FILES[suffix]}:///{text} --query "SELECT ..."')
     return Path(text)
 
 

@@ -28,6 +28,9 @@ STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
 
 
+_NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
+
+
 class UnnamedFile(io.RawIOBase):
     """A reader of an open file with a place of its own, so that several read at once."""
 
@@ -122,7 +125,7 @@ class ParquetColumn:
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
-        self._at_hand: tuple[int, Float32] = (-1, np.empty(0, np.float32))
+        self._at_hand = _NOTHING_AT_HAND
         """The group of rows that was read last, if more of it is wanted."""
 
     def __getitem__(self, rows: slice) -> Float32:
@@ -134,7 +137,7 @@ class ParquetColumn:
             values, begin = self._group(group), int(ends[group])
             low, high = max(first, begin), min(last, begin + values.size)
             out[low - first : high - first] = values[low - begin : high - begin]
-            self._at_hand = (group, values) if high < begin + values.size else (-1, out[:0])
+            self._at_hand = (group, values) if high < begin + values.size else _NOTHING_AT_HAND
         return out
 
     def _group(self, group: int) -> Float32:

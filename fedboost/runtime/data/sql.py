@@ -34,6 +34,8 @@ _MODULES = {
     DUCKDB: ("duckdb", "duckdb"),
 }
 """The driver of each kind, and the extra that installs it."""
+_SIGNS = {SQLITE: (0, b"SQLite format 3\0"), DUCKDB: (8, b"DUCK")}
+"""Where a file of each kind has which bytes."""
 _IN_ORDER = (
     "SET TRANSACTION READ ONLY",
     "SET LOCAL synchronize_seqscans = off",
@@ -46,8 +48,6 @@ _ADVICE = {
     "read-only transaction": "a query only reads here",
     "read-only mode": "a query only reads here",
     "readonly database": "a query only reads here",
-    "file is not a database": "is it another file?",
-    "not a valid DuckDB database": "is it another file?",
     "permission denied": "ask the database's owner for GRANT SELECT",
 }
 """What to do about an error that has this text."""
@@ -119,6 +119,11 @@ def _check_file(database: Database) -> None:
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise ConfigError(f"{path}: {what}; a path from the root has four slashes: {database.kind}:////...")
+    place, sign = _SIGNS[database.kind]
+    with path.open("rb") as file:
+        head = file.read(place + len(sign))
+    if head and head[place:] != sign:
+        raise ConfigError(f"{path}: is no {database.kind} database; is it another file?")
 
 
 Enter = Callable[[AbstractContextManager[Any]], Any]
@@ -157,11 +162,9 @@ def _ask_sqlite(driver: Any, database: Database, enter: Enter) -> "pa.RecordBatc
 
 
 def _ask_duckdb(driver: Any, database: Database, enter: Enter) -> "pa.RecordBatchReader":
-    import pyarrow as pa
-
     settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     connection = enter(driver.connect(str(database.path), read_only=True, config=settings))
-    return pa.RecordBatchReader.from_stream(connection.sql(database.query))
+    return connection.sql(database.query).to_arrow_reader(BATCH_ROWS)
 
 
 _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckdb}
@@ -176,11 +179,13 @@ def _unreadable(field: "pa.Field") -> str:
     if types.is_dictionary(kind):
         kind = kind.value_type
     tests = (
-        *(types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_temporal),
-        *(types.is_string, types.is_large_string, types.is_null),
+        *(types.is_boolean, types.is_integer, types.is_floating, types.is_decimal, types.is_date),
+        *(types.is_time, types.is_timestamp, types.is_string, types.is_large_string, types.is_null),
     )
     if word != "money" and any(test(kind) for test in tests):
         return ""
+    if word.startswith("_"):  # what PostgreSQL calls an array
+        return f"{word[1:]}[]"
     return word or str(getattr(kind, "type_name", "") or str(kind).partition("<")[0])
 
 

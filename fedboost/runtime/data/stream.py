@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from fedboost.errors import ConfigError
+from fedboost.errors import ConfigError, quoted
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.arrow import normal_column, normal_field
 from fedboost.runtime.data.database import Database
@@ -59,7 +59,10 @@ def stream_of(data: object) -> "Database | pa.RecordBatchReader | None":
     if isinstance(data, (Database, pa.RecordBatchReader)):
         return data
     lazy = hasattr(data, "__arrow_c_stream__") and home not in ("pandas", "polars", "pyarrow")
-    return pa.RecordBatchReader.from_stream(data) if lazy else None
+    try:
+        return pa.RecordBatchReader.from_stream(data) if lazy else None
+    except pa.ArrowException as error:
+        raise ConfigError(f"cannot make a table of this {type(data).__name__}: {error}") from None
 
 
 class NormalBatches:
@@ -81,6 +84,8 @@ class NormalBatches:
 
 def kept(batches: "Batches", source: str, scratch: Path | None = None) -> ParquetTable:
     """The rows in a file of the scratch folder, or of the system's folder for temporary files."""
+    import pyarrow as pa
+
     _check_distinct(batches, source)
     folder = scratch or Path(tempfile.gettempdir())
     try:
@@ -88,6 +93,8 @@ def kept(batches: "Batches", source: str, scratch: Path | None = None) -> Parque
         _write(batches, file)
     except OSError as error:
         raise ConfigError(f"no room for the rows of {source}: {folder}: {error.strerror or error}") from None
+    except pa.ArrowException as error:
+        raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
     give_back()
     table = ParquetTable(file, scratch)
     if not table.num_rows:

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
@@ -84,22 +84,55 @@ def as_table(data: object) -> "pa.Table | SparseTable":
             return data
         if kind.__module__.split(".")[0] == "pandas" and hasattr(data, "to_parquet"):
             data = pa.Table.from_pandas(data, preserve_index=False)
-        if isinstance(data, pa.Table) or hasattr(data, "__arrow_c_stream__"):
-            return _distinct(normal_table(pa.table(data)), f"the {kind.__name__}")
-        if hasattr(data, "__arrow_c_array__"):
-            return _distinct(normal_table(pa.table(pa.record_batch(data))), f"the {kind.__name__}")
+        if hasattr(data, "__arrow_c_stream__") and not _is_column(data):
+            return _distinct(normal_table(pa.table(data)), f"the {_word(kind)}")
+        if hasattr(data, "__arrow_c_array__") and not _is_column(data):
+            return _distinct(normal_table(pa.table(pa.record_batch(data))), f"the {_word(kind)}")
         if isinstance(data, Mapping) and any(map(_is_sparse, data.values())):
             dense = {str(name): values for name, values in data.items() if not _is_sparse(values)}
             matrices = {str(name): values for name, values in data.items() if _is_sparse(values)}
             return SparseTable.from_matrices(pa.table(dense), matrices)
         if isinstance(data, Mapping):
-            return pa.table({str(name): values for name, values in data.items()})
+            return pa.table(_by_column(data))
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise ConfigError(f"cannot make a table of this {kind.__name__}", _first_line(error)) from None
+        message = "; ".join(str(part) for part in error.args)  # pandas' are of several parts
+        raise ConfigError(f"cannot make a table of this {kind.__name__}", shorten(message, 200)) from None
+    if hasattr(data, "__array__") and getattr(data, "ndim", 0) == 2:
+        raise ConfigError(
+            f"a matrix ({kind.__name__}) has no column names: give {{'x': matrix, 'y': labels}}"
+        )
+    if kind.__module__.split(".")[0] == "polars" and hasattr(data, "collect"):
+        raise ConfigError(f"a {kind.__name__} has no rows yet: give its .collect()")
     raise ConfigError(
-        f"cannot make a table of {kind.__module__}.{kind.__qualname__}: "
-        "give a path, a pyarrow Table, a pandas DataFrame or a mapping of column names to values"
+        f"cannot make a table of {kind.__module__}.{kind.__qualname__}: give a path, a DataFrame of pandas "
+        "or polars, an Arrow table or stream, or a mapping of column names to values"
     )
+
+
+def _is_column(data: object) -> bool:
+    """Tell if this is one column without a name: a Series, or an array of Arrow's that is no struct."""
+    import pyarrow as pa
+
+    kind = getattr(data, "type", None)
+    return hasattr(data, "dtype") or (isinstance(kind, pa.DataType) and not pa.types.is_struct(kind))
+
+
+def _word(kind: type) -> str:
+    return "table" if kind.__module__.startswith("pyarrow") else kind.__name__
+
+
+def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """The columns of a mapping: of a matrix of numpy's, its columns."""
+    columns: dict[str, Any] = {}
+    for name, values in data.items():
+        if getattr(values, "ndim", 1) != 2 or not hasattr(values, "__array__"):
+            columns[str(name)] = values
+            continue
+        for number in range(values.shape[1]):
+            if f"{name}{number}" in {*columns, *data}:
+                raise ConfigError(f"there are two columns named '{name}{number}': rename one, or the matrix")
+            columns[f"{name}{number}"] = values[:, number]
+    return columns
 
 
 def _read_csv(path: Path) -> "pa.Table":
