@@ -126,10 +126,11 @@ def database_of(text: str) -> Database | None:
 
 
 def check_query(query: str, source: object) -> str:
-    """Return the query, without the semicolon that may end it. ConfigError unless it is one that reads."""
-    bare = (
-        _QUOTED.sub(lambda part: "" if part[0][:2] in ("--", "/*") else "''", query).strip().rstrip("; \n\t")
-    )
+    """Return the query without what may follow it, a semicolon and comments. ConfigError unless it is
+    one that reads."""
+    code = _QUOTED.sub(lambda part: (" " if part[0][:2] in ("--", "/*") else "'") * len(part[0]), query)
+    end = len(code.rstrip("; \r\n\t"))
+    bare = code[:end].strip()
     if not bare:
         raise ConfigError(f"{source}: the query is empty; write SELECT ... FROM ... ORDER BY ...")
     if ";" in bare:
@@ -138,7 +139,7 @@ def check_query(query: str, source: object) -> str:
         word = re.match(r"\w*", bare)
         first = word[0][:20].upper() if word else ""
         raise ConfigError(f"{source}: a query reads rows: SELECT ..., and this one begins with {first!r}")
-    return query.rstrip().rstrip(";")
+    return query[:end]
 
 
 def _check_password(rest: str) -> None:

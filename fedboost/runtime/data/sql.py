@@ -94,13 +94,13 @@ class _Stream:
 @contextmanager
 def opened(database: Database) -> Iterator[Batches]:
     """Ask the query; the rows can be read until the end of the context. ConfigError."""
-    check_query(database.query, database)
+    query = check_query(database.query, database)
     driver = _driver(database)
     if database.kind != POSTGRESQL:
         _check_file(database)
     with ExitStack() as held:
         with _explained(driver, database):
-            reader = _READERS[database.kind](driver, database, held.enter_context)
+            reader = _READERS[database.kind](driver, database, query, held.enter_context)
         yield _Stream(reader, driver, database)
 
 
@@ -130,14 +130,14 @@ Enter = Callable[[AbstractContextManager[Any]], Any]
 """Enters a context that is left when the rows were read."""
 
 
-def _ask_postgresql(driver: Any, database: Database, enter: Enter) -> "pa.RecordBatchReader":
+def _ask_postgresql(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
     from adbc_driver_postgresql import StatementOptions
 
     cursor = enter(enter(driver.connect(_dialled(database.uri))).cursor())
     for statement in _IN_ORDER:
         cursor.execute(statement)
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_SIZE_HINT_BYTES.value: str(BATCH_BYTES)})
-    cursor.execute(f"{database.query}\n")  # which ends a comment
+    cursor.execute(query)
     return cursor.fetch_record_batch()
 
 
@@ -150,21 +150,21 @@ def _dialled(uri: str) -> str:
     return f"{uri}{'&' if '?' in uri else '?'}{parameters}"
 
 
-def _ask_sqlite(driver: Any, database: Database, enter: Enter) -> "pa.RecordBatchReader":
+def _ask_sqlite(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
     from adbc_driver_sqlite import StatementOptions
 
     uri = f"file:{quote(str(database.path.absolute()))}?mode=ro"
     cursor = enter(enter(driver.connect(uri)).cursor())
     cursor.execute("PRAGMA query_only = ON")
     cursor.adbc_statement.set_options(**{StatementOptions.BATCH_ROWS.value: str(BATCH_ROWS)})
-    cursor.execute(database.query)
+    cursor.execute(query)
     return cursor.fetch_record_batch()
 
 
-def _ask_duckdb(driver: Any, database: Database, enter: Enter) -> "pa.RecordBatchReader":
+def _ask_duckdb(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
     settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     connection = enter(driver.connect(str(database.path), read_only=True, config=settings))
-    return connection.sql(database.query).to_arrow_reader(BATCH_ROWS)
+    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
 
 
 _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckdb}

@@ -5,7 +5,9 @@ open and can be read by its owner alone, so nothing is left behind however the p
 Refuses: two columns of one name, no rows, a folder without room (ConfigError).
 """
 
+import contextlib
 import tempfile
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,14 +91,18 @@ def kept(batches: "Batches", source: str, scratch: Path | None = None) -> Parque
     _check_distinct(batches, source)
     folder = scratch or Path(tempfile.gettempdir())
     try:
-        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - the table holds it open
-        _write(batches, file)
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - as long as there is the table
+        with contextlib.ExitStack() as unless_written:
+            unless_written.callback(file.close)
+            _write(batches, file)
+            unless_written.pop_all()
     except OSError as error:
         raise ConfigError(f"no room for the rows of {source}: {folder}: {error.strerror or error}") from None
     except pa.ArrowException as error:
         raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
     give_back()
     table = ParquetTable(file, scratch)
+    weakref.finalize(table, file.close)
     if not table.num_rows:
         raise ConfigError(f"{source}: there are no rows")
     return table
@@ -120,7 +126,7 @@ def _write(batches: "Batches", file: BinaryIO) -> None:
 
     def flush() -> None:
         table = pa.Table.from_batches(group, schema)
-        writer.write_table(table, row_group_size=max(table.num_rows, 1))
+        writer.write_table(table, row_group_size=table.num_rows)
         group.clear()
 
     with parquet.ParquetWriter(file, schema, **options) as writer:
@@ -129,5 +135,6 @@ def _write(batches: "Batches", file: BinaryIO) -> None:
             rows, size = (sum(getattr(part, what) for part in group) for what in ("num_rows", "nbytes"))
             if rows >= GROUP_ROWS or size >= GROUP_BYTES:
                 flush()
-        flush()
+        if group:
+            flush()
     file.flush()
