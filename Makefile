@@ -10,10 +10,10 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test check protos bench bench-long clean
 
 demo: $(VENV)/demo
-	$(BIN)/fedboost demo
+	$(BIN)/fedboost demo --force
 
 test: $(VENV)/dev
-	$(BIN)/pytest
+	$(BIN)/pytest $(TESTS)
 
 check: $(VENV)/dev
 	$(BIN)/ruff format --check .
@@ -68,11 +68,11 @@ $(VENV)/made:
 	@touch $@
 
 $(VENV)/demo: $(VENV)/made pyproject.toml
-	$(INSTALL) --editable '.[demo]'
+	$(INSTALL) --editable .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/made pyproject.toml
-	$(INSTALL) --editable '.[demo,dev]'
+	$(INSTALL) --editable '.[dev]'
 	@touch $@ $(VENV)/demo
 
 clean:

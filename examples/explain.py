@@ -6,13 +6,11 @@ Run: python examples/explain.py
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-from sklearn.datasets import load_breast_cancer
+from pyarrow import csv
 
 import fedboost as fb
 
-bunch = load_breast_cancer()
-table = pa.table({**dict(zip(bunch.feature_names, bunch.data.T, strict=True)), "benign": bunch.target})
+table = csv.read_csv(Path(fb.__file__).parent / "runtime" / "local" / "hospitals.csv")  # the demo's table
 terms = fb.Terms.draft(table, label="benign", rounds=20, max_depth=3)
 model = fb.simulate(terms, {"north": table[:300], "south": table[300:500], "east": table[500:]}).model
 
@@ -26,7 +24,7 @@ for place in np.argsort(-strength)[:5]:
 probability = 1 / (1 + np.exp(-values.sum(axis=1)))
 print("they add up to the prediction:", bool(np.allclose(probability, model.predict(table))))
 
-grid, means = model.partial_dependence(table, "worst area", [400, 800, 1200, 1600])
+grid, means = model.partial_dependence(table, "worst_area", [400, 800, 1200, 1600])
 for area, mean in zip(grid, means, strict=True):
     print(f"worst area {area:5}: benign with probability {mean:.3f} on average")
 

@@ -3,13 +3,13 @@
 Run: python examples/quickstart.py
 """
 
-import pyarrow as pa
-from sklearn.datasets import load_breast_cancer
+from pathlib import Path
+
+from pyarrow import csv
 
 import fedboost as fb
 
-bunch = load_breast_cancer()
-table = pa.table({**dict(zip(bunch.feature_names, bunch.data.T, strict=True)), "benign": bunch.target})
+table = csv.read_csv(Path(fb.__file__).parent / "runtime" / "local" / "hospitals.csv")  # the demo's table
 north, south, east = table.slice(0, 300), table.slice(300, 200), table.slice(500)
 
 terms = fb.Terms.draft(north, label="benign", rounds=20)

@@ -19,41 +19,44 @@ __version__ = VERSION
 _HOMES = {
     "Database": "fedboost.runtime.data.database",
     "FederatedClassifier": "fedboost.estimators",
+    "FederatedRanker": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
     "Terms": "fedboost.sdk",
     "Model": "fedboost.runtime.model_file",
     "Result": "fedboost.runtime.result",
     "Training": "fedboost.runtime.analyst",
     "connect": "fedboost.runtime.analyst",
-    "simulate": "fedboost.runtime.local.simulation",
+    "simulate": "fedboost.sdk",
     "FedboostError": "fedboost.errors",
     "ConfigError": "fedboost.errors",
     "PeerError": "fedboost.errors",
     "Refused": "fedboost.errors",
     "SessionFailed": "fedboost.errors",
+    "TableWarning": "fedboost.errors",
 }
 
 if TYPE_CHECKING:
-    from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed
-    from fedboost.estimators import FederatedClassifier, FederatedRegressor
+    from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
+    from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
     from fedboost.runtime.data.database import Database
-    from fedboost.runtime.local.simulation import simulate
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.result import Result
-    from fedboost.sdk import Terms
+    from fedboost.sdk import Terms, simulate
 
 __all__ = [
     "ConfigError",
     "Database",
     "FedboostError",
     "FederatedClassifier",
+    "FederatedRanker",
     "FederatedRegressor",
     "Model",
     "PeerError",
     "Refused",
     "Result",
     "SessionFailed",
+    "TableWarning",
     "Terms",
     "Training",
     "connect",

@@ -35,6 +35,10 @@ class ConfigError(FedboostError):
     """Input of the user (terms, config, data, model file, command line) that cannot be used."""
 
 
+class Altered(ConfigError):
+    """A model file that was changed after fedboost wrote it."""
+
+
 class LocalProtocolError(FedboostError):
     """A violation of the protocol by this process: a defect of fedboost or of a custom program."""
 
@@ -72,3 +76,7 @@ class SessionFailed(FedboostError):
 class DurabilityError(Exception):
     """A journal, an audit log or a site's memory cannot be written: the process must end, and a later one can
     go on. It is no FedboostError, so that no handler of those goes on instead."""
+
+
+class TableWarning(UserWarning):
+    """An oddity of a table that spoils a training or was decided by a draft; `fedboost check` says all."""

@@ -4,20 +4,29 @@ Promises: `Terms(...)` and `Terms.draft(...)` raise ConfigError with one line fo
 Refuses: tables without the label, settings that do not exist.
 """
 
+from collections.abc import Callable, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from pydantic import ValidationError, field_validator
 
 from fedboost.gbdt.objectives.plugins import check_objective
+from fedboost.people import html
 from fedboost.runtime.continuation import text_of
+from fedboost.runtime.data.check import Watch, of_draft, warn
 from fedboost.runtime.data.draft import draft_schema
-from fedboost.runtime.data.table import as_table
-from fedboost.runtime.terms_file import read_settings
+from fedboost.runtime.data.table import as_table, dense_of
+from fedboost.runtime.files import write_atomically
+from fedboost.runtime.local import simulation
+from fedboost.runtime.result import Result
+from fedboost.runtime.terms_file import read_settings, terms_to_toml
 from fedboost.terms import terms
 from fedboost.terms.reading import first_fault
 
-__all__ = ["Terms", "check_objective"]
+__all__ = ["Terms", "check_objective", "simulate"]
+
+P = ParamSpec("P")
 
 
 class Terms(terms.Terms):
@@ -35,10 +44,17 @@ class Terms(terms.Terms):
     def _model_or_path(cls, value: object) -> object:
         return text_of(value)
 
+    def _repr_html_(self) -> str:
+        return html.terms_html(self)
+
     @classmethod
     def load(cls, path: Path | str) -> "Terms":
         """The terms in a TOML file."""
         return cls.read(read_settings(Path(path)), str(path))
+
+    def save(self, path: Path | str) -> None:
+        """Write the terms to a TOML file, whole or not at all."""
+        write_atomically(Path(path), terms_to_toml(self).encode())
 
     @classmethod
     def draft(
@@ -49,15 +65,32 @@ class Terms(terms.Terms):
         base_margin: str | None = None,
         group: str | None = None,
         label_upper_bound: str | None = None,
-        site: str | None = None,
+        exclude: Sequence[str] = (),
         **settings: Any,
     ) -> "Terms":
         """Terms whose columns and objective are those found in a table (path, pandas, Arrow, arrays).
 
-        label, weight, base_margin, group, label_upper_bound, site: names of columns, none of them a feature;
-        settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more than two numbers
-        as amounts, unless the objective is set.
+        label, weight, base_margin, group, label_upper_bound: names of columns; exclude: columns that are to
+        be no features; settings: fields of Terms, under XGBoost's names. Words are drafted as classes, more
+        than two numbers as amounts, unless the objective is set. Warns (TableWarning) of columns that were
+        left out, and of what else is odd.
         """
         chosen = base_margin, settings.get("objective"), label_upper_bound, group
-        draft = draft_schema(as_table(data), label, weight, () if site is None else (site,), *chosen)
+        table = as_table(data)
+        draft = draft_schema(table, label, weight, exclude, *chosen)
+        warn(of_draft(dense_of(table), label, draft, exclude))
         return cls.read({**draft.settings(), **settings})
+
+
+def _warns(run: Callable[P, Result]) -> Callable[P, Result]:
+    """A simulation that warns (TableWarning) of what is odd in the tables of the parties."""
+
+    @wraps(run)
+    def simulate(*arguments: P.args, **options: P.kwargs) -> Result:
+        options.setdefault("on_table", Watch().table)
+        return run(*arguments, **options)
+
+    return simulate
+
+
+simulate = _warns(simulation.simulate)

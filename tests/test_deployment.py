@@ -1,54 +1,61 @@
-"""The compose file's services run, by their very commands, as processes on loopback."""
+"""Containers and services: contents of the images, rights of the units, and the compose file's services, run
+by their very commands as processes on loopback."""
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tomllib
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
+from images import Image, build_context, needs_images
 from processes import ending, free_port
 from sites import fedboost
+from unprivileged import open_folder
 
 import fedboost as fb
+from fedboost.cli.endings import REFUSED
 
 ROOT = Path(__file__).parents[1]
 
 
-FEDBOOST = [sys.executable, "-m", "fedboost"]
+VOLUMES = {"/data": "data", "/keys": "keys", "/state": "state", "/memory": "memory", "/out": "out"}
+"""Folders of the containers, and their names here."""
 
 
-def commands(script: str) -> str:
+def commands(script: str, fedboost: list[str]) -> str:
     """The commands of a container's script as this machine has them."""
-    return re.sub(r"\bfedboost (?=approve|party|keyholder)", f"{shlex.join(FEDBOOST)} ", script)
+    return re.sub(r"\bfedboost (?=approve|party|keyholder)", f"{shlex.join(fedboost)} ", script)
 
 
 class Compose:
-    """docker-compose.yml with the machine in place of the containers."""
+    """docker-compose.yml with processes in place of the containers, with the rights of the image if given."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, image: Image | None = None) -> None:
         self.content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-        self.folder = folder
+        self.folder, self.image = folder, image
         self.port = free_port()
+        for name in VOLUMES.values():
+            (folder / name).mkdir(mode=0o700)
+            if image is not None:
+                os.chown(folder / name, image.user, image.user)
 
     def here(self, service: str, text: str) -> str:
         """A path or address inside a service's container, as it is on this machine."""
-        for outer, inner in (
-            ("0.0.0.0:7070", f"127.0.0.1:{self.port}"),
-            ("aggregator:7070", f"127.0.0.1:{self.port}"),
-            ("localhost:7070", f"127.0.0.1:{self.port}"),
-            ("/config/", f"{self.folder}/{service}/"),
-            ("/data", f"{self.folder}/data"),
-            ("/keys", f"{self.folder}/keys"),
-            ('"/state"', f'"{self.folder}/state"'),
-            ('"/memory"', f'"{self.folder}/memory"'),
-            ("/out/", f"{self.folder}/out/"),
-        ):
-            text = text.replace(outer, inner)
-        return text
+        for address in ("0.0.0.0:7070", "aggregator:7070", "localhost:7070"):
+            text = text.replace(address, f"127.0.0.1:{self.port}")
+        text = text.replace("/config/", f"{self.folder}/{service}/")
+        return re.sub(rf"(?<![\w.])({'|'.join(VOLUMES)})\b", rf"{self.folder}\1", text)
+
+    def volumes(self, service: str) -> list[tuple[Path, bool]]:
+        """The folders that a service sees, and if it may write there."""
+        parts = (volume.split(":") for volume in self.content["services"][service]["volumes"])
+        return [(self.folder / VOLUMES[target], not rest) for _, target, *rest in parts]
 
     def start(self, service: str) -> "subprocess.Popen[str]":
         """Lay the service's config files and start its command."""
@@ -56,26 +63,47 @@ class Compose:
         for config in values.get("configs", []):
             target = Path(self.here(service, config["target"]))
             target.parent.mkdir(exist_ok=True)
-            target.write_text(self.here(service, self.content["configs"][config["source"]]["content"]))
-        programs = {"fedboost": FEDBOOST, "python": [sys.executable], "sh": ["sh"]}
+            file = ROOT / self.content["configs"][config["source"]]["file"]
+            target.write_text(self.here(service, file.read_text()))
+        python = [self.image.python if self.image else sys.executable]
+        fedboost = [*python, "-m", "fedboost"]
+        programs = {"fedboost": fedboost, "python": python, "sh": ["sh"]}
         name, *arguments = values["command"]
+        words = [*programs[name], *(self.here(service, commands(word, fedboost)) for word in arguments)]
+        env = self.image.environment if self.image else {**os.environ, "PYTHONPATH": str(ROOT)}
+        if self.image:
+            words = self.image.command(words, self.volumes(service))
         with (self.folder / f"{service}.log").open("w") as log:
             return subprocess.Popen(
-                [*programs[name], *(self.here(service, commands(word)) for word in arguments)],
-                cwd=ROOT,
+                words,
+                cwd=self.image.app if self.image else ROOT,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=env,
                 text=True,
             )
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
+@needs_images
+def test_the_services_of_the_compose_file_train_a_model_without_rights_on_a_read_only_root_folder():
+    with open_folder() as folder:
+        check_consortium(Compose(folder, Image(folder, "party/Dockerfile")))
+        for log in folder.glob("*.log"):
+            assert "cannot be kept" not in log.read_text(), "kernels are in the image"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not needs_images.args[0], reason="done as the images do it")
 def test_the_services_of_the_compose_file_train_a_model(tmp_path):
-    compose = Compose(tmp_path)
-    (tmp_path / "out").mkdir()
+    check_consortium(Compose(tmp_path))
+
+
+def check_consortium(compose):
+    tmp_path = compose.folder
     with ExitStack() as stack:
-        assert compose.start("sites").wait(60) == 0
+        assert compose.start("sites").wait(60) == 0, (tmp_path / "sites.log").read_text()
         for service in ("aggregator", "north", "south", "east"):
             stack.enter_context(ending(compose.start(service)))
         analyst = stack.enter_context(ending(compose.start("analyst")))
@@ -97,7 +125,6 @@ def test_the_services_of_the_compose_file_train_a_model(tmp_path):
 def test_the_services_of_the_profile_with_a_key_holder_train_a_model(tmp_path):
     pytest.importorskip("phe")
     compose = Compose(tmp_path)
-    (tmp_path / "out").mkdir()
     with ExitStack() as stack:
         assert compose.start("sites").wait(60) == 0
         for service in ("aggregator", "north", "south", "east", "keyholder"):
@@ -119,3 +146,127 @@ def test_every_service_of_the_compose_file_can_start():
         assert all(config["source"] in content["configs"] for config in service.get("configs", []))
         assert set(service.get("depends_on", [])) <= set(services)
         assert "ports" not in service, "nothing is published outside the compose network"
+
+
+def test_services_have_no_rights_and_write_to_volumes_of_their_user_alone():
+    content = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for service in content["services"].values():
+        assert service["read_only"] is True
+        assert service["tmpfs"] == ["/tmp"]
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert not {"user", "privileged", "cap_add", "environment"} & set(service)
+        parts = [volume.split(":") for volume in service["volumes"]]
+        assert {name for name, *_ in parts} <= set(content["volumes"]), (
+            "named volumes: folders have other owners"
+        )
+        assert {target for _, target, *_ in parts} <= set(VOLUMES)
+    for config in content["configs"].values():
+        assert tomllib.loads((ROOT / config["file"]).read_text())["keys"].startswith("/keys/")
+
+
+@pytest.mark.parametrize("role", ["party", "aggregator"])
+def test_an_image_runs_as_a_user_without_rights_with_kernels_inside(role):
+    build, image = (ROOT / role / "Dockerfile").read_text().split("\nFROM ")[-2:]
+    (kernels,) = re.findall(r"^ENV FEDBOOST_CACHE=(\S+)", build, re.MULTILINE)
+    assert "fedboost warm-up" in build[build.index(kernels) :]
+    assert f"FEDBOOST_CACHE={kernels}\n" in image
+    assert kernels.startswith(re.search(r"COPY --from=build (\S+)", image)[1])
+    (owner,) = re.findall(r"^RUN install -d -o (\d+) -g \1 -m 700 ", image, re.MULTILINE)
+    assert set(re.search(r"-m 700 (.+)", image)[1].split()) == set(VOLUMES)
+    assert re.findall(r"^USER (.+)$", image, re.MULTILINE) == [f"{owner}:{owner}"]
+    assert image.index("USER") > image.rindex("COPY"), "nothing is written as that user, or belongs to it"
+    words = re.search(r"^ENTRYPOINT (.+)$", image, re.MULTILINE)[1]
+    assert yaml.safe_load(words) == ["fedboost", role, "--config", f"/config/{role}.toml"]
+
+
+SECRETS = (
+    *("keys/north/key.pem", "party/key.pem", "fedboost/cli/keys/key.pem", "examples/north.key", "north.csr"),
+    *("party/fedboost.state/north/memory.sqlite", "aggregator/aggregator.state/session.journal"),
+    *("examples/memory.sqlite-wal", "party/north.audit.jsonl", "examples/north.audit.jsonl.1", "party.log"),
+    *(
+        "party/north.csv",
+        "examples/rows.parquet",
+        "fedboost/rows.csv.gz",
+        "rows.xlsx",
+        "examples/rows.feather",
+    ),
+    *("fedboost/runtime/local/rows.csv", "benchmarks/rows.tsv", "examples/rows.duckdb", "rows.zst"),
+)
+
+
+@pytest.fixture
+def littered(tmp_path):
+    """A folder with the sources' lists of what to leave out, and files that somebody left everywhere."""
+    for name in (".gitignore", ".dockerignore"):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    for name in SECRETS:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def test_images_get_the_package_and_nothing_of_a_site(littered):
+    others = (".git/config", "tests/test_sdk.py", "party/party.toml", "model.json", ".venv/bin/python")
+    for name in (*others, "fedboost/cli/keys.py"):
+        (littered / name).parent.mkdir(parents=True, exist_ok=True)
+        (littered / name).touch()
+    assert build_context(littered) == {"fedboost/cli/keys.py"}
+
+
+def test_images_get_the_whole_package():
+    paths = [
+        path for folder in ("fedboost", "examples") for path in (ROOT / folder).rglob("*") if path.is_file()
+    ]
+    wanted = {str(path.relative_to(ROOT)) for path in paths if "__pycache__" not in path.parts}
+    assert build_context(ROOT) == wanted | {"pyproject.toml", "README.md", "LICENSE"}
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="needs git")
+def test_keys_memories_logs_and_tables_stay_out_of_the_repository(littered):
+    subprocess.run(["git", "init", "--quiet"], cwd=littered, check=True)
+    listed = ["git", "ls-files", "--others", "--exclude-standard"]
+    seen = subprocess.run(listed, cwd=littered, check=True, capture_output=True, text=True).stdout.split()
+    assert sorted(seen) == [".dockerignore", ".gitignore"]
+
+
+UNITS = {
+    "party": ROOT / "party/fedboost-party.service",
+    "aggregator": ROOT / "aggregator/fedboost-aggregator.service",
+}
+
+
+def directives(unit):
+    """The lines of a unit: name to values."""
+    values = {}
+    for line in unit.read_text().splitlines():
+        if "=" in line and not line.startswith("#"):
+            name, _, value = line.partition("=")
+            values.setdefault(name, []).append(value)
+    return values
+
+
+@pytest.mark.parametrize("role", UNITS)
+def test_a_unit_gives_the_service_its_folders_and_no_rights(role):
+    values = directives(UNITS[role])
+    name = f"fedboost-{role}"
+    (command,) = values["ExecStart"]
+    assert command.startswith(f"/opt/fedboost/bin/fedboost {role} --config /etc/fedboost/{role}.toml")
+    assert values["User"] == values["StateDirectory"] == values["CacheDirectory"] == [name]
+    assert values["StateDirectoryMode"] == values["CacheDirectoryMode"] == ["0700"]
+    assert values["Environment"] == [f"FEDBOOST_CACHE=/var/cache/{name}"]
+    assert values["Restart"] == ["on-failure"]
+    assert values["RestartPreventExitStatus"] == [str(REFUSED)]
+    assert values["ProtectSystem"] == ["strict"]
+    assert values["NoNewPrivileges"] == values["PrivateTmp"] == ["yes"]
+    assert values["CapabilityBoundingSet"] == [""]
+    assert "MemoryDenyWriteExecute" not in values, "kernels are compiled as they run"
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="needs systemd")
+@pytest.mark.parametrize("role", UNITS)
+def test_systemd_finds_nothing_wrong_with_a_unit(role, tmp_path):
+    unit = tmp_path / UNITS[role].name
+    unit.write_text(UNITS[role].read_text().replace("/opt/fedboost/bin/fedboost", "/bin/true"))
+    end = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, check=False)
+    assert (end.returncode, end.stderr) == (0, "")

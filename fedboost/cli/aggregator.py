@@ -1,11 +1,14 @@
 """`fedboost aggregator`: the process that parties and analysts dial."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import InsecureLoopback, Json
+from fedboost.cli.options import InsecureLoopback, Json, LogFormat, LogLevel
+
+if TYPE_CHECKING:
+    from fedboost.runtime.aggregator.handshakes import Handshakes
 
 EPILOG = "Example: fedboost aggregator --config aggregator.toml"
 
@@ -14,8 +17,27 @@ def aggregator(
     config: Annotated[Path, typer.Option(help="The aggregator's file, TOML.", show_default=False)],
     insecure_loopback: InsecureLoopback = False,
     json: Json = False,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Run the aggregator: parties and analysts dial it."""
+    from contextlib import ExitStack
+
+    from fedboost.runtime.aggregator import handshakes
+
+    with ExitStack() as stack:
+        traced = stack.enter_context(handshakes.watched()) if handshakes.begin_trace() else None
+        _run(config, insecure_loopback, json, log_format, log_level, traced)
+
+
+def _run(
+    config: Path,
+    insecure_loopback: bool,
+    json: bool,
+    log_format: str,
+    log_level: str,
+    traced: "Handshakes | None",
+) -> None:
     from fedboost.cli.output import print_json
     from fedboost.cli.serving import run_until_stopped
     from fedboost.runtime.aggregator.config import read_aggregator
@@ -23,14 +45,21 @@ def aggregator(
     from fedboost.runtime.data.allocator import share_freed_memory
     from fedboost.runtime.telemetry import logger
 
+    log = logger("aggregator", log_format, log_level)
     settings = read_aggregator(config)
     bundle = choose_keys(settings.keys, "aggregator", settings.listen, insecure_loopback)
 
     async def serve() -> None:
         from fedboost.runtime.aggregator.server import AggregatorServer
 
-        server = AggregatorServer(settings, logger("aggregator"), bundle)
-        await server.start()
+        server = AggregatorServer(settings, log, bundle)
+        if traced is not None:
+            traced.note = server.refusals.handshake
+        try:
+            await server.start()
+        except BaseException:
+            server.close_page()
+            raise
         if json:
             print_json({"event": "listening", "address": server.address})
         else:

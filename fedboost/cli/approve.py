@@ -60,7 +60,7 @@ def approve(
     print_text(text.site(facts))
     print(f"{summary(agreed, review.analysts, counts)}\n")
     print_text(text.approval(ApprovalFacts(rules, bool(review.fault), review.analysts, before)))
-    if not review.fault and not yes and not _agreed():
+    if not review.fault and not yes and not _agreed(review.analysts):
         notice("not approved: nothing was written")
         raise typer.Exit(REFUSED)
     path = approval.approve(site, agreed, review, datetime.now(UTC))
@@ -147,11 +147,13 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     return table.num_rows, Counts(categories, others, site.policy.min_rows_per_leaf)
 
 
-def _agreed() -> bool:
+def _agreed(analysts: tuple[str, ...]) -> bool:
+    from fedboost.people.text import listed
     from fedboost.runtime.site.terminal import ask_terminal, is_yes
 
+    whom = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
     try:
-        return is_yes(ask_terminal("Approve these terms for the rows of this site? [y/N] "))
+        return is_yes(ask_terminal(f"Approve these terms{whom} for the rows of this site? [y/N] "))
     except Refused:
         raise ConfigError(
             "standard input is no terminal, so nobody can be asked; --yes approves without a question"

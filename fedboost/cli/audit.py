@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 EPILOG = (
     "Example: fedboost audit party.audit.jsonl\n\n"
     "Example: fedboost audit party.audit.jsonl --session session-1f3a5c7e\n\n"
+    "Example: fedboost audit party.audit.jsonl --last 3\n\n"
     "Example: fedboost audit party.audit.jsonl --strict --expect $(cat last-hash)"
 )
 
@@ -34,6 +35,10 @@ def audit(
             help="Only the sessions of this name, or of the one that begins so, with each answer.",
             show_default=False,
         ),
+    ] = None,
+    last: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only the N sessions that began last.", show_default=False),
     ] = None,
     expect: Annotated[
         str | None,
@@ -56,12 +61,16 @@ def audit(
     from fedboost.runtime.site.audit_facts import audit_facts
     from fedboost.runtime.site.audit_sessions import sessions_of
 
+    if session is not None and last is not None:
+        raise ConfigError("--session and --last exclude each other: take one away")
+    if last is not None and last < 1:
+        raise ConfigError(f"--last {last}: give how many sessions to show, 1 or more")
     digest = None if expect is None else _hash(expect)
     entries = read_log(log)
     expected = None if digest is None else _number(digest, entries, log)
     sessions = sessions_of(entries)
     name = None if session is None else _name(session, sessions, log)
-    facts = audit_facts(log, entries, sessions, expected, name)
+    facts = audit_facts(log, entries, sessions, expected, name, last)
     with unless_nobody_reads():
         show(json, as_json.audit(facts), text.audit(facts))
     if facts.warnings and strict:

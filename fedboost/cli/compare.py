@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedboost.cli.options import Json, Query, QueryFile, TermsFile
+from fedboost.cli.options import Force, Json, Query, QueryFile, TermsFile
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -36,29 +36,36 @@ def compare(
     seeds: Annotated[
         int, typer.Option(help="How many times to draw those rows, and train.", min=1, max=1000)
     ] = 5,
+    csv: Annotated[
+        Path | None, typer.Option(help="Also write a line for each site to this file.", show_default=False)
+    ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Is joining worth it? Each site's model alone, the federated and the pooled one, on the same held-out
     rows of each site."""
     from fedboost.cli.inputs import notice_undeclared
-    from fedboost.cli.output import show
+    from fedboost.cli.output import show, write
     from fedboost.cli.progress import steps
-    from fedboost.evaluation.compare import Trial
+    from fedboost.evaluation.compare import Trial, together
     from fedboost.evaluation.held_out import shown_metrics, unprotected
-    from fedboost.people import as_json, comparison
+    from fedboost.people import as_csv, as_json, comparison
     from fedboost.people.facts import ComparisonFacts
     from fedboost.runtime.data.database import source_of
     from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_terms
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
+    source = source_of(data, query, query_file)
+    if csv is not None:
+        check_writable(csv, terms, source, force=force)
     agreed = read_terms(terms)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
-    source = source_of(data, query, query_file)
     table = read_table(source)
     sites = _sites(agreed, terms, table, source, site)
     notice_undeclared(table, agreed.columns)
@@ -70,9 +77,12 @@ def compare(
     with steps(seeds * (len(sites) + 2), json) as step:
         for seed in range(seeds):
             equal &= _split(unprotected(agreed), sites, trials, seed, names, step)
-    facts = ComparisonFacts(
-        [trial.compared(names) for trial in trials.values()], names, seeds, held_out, equal
-    )
+    compared = [trial.compared(names) for trial in trials.values()]
+    of_all = together([*trials.values()], names)
+    feature = site in agreed.columns.features
+    facts = ComparisonFacts(compared, of_all, names, seeds, held_out, equal, None if feature else site)
+    if csv is not None:
+        write(as_csv.comparison(facts), csv)
     show(json, as_json.comparison(facts), comparison.comparison(facts))
 
 

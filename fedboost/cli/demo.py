@@ -1,8 +1,8 @@
 """`fedboost demo`: several processes train one model over gRPC; then what it was worth.
 
-Promises: an aggregator and the parties run as processes of their own on loopback; the federated model is
-compared, byte for byte, with the one the pooled rows give; the sites' files, memories and audit logs stay in
-a folder to look at, until the next demo there.
+Promises: an aggregator and the parties run as processes of their own on loopback; the federated trees are
+compared, byte for byte, with those that the pooled rows give; the sites' files, memories and audit logs stay
+in a folder to look at, until the next demo there.
 Refuses: a table or label that cannot be used, before anything is started.
 """
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, Site
+from fedboost.cli.options import Force, Json, Site
 from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def demo(
     site: Site = None,
     parties: Annotated[
         int | None,
-        typer.Option(help="Sites to split the rows among, unevenly (3).", min=1, max=50, show_default=False),
+        typer.Option(
+            help="Sites to split the rows among, unevenly (3); 50 at most.", min=1, show_default=False
+        ),
     ] = None,
     rounds: Annotated[int, typer.Option(help="Trees to boost.", min=1)] = 30,
     protection: Annotated[
@@ -46,6 +48,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the sites' files and the model.")] = Path(
         "fedboost-demo"
     ),
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Train across several processes on this machine, and compare with pooled rows."""
@@ -53,16 +56,25 @@ def demo(
     from fedboost.cli.trained import facts_of
     from fedboost.people import as_json, training
     from fedboost.people.facts import DemoFacts
-    from fedboost.runtime.local.demo_sites import audit_log, demo_terms, hospitals, own_sites, write_files
+    from fedboost.runtime.local.demo_sites import (
+        audit_log,
+        check_number,
+        demo_terms,
+        hospitals,
+        own_sites,
+        write_files,
+    )
 
     if data is None and (label, site, parties) != (None, None, None):
         raise ConfigError("--label, --site and --parties describe your own table: give it with --data")
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
+    check_number(parties or 0)
     sites = hospitals() if data is None else own_sites(data, label, site, parties or 3)
+    check_number(len(sites.tables))
     terms = demo_terms(sites, rounds, protection)
     files: dict[str, Path | None] = dict.fromkeys(terms.parties)
-    files |= write_files(out, sites, terms, data)
+    files |= write_files(out, sites, terms, data, force)
     model, traffic = _train(terms, sites, files, out, json)
     file = out / "model.json"
     model.save(file)
@@ -78,6 +90,7 @@ def _train(
     terms: "Terms", sites: "Sites", files: dict[str, Path | None], folder: Path, json: bool
 ) -> "tuple[Model, Traffic]":
     """Train over gRPC, with a process for each end; return the model and its traffic."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.people.text import one_line
     from fedboost.runtime.local.cluster import LocalCluster
@@ -93,9 +106,10 @@ def _train(
     notice_not_hidden(terms)
     with LocalCluster(folder, files, approved=terms, state=empty_state(folder)) as consortium:
         session = consortium.analyst.train(terms)
-        with progress(terms, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(terms, json) as draw:
             for row in session:
                 draw(row)
+                interruption.count()
         return session.model, session.traffic
 
 
@@ -108,6 +122,7 @@ def _compare(terms: "Terms", sites: "Sites", model: "Model") -> tuple[dict[str, 
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.local.simulation import simulate
 
+    terms = terms.changed(rounds=len(model.rounds))  # Ctrl-C may have ended it
     pooled = simulate(unprotected(terms), {"pooled": concat_tables(sites.tables.values())}).model
     held_out = HeldOut.from_shard(to_shard(sites.held_out, terms, "held-out rows"))
     names, scores = shown_metrics(terms), dict[str, dict[str, float]]()

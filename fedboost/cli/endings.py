@@ -50,6 +50,9 @@ def end_in_one_line(command: Callable[[], None]) -> None:
         sys.stderr.close()  # the reader of a pipe has gone: nobody is left to tell
         sys.exit(PIPE_CLOSED)
     except OSError as error:
+        if isinstance(error, PermissionError) and error.filename is not None:
+            who = f"user {os.geteuid()}" if hasattr(os, "geteuid") else "this user"
+            _refuse(f"{error.filename}: {error.strerror}; let {who} in, or run this as one who may")
         if error.errno not in FULL_DISK:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer

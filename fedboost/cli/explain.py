@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, ModelFile, Query, QueryFile
+from fedboost.cli.options import Force, Json, ModelFile, Query, QueryFile
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def explain(
         Path | None,
         typer.Option(help="File for the CSV of the two above.", show_default="standard output"),
     ] = None,
+    force: Force = False,
     json: Json = False,
 ) -> None:
     """Say which features a model goes by (gain, cover, weight), print or draw a tree, explain rows, or show
@@ -68,10 +69,13 @@ def explain(
         raise ConfigError("--query is for the rows of --shap or --data: name the database there")
     if json and options:
         raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    if shap is not None:
-        _contributions(model, source_of(shap, query, query_file), out)
-    elif partial_dependence is not None and data is not None:
-        _dependence(model, partial_dependence, source_of(data, query, query_file), out)
+    rows = shap or data
+    source = source_of(rows, query, query_file) if rows else None
+    _check_outputs([svg, out], [model, source], force)
+    if source is not None and partial_dependence is not None:
+        _dependence(model, partial_dependence, source, out)
+    elif source is not None:
+        _contributions(model, source, out)
     elif tree is not None:
         _tree(model, tree, svg)
     else:
@@ -97,6 +101,13 @@ def _check_files(
         )
 
 
+def _check_outputs(outputs: list[Path | None], inputs: list[object], force: bool) -> None:
+    from fedboost.runtime.files import check_writable
+
+    for path in filter(None, outputs):
+        check_writable(path, *inputs, force=force)
+
+
 def _importances(model: Path, json: bool) -> None:
     from fedboost.cli.output import show
     from fedboost.gbdt.booster import IMPORTANCES
@@ -113,13 +124,11 @@ def _importances(model: Path, json: bool) -> None:
 
 def _tree(model: Path, tree: int, svg: Path | None) -> None:
     from fedboost.cli.output import write
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
     if svg is None:
         write(Model.load(model).tree_text(tree), None)
     else:
-        check_writable(svg, model)
         write(Model.load(model).tree_svg(tree), svg)
 
 
@@ -129,11 +138,8 @@ def _contributions(model: Path, data: "Path | Database", out: Path | None) -> No
     from fedboost.people import as_csv
     from fedboost.runtime.data.features import to_base_margin, to_features
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, data)
     trained = Model.load(model)
     table, columns = read_table(data), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, str(data))
@@ -148,11 +154,8 @@ def _dependence(model: Path, feature: str, data: "Path | Database", out: Path | 
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.table import read_table
-    from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
 
-    if out is not None:
-        check_writable(out, model, data)
     trained, table = Model.load(model), read_table(data)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)

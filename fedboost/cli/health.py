@@ -1,11 +1,14 @@
 """`fedboost health`: a question to an aggregator."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedboost.cli.options import Aggregator, InsecureLoopback
+
+if TYPE_CHECKING:
+    from fedboost.runtime.net.keys import Bundle
 
 EPILOG = "Example: fedboost health --aggregator fed.example.org:7070 --keys keys/marie"
 
@@ -21,14 +24,20 @@ def health(
     """Ask an aggregator whether it is up: prints `serving`, or exits with code 2."""
     import asyncio
 
-    from fedboost.privacy.identity.certificates import role_of
-    from fedboost.runtime.config import check_address, choose_keys
+    from fedboost.runtime.config import check_address
     from fedboost.runtime.net import health as probe
-    from fedboost.runtime.net.keys import CERTIFICATE, read_certificates
 
     check_address(aggregator, "--aggregator")
-    role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
-    # A bundle of a party serves as well as an analyst's: anyone who may dial may ask.
-    bundle = choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)
+    bundle = choose_member_keys(keys, aggregator, insecure_loopback)
     asyncio.run(probe.ask(aggregator, bundle, wait))
     print("serving")
+
+
+def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bool) -> "Bundle | None":
+    """The bundle of a party or of an analyst: anyone who may dial may ask."""
+    from fedboost.privacy.identity.certificates import role_of
+    from fedboost.runtime.config import choose_keys
+    from fedboost.runtime.net.keys import CERTIFICATE, read_certificates
+
+    role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
+    return choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)

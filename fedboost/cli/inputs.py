@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.cli.output import notice
 from fedboost.errors import ConfigError
+from fedboost.runtime.data.check import alike_sites
 from fedboost.runtime.data.draft import split_by_site
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.sparse import SparseTable
@@ -22,15 +23,18 @@ if TYPE_CHECKING:
 
 
 def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
-    """Return each site's rows by the column that names it. ConfigError if the terms name other parties."""
+    """Return each site's rows by the column that names it, with that column if it is a feature. ConfigError
+    if the terms name other parties."""
     if isinstance(table, SparseTable):
         raise ConfigError(f"{data}: a sparse table has no column of names; give a .csv, .tsv or .parquet")
-    sites = split_by_site(table, column, column in terms.columns.features)
+    sites = split_by_site(table, column, keep=column in terms.columns.features)
     if terms.parties and set(terms.parties) != set(sites):
         raise ConfigError(
             f"{terms_file} names the parties {listing(sorted(terms.parties))}, column {column!r} of {data} "
             f"names {listing(list(sites))}"
         )
+    for oddity in alike_sites(sites):
+        notice(oddity.line)
     return sites
 
 

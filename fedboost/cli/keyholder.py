@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import InsecureLoopback, Once, Wait
+from fedboost.cli.options import InsecureLoopback, LogFormat, LogLevel, Once, Wait
 
 EPILOG = "Example: fedboost keyholder --config keyholder.toml"
 
@@ -15,8 +15,12 @@ def keyholder(
     wait: Wait = 600,
     once: Once = False,
     insecure_loopback: InsecureLoopback = False,
+    log_format: LogFormat = "text",
+    log_level: LogLevel = "info",
 ) -> None:
     """Hold the key of sessions that encrypt sums: take part without rows, and open sums it cannot read."""
     from fedboost.cli.serving import take_part
+    from fedboost.runtime.telemetry import logger
 
-    take_part(config, wait, once, insecure_loopback, holds_rows=False)
+    log = logger("keyholder", log_format, log_level)
+    take_part(config, wait, once, insecure_loopback, log, holds_rows=False)

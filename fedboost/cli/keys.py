@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedboost.cli.usage import Group
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 keys_app = typer.Typer(
     name="keys",
     help="Who may take part: certificates and keys for parties, the aggregator and analysts.",
-    epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys party north",
+    epilog="Example: fedboost keys init-consortium\n\nExample: fedboost keys request north",
     no_args_is_help=True,
+    cls=Group,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -61,7 +63,7 @@ def init_consortium(
     typer.echo(
         f"{folder / ROOT_KEY}: the root's key, {state}\n"
         f"{folder / ROOTS}: the root, valid until {day(root.not_valid_after_utc)}\n"
-        f"{_fingerprint(root)}\n"
+        f"{fingerprint_of(root)}\n"
         f"Keep the key offline: anyone who has it can let anybody in. Now issue bundles:\n"
         f"fedboost keys aggregator, fedboost keys party NAME, fedboost keys analyst NAME{elsewhere}"
     )
@@ -117,25 +119,25 @@ def show(
             typer.echo("This bundle cannot be used, for the reason given last. Its certificates say:")
         typer.echo(f"name        {common_name(leaf) or 'none'}")
         typer.echo(f"role        {role_of(leaf) or 'none'}")
-        typer.echo(f"valid       {_validity(leaf)}")
+        typer.echo(f"valid       {validity(leaf)}")
         typer.echo(f"serial      {leaf.serial_number:x}")
     for root in read_certificates(folder / ROOTS):
         typer.echo(f"consortium  {common_name(root) or 'none'}")
-        typer.echo(f"valid       {_validity(root)}")
-        typer.echo(_fingerprint(root))
+        typer.echo(f"valid       {validity(root)}")
+        typer.echo(fingerprint_of(root))
     if fault is not None:
         raise fault
     if has_leaf:
         typer.echo("This bundle can be used.")
 
 
-def _fingerprint(root: "Certificate") -> str:
+def fingerprint_of(root: "Certificate") -> str:
     from fedboost.privacy.identity.certificates import fingerprint
 
     return f"fingerprint, which must be the same at every site:\n    {fingerprint(root)}"
 
 
-def _validity(certificate: "Certificate") -> str:
+def validity(certificate: "Certificate") -> str:
     from fedboost.privacy.identity.certificates import day
 
     return f"{day(certificate.not_valid_before_utc)} to {day(certificate.not_valid_after_utc)}"
@@ -148,6 +150,7 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
     from fedboost.privacy.identity.certificates import to_pem
     from fedboost.privacy.identity.issue import issue
     from fedboost.runtime.files import folder_name
+    from fedboost.runtime.net.key_requests import note_issued
     from fedboost.runtime.net.keys import read_passphrase, read_root, write_bundle
 
     passphrase = read_passphrase(passphrase_file) if passphrase_file else None
@@ -155,11 +158,12 @@ def _issue(name: str, role: str, folder: Path, days: int, passphrase_file: Path 
     key, certificate = issue(root_key, root, name, role, datetime.now(UTC), days)
     bundle = folder / folder_name(name)
     write_bundle(bundle, key, certificate, to_pem(root))
+    note_issued(folder, certificate)
     typer.echo(
         f"{bundle}: the bundle of {role} {name!r}\n"
-        f"valid       {_validity(certificate)}\n"
+        f"valid       {validity(certificate)}\n"
         f"serial      {certificate.serial_number:x}\n"
         f"Hand this folder over in a safe way and keep no copy: its key.pem is all that\n"
         f"it takes to act in this name. Where it arrives, `fedboost keys show` prints the\n"
-        f"{_fingerprint(root)}"
+        f"{fingerprint_of(root)}"
     )

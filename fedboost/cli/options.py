@@ -33,4 +33,11 @@ InsecureLoopback = Annotated[
     typer.Option("--insecure-loopback", help="No keys, no encryption: on this machine alone."),
 ]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for an aggregator that is away.", min=0)]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 Once = Annotated[bool, typer.Option("--once", help="Exit after one session.")]
+LogFormat = Annotated[
+    str, typer.Option(metavar="text|json", help="Lines for people, or a JSON object a line.")
+]
+LogLevel = Annotated[
+    str, typer.Option(metavar="debug|info|warning|error", help="Log nothing less serious than this.")
+]

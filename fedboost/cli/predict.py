@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Data, ModelFile, Query, QueryFile
+from fedboost.cli.options import Data, Force, ModelFile, Query, QueryFile
 
 EPILOG = "Example: fedboost predict model.json new.csv --out predictions.csv"
 
@@ -18,6 +18,7 @@ def predict(
     out: Annotated[
         Path | None, typer.Option(help="CSV file for the predictions.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Predict each row of a table: a CSV with one column, `prediction`. With classes it is the most probable
     one, and a column named after each class has its probability."""
@@ -32,7 +33,7 @@ def predict(
 
     source = source_of(data, query, query_file)
     if out is not None:
-        check_writable(out, model, source)
+        check_writable(out, model, source, force=force)
     trained = Model.load(model)
     table, columns = read_table(source), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, str(source))

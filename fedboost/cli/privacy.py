@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from fedboost.cli.options import Json, ModelFile, SiteFile, TermsFile
+from fedboost.cli.usage import Group
 from fedboost.errors import ConfigError
 
 privacy_app = typer.Typer(
@@ -19,6 +20,7 @@ privacy_app = typer.Typer(
     epilog="Example: fedboost privacy budget --config party.toml\n\n"
     "Example: fedboost privacy plan terms.toml --epsilon 1 --rows 20000",
     no_args_is_help=True,
+    cls=Group,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -11,10 +11,11 @@ from fedboost.errors import ConfigError, SessionFailed
 from fedboost.runtime.config import choose_keys
 from fedboost.runtime.data.allocator import keep_freed_memory
 from fedboost.runtime.site.config import read_party
-from fedboost.runtime.telemetry import logger
 
 
-def take_part(config: Path, wait: float, once: bool, insecure_loopback: bool, holds_rows: bool) -> None:
+def take_part(
+    config: Path, wait: float, once: bool, insecure_loopback: bool, log: Any, holds_rows: bool
+) -> None:
     """Take part in sessions, as a party or as a key holder, which holds no rows."""
     site = read_party(config, holds_rows)
     bundle = choose_keys(site.keys, "party", site.aggregator, insecure_loopback)
@@ -24,7 +25,7 @@ def take_part(config: Path, wait: float, once: bool, insecure_loopback: bool, ho
         )
     from fedboost.runtime.site.node import PartyNode
 
-    node = PartyNode(site, logger("party"), bundle)
+    node = PartyNode(site, log, bundle)
     run_until_stopped(node.run(wait, once))
     if once and node.ended and node.ended[-1]:
         raise SessionFailed(f"the session ended without a model: {node.ended[-1]}")

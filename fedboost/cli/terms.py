@@ -5,13 +5,24 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Data, Query, QueryFile
+from fedboost.cli.options import Data, Force, Query, QueryFile
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedboost.people.oddities import Oddity
+    from fedboost.runtime.data.database import Database
     from fedboost.runtime.data.draft import Draft
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
+
+Exclude = Annotated[
+    list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
+]
+SiteFeature = Annotated[bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")]
+Protection = Annotated[
+    str | None,
+    typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
+]
 
 
 def terms(
@@ -36,12 +47,8 @@ def terms(
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
     ] = None,
-    site_feature: Annotated[
-        bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")
-    ] = False,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
-    ] = None,
+    site_feature: SiteFeature = False,
+    exclude: Exclude = None,
     party: Annotated[
         list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
     ] = None,
@@ -52,33 +59,42 @@ def terms(
             show_default="what fits the label",
         ),
     ] = None,
+    protection: Protection = None,
     out: Annotated[
         Path | None, typer.Option(help="Where to write the terms.", show_default="standard output")
     ] = None,
+    force: Force = False,
 ) -> None:
     """Draft a terms file from a table, for the analyst to edit. A label of two values is predicted as a
     probability, one of up to 100 words as classes, one of more numbers as an amount."""
     from fedboost.cli.output import notice, write
+    from fedboost.runtime.data.check import of_draft
     from fedboost.runtime.data.database import source_of
     from fedboost.runtime.data.draft import draft_schema, split_by_site
-    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.data.table import dense_of, read_table
 
-    _check(out, site, site_feature, party or [])
     source = source_of(data, query, query_file)
+    _check(out, source, force, site, site_feature, party or [])
     table, parties, excluded = read_table(source), party or [], exclude or []
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), [*excluded, *([] if site_feature else [site])]
-    columns = label_upper_bound, group
-    draft = draft_schema(table, label, weight, excluded, base_margin, objective, *columns)
-    _notice_draft(draft, label)
-    write(_drafted(draft, parties), out)
+    beside = weight, excluded, base_margin, objective, label_upper_bound, group
+    draft = draft_schema(table, label, *beside)
+    _notice_draft(draft, label, of_draft(dense_of(table), label, draft, excluded))
+    write(_drafted(draft, parties, protection), out)
     if not parties:
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
 
-def _check(out: Path | None, site: str | None, site_feature: bool, party: list[str]) -> None:
-    """ConfigError for options that exclude each other, and where the file could not be written, or stands
-    already."""
+def _check(
+    out: Path | None,
+    source: "Path | Database",
+    force: bool,
+    site: str | None,
+    site_feature: bool,
+    party: list[str],
+) -> None:
+    """ConfigError for options that exclude each other, and where the file could not be written."""
     from fedboost.runtime.files import check_writable
 
     if site_feature and site is None:
@@ -86,41 +102,39 @@ def _check(out: Path | None, site: str | None, site_feature: bool, party: list[s
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if out is not None:
-        check_writable(out)
-        if out.is_file():
-            raise ConfigError(f"{out}: exists already, and may have been edited; move it away first")
+        check_writable(out, source, force=force)
 
 
-def _notice_draft(draft: "Draft", label: str) -> None:
-    """Print what was decided in a draft, for the analyst to check."""
+def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:
+    """Print what was decided in a draft, and what is odd in its table, for the analyst to check."""
     from fedboost.cli.output import notice
+    from fedboost.people.oddities import lines, worth_a_line
     from fedboost.runtime.data.values import listing
 
-    for column, reason in draft.left_out.items():
-        notice(f"left out {column}: {reason}")
-    positive = draft.columns.positive
-    if positive is not None:
-        notice(f"{label} {positive!r}, the rarer value here, counts as 1: predictions are its probability")
+    for line in lines(filter(worth_a_line, odd)):
+        notice(line)
     if draft.columns.classes:
         notice(f"{label} has {len(draft.columns.classes)} classes: {listing(draft.columns.classes)}")
-    if draft.few_numbers:
-        notice(
-            f"{label} holds {draft.few_numbers} whole numbers, taken for amounts; if they stand for classes: "
-            "--objective multi:softprob"
-        )
     for name, value in draft.own_parameters.items():
         notice(f"{name} = {value} is drafted; set the one you want")
 
 
-def _drafted(draft: "Draft", parties: list[str]) -> str:
-    """Return the terms file of a draft."""
+def _drafted(draft: "Draft", parties: list[str], protection: str | None) -> str:
+    """Return the terms file of a draft. The first party is drafted as key holder, where there is one."""
+    from fedboost.cli.output import notice
+    from fedboost.privacy.protections import PROTECTIONS
     from fedboost.runtime.site.policy import Policy
     from fedboost.runtime.terms_file import terms_to_toml
     from fedboost.terms.terms import Terms
 
     weight = draft.min_child_weight
     settings = {} if weight is None else {"min_child_weight": weight}
-    agreed = Terms.read({**draft.settings(), **settings, "parties": parties})
+    hiding = {} if protection is None else {"protection": protection}
+    row = PROTECTIONS.get(protection or "")
+    if row is not None and row.uses_key_holder and parties:
+        hiding["keyholder"] = parties[0]
+        notice(f"keyholder = {parties[0]!r} is drafted; set the one you want")
+    agreed = Terms.read({**draft.settings(), **settings, "parties": parties, **hiding})
     rows = Policy().min_rows_per_leaf
     comment = f"{rows} rows in a leaf at least: sites refuse fewer by default"
     return terms_to_toml(agreed, dict.fromkeys(settings, comment))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedboost.cli.options import Aggregator, InsecureLoopback, Json, TermsFile
+from fedboost.cli.options import Aggregator, Force, InsecureLoopback, Json, TermsFile
 
 EPILOG = (
     "Example: fedboost train terms.toml --aggregator fed.example.org:7070 --keys keys/marie --out model.json"
@@ -21,40 +21,52 @@ def train(
     ] = None,
     insecure_loopback: InsecureLoopback = False,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    reproducible: Annotated[
+        bool,
+        typer.Option(
+            "--reproducible",
+            help="Leave session and signatures in a file beside the model: the same terms, parties and rows "
+            "then give the same bytes.",
+        ),
+    ] = False,
+    force: Force = False,
     json: Json = False,
 ) -> None:
-    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties."""
+    """Submit terms to an aggregator and receive the model. Waits as long as it takes for absent parties.
+    Ctrl-C ends the training with the round under way, and the model of the rounds so far is saved; Ctrl-C
+    again stops at once."""
+    from fedboost.cli.interruption import finish_at_interrupt
     from fedboost.cli.output import notice, show
     from fedboost.cli.progress import notice_not_hidden, progress
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
+    from fedboost.people.status import waiting
     from fedboost.runtime.analyst import connect
     from fedboost.runtime.config import check_address
     from fedboost.runtime.files import check_writable
+    from fedboost.runtime.signed_model import session_file
     from fedboost.runtime.terms_file import read_terms
 
     check_address(aggregator, "--aggregator")
-    check_writable(out, terms)
+    for file in (out, session_file(out)):
+        check_writable(file, terms, force=force)
     agreed = read_terms(terms)
-    session = connect(aggregator, keys, insecure_loopback).train(agreed, wait, _notice_waiting)
+    session = connect(aggregator, keys, insecure_loopback).train(
+        agreed, wait, lambda parties: notice(waiting(parties, session.absent))
+    )
     try:
-        with progress(agreed, json) as draw:
+        with finish_at_interrupt(session.finish) as interruption, progress(agreed, json) as draw:
             for row in session:
                 if row["round"] == 0:
                     notice_not_hidden(agreed)
                 draw(row)
+                interruption.count()
     except KeyboardInterrupt:
         session.stop()
         raise
     model = session.model
     if session.asked is not None:
         notice(f"this model is that of your request of {session.asked:%Y-%m-%d %H:%M} UTC, under these terms")
-    save(model, out)
+    save(model, out, reproducible)
     facts = facts_of(model, session.traffic, out, session.uncounted)
     show(json, as_json.training(facts), training.conclusion(facts))
-
-
-def _notice_waiting(parties: tuple[str, ...]) -> None:
-    from fedboost.cli.output import notice
-
-    notice(f"waiting for {', '.join(parties)}" if parties else "waiting: another session is running")

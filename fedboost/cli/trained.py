@@ -9,32 +9,22 @@ import tempfile
 from pathlib import Path
 
 from fedboost.errors import ConfigError
-from fedboost.people.facts import ModelFacts, Traffic, TrainingFacts
+from fedboost.people.facts import Traffic, TrainingFacts
 from fedboost.runtime.model_file import Model
 
 
-def save(model: Model, out: Path | None) -> None:
-    """Save a model, if need be elsewhere: the aggregator has it no more."""
+def save(model: Model, out: Path | None, reproducible: bool = False) -> None:
+    """Save a model, if need be elsewhere: the aggregator has it no more. reproducible: as in `Model.save`."""
     if out is None:
         return
     try:
-        model.save(out)
+        model.save(out, reproducible)
     except ConfigError as error:
         spare = Path(tempfile.mkdtemp(prefix="fedboost-")) / out.name
-        model.save(spare)
+        model.save(spare, reproducible)
         raise ConfigError(f"{error}; the model is in {spare}") from None
 
 
 def facts_of(model: Model, traffic: Traffic, file: Path | None, since_restart: bool = False) -> TrainingFacts:
     """Return the facts of a finished training."""
-    facts = ModelFacts(
-        terms=model.terms,
-        fingerprint=model.fingerprint,
-        trees=len(model.booster.trees),
-        trained=len(model.rounds),
-        kept=model.kept,
-        last_row=model.rounds[model.kept - 1] if model.rounds else {},
-        signed_by=tuple(model.attestations),
-        rosters=model.rosters,
-    )
-    return TrainingFacts(facts, traffic, str(file) if file else None, since_restart)
+    return TrainingFacts(model.outline, traffic, str(file) if file else None, since_restart)

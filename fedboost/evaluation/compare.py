@@ -9,7 +9,7 @@ which are averaged.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -80,18 +80,68 @@ class Trial:
         samples = {model: np.array(splits) for model, splits in self._samples.items()}
         if self._cannot:
             values.pop(ALONE, None)
+        counts = self.rows, self.held_out, self.different
+        return _comparison(self.site, counts, values, samples, names, self._cannot)
 
-        different = int(self._seen.sum())
-        between = percentiles(different)
+    @property
+    def different(self) -> int:
+        """Rows that were held out in any split."""
+        return int(self._seen.sum())
 
-        def figures(pick: Callable[[Mapping[str, Float64]], Float64]) -> dict[str, Figure]:
-            value, sample = pick(values), pick(samples)
-            return {name: figure(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
+    @property
+    def has_a_model(self) -> bool:
+        """True if the site trains alone, and rows of it are held out."""
+        return not self._cannot and ALONE in self._values
 
-        sign = np.array([1.0 if grows(name) else -1.0 for name in names])
-        models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
-        gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
-        return SiteComparison(self.site, self.rows, self.held_out, different, models, gain, self._cannot)
+
+def together(trials: Sequence[Trial], names: tuple[str, ...]) -> SiteComparison:
+    """Return the comparison of all sites as one: each figure is the mean over the sites that have a model
+    alone, by their held-out rows; where none has, over all."""
+    able = [trial for trial in trials if trial.has_a_model]
+    chosen = able or [trial for trial in trials if trial._values]
+    weights = np.array([trial.held_out for trial in chosen], np.float64)
+    models = chosen[0]._values if chosen else {}
+    values = {model: _mean([np.array(trial._values[model]) for trial in chosen], weights) for model in models}
+    samples = {
+        model: _mean([np.array(trial._samples[model]) for trial in chosen], weights) for model in models
+    }
+    counts = tuple(sum(getattr(t, name) for t in chosen) for name in ("rows", "held_out", "different"))
+    cannot = "" if able else "no site has a model alone"
+    return _comparison("all sites", (counts[0], counts[1], counts[2]), values, samples, names, cannot)
+
+
+def _mean(by_site: Sequence[Float64], weights: Float64) -> Float64:
+    """Return the weighted mean of sites' figures, without those that are NaN."""
+    total = np.zeros(by_site[0].shape)
+    weight = np.zeros(by_site[0].shape)
+    for figures, share in zip(by_site, weights, strict=True):
+        known = ~np.isnan(figures)
+        total += np.where(known, figures, 0.0) * share
+        weight += known * share
+    return np.where(weight > 0, total / np.where(weight > 0, weight, 1.0), np.nan)
+
+
+def _comparison(
+    site: str,
+    counts: tuple[int, int, int],
+    values: Mapping[str, Float64],
+    samples: Mapping[str, Float64],
+    names: tuple[str, ...],
+    cannot: str,
+) -> SiteComparison:
+    """Return the figures of values [splits, metrics] and samples [splits, samples, metrics] of each model.
+    counts: rows, held out in each split, held out in any."""
+    rows, held_out, different = counts
+    between = percentiles(different)
+
+    def figures(pick: Callable[[Mapping[str, Float64]], Float64]) -> dict[str, Figure]:
+        value, sample = pick(values), pick(samples)
+        return {name: figure(value[..., i], sample[..., i], between) for i, name in enumerate(names)}
+
+    sign = np.array([1.0 if grows(name) else -1.0 for name in names])
+    models = {model: figures(lambda known, model=model: known[model]) for model in values}  # type: ignore[misc]
+    gain = figures(lambda known: (known[FEDERATED] - known[ALONE]) * sign) if ALONE in values else {}
+    return SiteComparison(site, rows, held_out, different, models, gain, cannot)
 
 
 def figure(splits: Float64, samples: Float64, between: tuple[float, float]) -> Figure:

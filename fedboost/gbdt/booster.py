@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedboost.errors import ConfigError
+from fedboost.errors import Altered, ConfigError
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import shap
 from fedboost.gbdt.kernels.bins import MAX_CODES
@@ -193,9 +193,7 @@ class Booster:
         booster, attributes = cls.from_any_xgboost(text, source)
         if json.loads(booster.to_xgboost(attributes)) != json.loads(text):
             # XGBoost would read such a file differently, and predict other values.
-            raise ConfigError(
-                f"{source}: not as fedboost wrote it; it was changed or saved by another program"
-            )
+            raise Altered(f"{source}: not as fedboost wrote it; it was changed or saved by another program")
         return booster, attributes
 
     @classmethod

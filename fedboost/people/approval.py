@@ -45,6 +45,8 @@ def _rules(facts: ApprovalFacts) -> str:
 def _rule(rule: RuleFacts) -> Iterator[str]:
     yield f"\n  {rule.key} = {rule.value}"
     yield paragraph(f"{rule.reason}.", "    ")
+    if rule.names:
+        yield paragraph(f"All {len(rule.names)}: {listed(rule.names)}.", "    ")
     yield paragraph(f"Why the rule: {rule.purpose}.", "    ")
     if rule.instead:
         yield paragraph(f"If you say no, the analyst can: {rule.instead}.", "    ")

@@ -1,4 +1,4 @@
-"""Predictions and their explanations as CSV.
+"""Predictions, their explanations, and comparisons of sites as CSV.
 
 Promises: numbers are written whole, so that they are read back as they were.
 Refuses: nothing.
@@ -11,7 +11,10 @@ from io import StringIO
 import numpy as np
 
 from fedboost.fixedpoint import Float64
+from fedboost.people.facts import ALONE, FEDERATED, POOLED, ComparisonFacts, Figure, SiteComparison
 
+_MODELS = ALONE, FEDERATED, POOLED
+_GAIN = {"better by": "value", "at least": "low", "at most": "high"}
 BIAS, CLASS, PREDICTION = "bias", "class", "prediction"
 
 
@@ -45,6 +48,25 @@ def dependence(feature: str, grid: Sequence[object], means: Float64, classes: Se
     """Return the mean predictions, [grid] or [grid, classes], by the values of a feature."""
     rows = ([value, *np.atleast_1d(mean).tolist()] for value, mean in zip(grid, means, strict=True))
     return _written([feature, *(classes if means.ndim == 2 else [PREDICTION])], rows)
+
+
+def comparison(facts: ComparisonFacts) -> str:
+    """Return a line for each site: its rows, its verdict, and the figures of each metric; nothing where there
+    is none."""
+    head = ["site", "rows", "held_out", "different_held_out", "verdict"]
+    head += [f"{name} {figure}" for name in facts.metrics for figure in (*_MODELS, *_GAIN)]
+
+    def line(site: SiteComparison) -> Iterable[object]:
+        yield from (site.site, site.rows, site.held_out, site.different, site.verdict)
+        for name in facts.metrics:
+            yield from (_value(site.models.get(model, {}).get(name), "value") for model in _MODELS)
+            yield from (_value(site.better_by.get(name), end) for end in _GAIN.values())
+
+    return _written(head, map(line, facts.sites))
+
+
+def _value(figure: Figure | None, end: str) -> float | None:
+    return None if figure is None else figure.as_json()[end]
 
 
 def _written(head: Iterable[object], rows: Iterable[Iterable[object]]) -> str:

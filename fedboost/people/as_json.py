@@ -6,7 +6,7 @@ Refuses: nothing.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedboost.gbdt.metrics.by_set import by_party
 from fedboost.people.comparison import sentence
@@ -22,10 +22,15 @@ from fedboost.people.facts import (
     SiteComparison,
     Traffic,
     TrainingFacts,
+    VerificationFacts,
     WarningFacts,
 )
 from fedboost.people.privacy_report import Outlook, Planned, PrivacyReport
 from fedboost.people.training import metrics_of
+
+if TYPE_CHECKING:  # protobuf takes a while to import, and most commands do not talk to an aggregator
+    from fedboost.wire.checks import SiteReply
+    from fedboost.wire.status import Status
 
 Object = Mapping[str, Any]
 
@@ -70,6 +75,26 @@ def _traffic(traffic: Traffic) -> Object:
     return {party: {"sent": sent, "received": received} for party, (sent, received) in traffic.items()}
 
 
+def verification(facts: VerificationFacts) -> Iterator[Object]:
+    """Yield what holds of a model's signatures."""
+    yield {
+        "model": facts.file,
+        "holds": facts.holds,
+        "conclusion": facts.conclusion,
+        "fingerprint": facts.fingerprint,
+        "terms": facts.terms.digest,
+        "protection": facts.terms.hiding.protection,
+        "parties": list(facts.terms.parties),
+        "signatures": {
+            party: {"holds": not fault, **({"fault": fault} if fault else {})}
+            for party, fault in facts.faults.items()
+        },
+        "needed": facts.needed,
+        "analyst": facts.analyst or None,
+        "asked": facts.asked or None,
+    }
+
+
 def importances(kinds: Sequence[str], by_feature: Mapping[str, Sequence[float]]) -> Iterator[Object]:
     """Yield the importances of each feature."""
     for name, values in by_feature.items():
@@ -91,6 +116,7 @@ def comparison(facts: ComparisonFacts) -> Iterator[Object]:
         "splits": facts.splits,
         "held_out": facts.share,
         "equal": facts.equal,
+        "together": {**_site(facts.together, facts.metrics, facts.splits), "event": "together"},
         "verdicts": {
             verdict: [site.site for site in facts.sites if site.verdict == verdict] for verdict in VERDICTS
         },
@@ -126,7 +152,8 @@ def audit(facts: AuditFacts) -> Iterator[Object]:
             yield {"event": "released", **_release(release)}
     expected = {} if facts.expected is None else {"expected": facts.expected}
     verified = {"entries": facts.entries, "warnings": len(facts.warnings), "hash": facts.last_hash}
-    yield {"event": "verified", **verified, **expected}
+    earlier = {"earlier": facts.earlier} if facts.earlier else {}
+    yield {"event": "verified", **verified, **expected, **earlier}
 
 
 def _warning(warning: WarningFacts) -> Object:
@@ -161,7 +188,7 @@ def _session(session: SessionFacts) -> Object:
         "begin": session.begin,
         "end": session.end,
         "terms": agreement.terms if agreement else None,
-        "analyst": agreement.analyst if agreement else None,
+        "analyst": agreement.analyst if agreement else session.ending.analyst,
         "request": agreement.request if agreement else None,
         "attempts": session.attempts,
         "taken_up": session.taken_up,
@@ -190,3 +217,14 @@ def plan(report: PrivacyReport, releases: Sequence[Planned], outlooks: Sequence[
         yield {"event": "outlook", **asdict(outlook)}
     total = ("epsilon", "delta", "cost", "epsilon_spent", "zcdp_epsilon", "honest")
     yield {"event": "total", **{name: report[name] for name in total}}
+
+
+def status(facts: "Status") -> Object:
+    """Return the status of an aggregator; times are seconds since 1970, 0 for never."""
+    sessions = [{**asdict(session), "state": session.state.name.lower()} for session in facts.sessions]
+    return {**asdict(facts), "sessions": sessions}
+
+
+def site_reply(site: "SiteReply") -> Object:
+    """Return a site's answer to a check of terms."""
+    return {**asdict(site), "would": site.would}

@@ -23,6 +23,10 @@ def audit(facts: AuditFacts) -> Iterator[str]:
         yield f"{facts.log}: the log is empty, nothing is recorded in it"
         return
     yield from _head(facts)
+    if facts.earlier:
+        earlier = counted(facts.earlier, "earlier session")
+        about = f"Below: the last {len(facts.sessions)}, and warnings about them; {earlier} not shown."
+        yield textwrap.fill(about, WIDTH)
     yield from _warnings(facts)
     in_full = len(facts.sessions) <= MAX_IN_FULL or facts.listed
     if len(facts.sessions) > 1:
@@ -53,7 +57,10 @@ def _warnings(facts: AuditFacts) -> Iterator[str]:
     """Yield all warnings, or that there are none."""
     warnings = facts.warnings
     if not warnings:
-        yield "\n" + textwrap.fill(_no_warnings(facts), WIDTH)
+        text = _no_warnings(facts)
+        if facts.earlier:
+            text = text.replace("No warnings", "No warnings about these sessions", 1)
+        yield "\n" + textwrap.fill(text, WIDTH)
         return
     yield f"\n{counted(len(warnings), 'WARNING', 'WARNINGS')}"
     for kind, meaning in {warning.kind: warning.kind_meaning for warning in warnings}.items():

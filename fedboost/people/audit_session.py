@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
-from fedboost.people.text import INDENT, WIDTH, all_shown, counted, moment, shown, size
+from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
 from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES
 from fedboost.privacy.protections import PROTECTIONS
 
@@ -26,6 +26,8 @@ def session_text(session: SessionFacts, listed: bool) -> Iterator[str]:
     if agreement is not None:
         yield from _agreement(session, agreement)
     elif not session.releases:
+        if session.ending.analyst is not None:
+            yield _line("signed by", f"{delimited(session.ending.analyst)}, the analyst")
         yield _line("refused", printable(session.ending.closed or "") or "before it began")
         yield _line("left", "nothing")
         return
@@ -59,7 +61,7 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
     if session.rank.under_terms > 1:
         yield _line("", f"{session.rank.under_terms} sessions of this log are under these terms")
     if agreement.analyst is not None:
-        yield _line("signed by", f"{shown(agreement.analyst)}, the analyst")
+        yield _line("signed by", f"{delimited(agreement.analyst)}, the analyst")
     elif agreement.attempt is not None:
         yield _line("signed by", "no analyst's signature (connections without keys)")
     if session.attempts is not None and session.attempts[1] > 1:
@@ -67,10 +69,10 @@ def _agreement(session: SessionFacts, agreement: AgreementFacts) -> Iterator[str
         times = "once" if last == 2 else f"{last - 1} times"
         numbers = f"attempts {first} to {last}" if first < last else f"attempt {last}"
         yield _line("attempts", f"begun again {times} ({numbers}){_again(session)}")
-    yield _line("with", all_shown(agreement.parties))
+    yield _line("with", listed(agreement.parties))
     rounds = counted(agreement.rounds, "round")
     yield _line("to train", f"{shown(agreement.objective)}, at most {rounds}")
-    yield _line("from columns", f"{len(agreement.columns)}: {all_shown(agreement.columns)}")
+    yield _line("from columns", f"{len(agreement.columns)}: {listed(agreement.columns)}")
     if agreement.epsilon is not None:
         added = PLACEMENTS.get(agreement.placement or "", "")
         yield _line("with noise", f"epsilon {agreement.epsilon:g} at delta {agreement.delta:g}{added}")

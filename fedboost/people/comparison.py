@@ -1,4 +1,5 @@
-"""Models compared in words: a table and a sentence for each site, and one sentence for all.
+"""Models compared in words: the verdict, the figures of all sites together, and a line for each site, or an
+overview where they are many.
 
 Promises: it says plainly where joining is not worth it, or cannot be told.
 Refuses: nothing.
@@ -20,47 +21,144 @@ from fedboost.people.facts import (
     ComparisonFacts,
     SiteComparison,
 )
-from fedboost.people.text import WIDTH, counted, one_line, shorten
+from fedboost.people.text import WIDTH, Block, cell, counted, one_line, paragraph, shorten, table
 
 NAME_WIDTH, MIN_FIGURE_WIDTH = 13, 11
 """Columns before the figures, and of a figure, unless its name is longer."""
-MAX_NAMED = 8
-"""Sites that are named in the last sentence for each verdict."""
+MAX_NAMED = 5
+"""Sites that are named in a sentence for each verdict."""
+MAX_LISTED = 20
+"""Sites that are listed one by one; of more there is an overview."""
+EXTREMES = 5
+"""Sites at each end of the overview."""
+SHOWN = (ALONE, FEDERATED, "better by", "at least", "at most")
+"""Figures in the line of a site."""
+MAX_SITE = 14
+"""Characters of its name there."""
+QUANTILES = {"lowest": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "highest": 1.0}
 ANSWERS = {
-    WORTH: "YES for",
-    NOT_WORTH: "NO for",
+    WORTH: "it is worth it for",
+    NOT_WORTH: "it is NOT worth it for",
     UNTOLD: "it cannot be told for",
     ONLY_JOINED: "there is no model alone for",
     TOO_FEW: "there are too few rows to say for",
 }
 """An answer to whether joining is worth it, by verdict."""
+SHORT = {WORTH: "yes", NOT_WORTH: "NO", UNTOLD: "unclear", ONLY_JOINED: "no model", TOO_FEW: "few rows"}
+"""The same in the line of a site."""
 
 
-def comparison(facts: ComparisonFacts) -> Iterator[str]:
-    """Yield the comparison of all sites."""
-    share = f"{facts.share:.0%} of each one's rows"
-    yield f"{len(facts.sites)} sites; {share} are held out, and no model sees them."
-    yield "better by: what the federated model gains on that of the site alone; at least,"
-    yield "at most: with other rows held out it would lie between these 95 times of 100."
-    for site in facts.sites:
-        yield ""
-        yield from _site(site, facts.metrics, facts.splits)
+def comparison(facts: ComparisonFacts) -> Iterator[Block]:
+    """Yield the verdict, all sites together, and each site."""
+    metric, together = facts.metrics[0], facts.together
+    yield paragraph(one_line(f"{overall(together, metric)} {_for_whom(facts.sites)}"))
     yield ""
-    yield from textwrap.wrap(_all_sites(facts.sites), WIDTH)
+    yield from _all_sites(together, facts)
+    yield "at least, at most: with other rows held out, the gain of joining would lie"
+    yield "between these 95 times of 100"
+    yield ""
+    if len(facts.sites) > MAX_LISTED:
+        yield from _overview(facts.sites, facts.metrics)
+    else:
+        yield from _each(facts.sites, facts.metrics)
+        for site in facts.sites:
+            if site.verdict == ONLY_JOINED:
+                yield paragraph(one_line(sentence(site, metric)))
+    yield ""
+    if any(site.verdict == NOT_WORTH for site in facts.sites):
+        column = shorten(facts.site_column) if facts.site_column else ""
+        feature = f", or {column!r} among the features of the terms," if column else ""
+        yield paragraph(one_line(f"Where it is not worth it, more rounds{feature} may change that."))
+    share = f"{facts.share:.0%} of each site's rows were held out"
+    yield paragraph(f"{share}{_in_each(facts.splits)}, and no model saw them.")
     yield f"federated == pooled{' in every split' * (facts.splits > 1)}: {'yes' if facts.equal else 'no'}"
     if not facts.equal:
         yield "(they need not be with vote_top_k, or rows drawn without a row_id)"
 
 
-def _site(site: SiteComparison, metrics: tuple[str, ...], splits: int) -> Iterator[str]:
-    """Yield a site's table and its sentence."""
-    in_each = "" if splits == 1 else f" in each of {splits} splits"
-    yield one_line(f"{site.site}: {counted(site.rows, 'row')}, {site.held_out} held out{in_each}")
-    width = max(MIN_FIGURE_WIDTH, 2 + max(map(len, metrics)))
+def overall(together: SiteComparison, metric: str) -> str:
+    """Return whether joining pays for all sites together."""
+    if together.verdict == TOO_FEW:
+        return f"There are too few rows to say: {together.different} different ones were held out."
+    digits = _digits(together.models[POOLED][metric].value)
+    joined = _figure(together.models[FEDERATED][metric].value, digits)
+    if together.verdict == ONLY_JOINED:
+        return f"No site can train alone; if they join, they have a model of {metric} {joined}."
+    alone, gain = _figure(together.models[ALONE][metric].value, digits), together.better_by[metric]
+    both = f"over all sites {metric} {joined} instead of {alone}"
+    if together.verdict == NOT_WORTH:
+        worse, least, most = (_figure(-value, digits) for value in (gain.value, gain.high, gain.low))
+        return f"Joining does NOT pay: {both}, worse by {worse} ({least} to {most})."
+    better, least, most = (_figure(value, digits) for value in (gain.value, gain.low, gain.high))
+    answer = "Joining pays" if together.verdict == WORTH else "It cannot be told whether joining pays"
+    return f"{answer}: {both}, better by {better} ({least} to {most})."
+
+
+def _for_whom(sites: Sequence[SiteComparison]) -> str:
+    """Return one sentence on which sites gain."""
+    parts = []
+    for verdict, answer in ANSWERS.items():
+        names = [shorten(site.site) for site in sites if site.verdict == verdict]
+        if names:
+            more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+            parts.append(f"{answer} {len(names)} ({', '.join(names[:MAX_NAMED])}{more})")
+    return f"Of {counted(len(sites), 'site')}, {'; '.join(parts)}."
+
+
+def _in_each(splits: int) -> str:
+    return "" if splits == 1 else f" in each of {splits} splits"
+
+
+def _all_sites(together: SiteComparison, facts: ComparisonFacts) -> Iterator[str]:
+    """Yield all metrics of all sites together."""
+    able = len([site for site in facts.sites if not site.cannot])
+    whole = "all sites" if able in (0, len(facts.sites)) else f"the {able} sites that can train alone"
+    held = f"{counted(together.rows, 'row')}, {together.held_out} held out{_in_each(facts.splits)}"
+    yield from textwrap.wrap(one_line(f"{whole}, means by row: {held}"), WIDTH)
+    width = max(MIN_FIGURE_WIDTH, 2 + max(map(len, facts.metrics)))
     abreast = (WIDTH - NAME_WIDTH) // width
-    for first in range(0, len(metrics) if site.models else 0, abreast):
-        yield from _table(site, metrics[first : first + abreast], width)
-    yield from textwrap.wrap(one_line(sentence(site, metrics[0])), WIDTH)
+    for first in range(0, len(facts.metrics) if together.models else 0, abreast):
+        yield from _table(together, facts.metrics[first : first + abreast], width)
+
+
+def _each(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
+    """Yield a line for each site, by the metric that decides."""
+    metric = metrics[0]
+    lines = table(metric, "rows", *SHOWN, "worth it?", numbers=range(1, 2 + len(SHOWN)))
+    known = [site.models[POOLED][metric].value for site in sites if site.models]
+    digits = _digits(max(known, key=abs, default=0.0))
+    for site in sites:
+        figures = {name: values[metric].value for name, values in site.models.items()}
+        if site.better_by:
+            gain = site.better_by[metric]
+            figures |= {"better by": gain.value, "at least": gain.low, "at most": gain.high}
+        texts = (_figure(figures.get(name, math.nan), digits) for name in SHOWN)
+        lines.add_row(cell(shorten(site.site, MAX_SITE)), f"{site.rows}", *texts, SHORT[site.verdict])
+    yield lines
+
+
+def _overview(sites: Sequence[SiteComparison], metrics: tuple[str, ...]) -> Iterator[Block]:
+    """Yield quantiles of the gains, and the sites at both ends."""
+    import numpy as np
+
+    rated = [site for site in sites if site.better_by and site.verdict != TOO_FEW]
+    rated = [site for site in rated if not math.isnan(site.better_by[metrics[0]].value)]
+    lines = table("gain by site", *QUANTILES)
+    for metric in metrics:
+        gains = [site.better_by[metric].value for site in rated]
+        gains = [gain for gain in gains if not math.isnan(gain)]
+        if gains:
+            digits = _digits(max(gains, key=abs))
+            lines.add_row(metric, *(f"{q:.{digits}f}" for q in np.quantile(gains, [*QUANTILES.values()])))
+    yield lines
+    ranked = sorted(rated, key=lambda site: -site.better_by[metrics[0]].value)
+    ends = min(EXTREMES, len(ranked) // 2)
+    if ends:
+        yield f"\nthe {ends} that gain most:"
+        yield from _each(ranked[:ends], metrics)
+        yield f"\nthe {ends} that gain least:"
+        yield from _each(ranked[-ends:], metrics)
+    yield f"\nall {len(sites)} sites: --csv FILE, or --json"
 
 
 def _table(site: SiteComparison, metrics: Sequence[str], width: int) -> Iterator[str]:
@@ -104,18 +202,6 @@ def sentence(site: SiteComparison, metric: str) -> str:
         f"It cannot be told whether joining is worth it for {name}: {both}, better by {better} ({least} to "
         f"{most})."
     )
-
-
-def _all_sites(sites: Sequence[SiteComparison]) -> str:
-    """Return one sentence on all sites."""
-    parts = []
-    for verdict, answer in ANSWERS.items():
-        names = [shorten(site.site) for site in sites if site.verdict == verdict]
-        if names:
-            more = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-            parts.append(f"{answer} {len(names)} ({', '.join(names[:MAX_NAMED])}{more})")
-    text = "; ".join(parts)
-    return one_line(f"Of {len(sites)} sites, is joining worth it? {text[0].upper()}{text[1:]}.")
 
 
 def _digits(value: float) -> int:

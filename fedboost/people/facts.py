@@ -106,11 +106,12 @@ class SessionRank:
 @dataclass(frozen=True)
 class SessionEnd:
     """The end of a session. state: in words; closed: why there is no model ("" with a model), None if that is
-    not recorded."""
+    not recorded; analyst: who asked for one that was refused."""
 
     state: str
     over: bool
     closed: str | None
+    analyst: str | None = None
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class WarningFacts:
 @dataclass(frozen=True)
 class AuditFacts:
     """An audit of a log. expected: the number of the entry with the hash that was expected, None where none
-    was; sessions: those to print; listed: with each answer."""
+    was; sessions: those to print; listed: with each answer; earlier: sessions before them that were not asked
+    for."""
 
     log: str
     entries: int
@@ -197,13 +199,15 @@ class AuditFacts:
     warnings: Sequence[WarningFacts]
     sessions: Sequence[SessionFacts]
     listed: bool
+    earlier: int = 0
 
 
 @dataclass(frozen=True)
 class RuleFacts:
     """A rule of a site's policy that terms break. key, value: as its file has it; reason: a sentence about
     the terms; purpose: of the rule; instead: a change of the terms that would do, "" where no yes helps;
-    loud: a sentence besides."""
+    loud: a sentence besides; names: all those that the terms name and the rule does not, where the reason has
+    not all of them."""
 
     key: str
     value: str
@@ -211,6 +215,7 @@ class RuleFacts:
     purpose: str
     instead: str
     loud: str
+    names: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -258,14 +263,55 @@ class PrivacyFacts:
 
 
 @dataclass(frozen=True)
+class VerificationFacts:
+    """The signatures of a model file. faults: party that signed -> what is wrong with its signature, nothing
+    if it holds; needed: signatures that a model under these terms has at least; analyst, asked: who asked for
+    the session, and when; request_fault: what is wrong with the request, nothing if it holds."""
+
+    file: str
+    terms: Terms
+    fingerprint: str
+    trees: int
+    faults: Mapping[str, str]
+    needed: int
+    analyst: str
+    asked: str
+    request_fault: str
+
+    @property
+    def signed(self) -> tuple[str, ...]:
+        """The parties whose signatures hold."""
+        return tuple(party for party, fault in self.faults.items() if not fault)
+
+    @property
+    def holds(self) -> bool:
+        """True if there are signatures, enough of them, and nothing is wrong with any."""
+        sound = not self.request_fault and len(self.signed) == len(self.faults)
+        return sound and len(self.signed) >= max(self.needed, 1)
+
+    @property
+    def conclusion(self) -> str:
+        """The outcome in one sentence."""
+        if not self.faults:
+            return "nobody signed this model: anybody may have made it"
+        if wrong := [fault for fault in (*self.faults.values(), self.request_fault) if fault]:
+            return wrong[0]
+        parties = f"{len(self.signed)} of {len(self.terms.parties)} parties"
+        if len(self.signed) < self.needed:
+            return f"{parties} signed; {self.needed} are needed"
+        return f"{parties} signed these trees, under these terms"
+
+
+@dataclass(frozen=True)
 class EstimateFacts:
-    """The estimate of a training under one protection: seconds of a round, and of the training; megabytes a
-    party sends in a round."""
+    """The estimate of a training under one protection, with all processes on this machine: seconds of a
+    round, and of the training with its start; megabytes a party sends in a round; round trips of a round."""
 
     protection: str
     seconds_a_round: float
     seconds: float
     megabytes: float
+    round_trips: float
 
 
 @dataclass(frozen=True)
@@ -317,11 +363,15 @@ class SiteComparison:
 
 @dataclass(frozen=True)
 class ComparisonFacts:
-    """A comparison of all sites. metrics: the deciding one first; share: of the rows that are held out;
-    equal: the federated model was the pooled one in every split."""
+    """A comparison of all sites. together: all that can train alone as one, each site counted by its rows;
+    metrics: the deciding one first; share: of the rows that are held out; equal: the federated model was the
+    pooled one in every split; site_column: the column that names the sites, if it could be a feature and is
+    none."""
 
     sites: Sequence[SiteComparison]
+    together: SiteComparison
     metrics: tuple[str, ...]
     splits: int
     share: float
     equal: bool
+    site_column: str | None = None

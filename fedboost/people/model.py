@@ -1,4 +1,4 @@
-"""A model in words: the features it goes by.
+"""A model in words: the features it goes by, and who signed it.
 
 Promises: it says where noise makes importances worthless.
 Refuses: nothing.
@@ -7,7 +7,8 @@ Refuses: nothing.
 from collections.abc import Iterator, Mapping, Sequence
 
 from fedboost.gbdt.booster import Booster
-from fedboost.people.text import Block, cell, table
+from fedboost.people.facts import VerificationFacts
+from fedboost.people.text import Block, cell, one_line, paragraph, table
 from fedboost.terms.terms import Terms
 
 
@@ -29,3 +30,24 @@ def importances(
     for name, values in by_feature.items():
         lines.add_row(cell(name), *(f"{value:.6g}" for value in values))
     yield lines
+
+
+def verification(facts: VerificationFacts) -> Iterator[Block]:
+    """Yield what holds of a model's signatures."""
+    terms = facts.terms
+    yield one_line(f"{facts.file}: {terms.objective.name}, {facts.trees} trees, {terms.hiding.protection}")
+    yield f"fingerprint   {facts.fingerprint}"
+    yield f"terms digest  {terms.digest}"
+    yield ""
+    lines = table("party", "signature", numbers=())
+    for party in dict.fromkeys((*terms.parties, *facts.faults)):
+        fault = facts.faults.get(party)
+        lines.add_row(cell(party), "none" if fault is None else cell(f"WRONG: {fault}" if fault else "holds"))
+    yield lines
+    if facts.analyst:
+        yield one_line(f"asked for by analyst {facts.analyst} on {facts.asked}")
+    yield ""
+    outcome = "It holds" if facts.holds else "It does NOT hold"
+    yield paragraph(one_line(f"{outcome}: {facts.conclusion}."))
+    if facts.holds:
+        yield "Nobody signs metrics, gains and covers, which no prediction depends on."

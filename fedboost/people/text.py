@@ -66,13 +66,13 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def entry(key: str, text: str) -> str:
-    """Return a key and the text about it, in lines that fit a terminal."""
+def entry(key: str, text: str, indent: int = INDENT) -> str:
+    """Return a key and the text about it, in lines that fit a terminal. indent: columns of the key."""
     return textwrap.fill(
         text,
         WIDTH,
-        initial_indent=f"{key:<{INDENT}}",
-        subsequent_indent=" " * INDENT,
+        initial_indent=f"{key:<{indent}}",
+        subsequent_indent=" " * indent,
         break_on_hyphens=False,
     )
 

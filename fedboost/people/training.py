@@ -79,6 +79,8 @@ def conclusion(training: TrainingFacts) -> Iterator[Block]:
     yield f"{model.trees} trees, {in_training}{total} {since}"
     if model.kept < model.trained:
         yield f"stopped after {model.trained} rounds: round {model.kept} was the best, and is the last"
+    elif model.trained < model.terms.trees.rounds:
+        yield f"stopped after {model.trained} of {model.terms.trees.rounds} rounds"
     yield from party_metrics(model)
     yield traffic(training.traffic, None if since_restart else model.trained)
     yield signatures(model)
@@ -99,7 +101,7 @@ def demo(facts: DemoFacts) -> Iterator[Block]:
     yield ""
     yield scores
     yield f"federated == pooled: {'yes' if facts.equal else 'NO'}\n"
-    yield traffic(training.traffic, training.model.terms.trees.rounds)
+    yield traffic(training.traffic, training.model.trained)
     yield ""
     yield signatures(training.model)
     yield f"model: {training.file} (XGBoost JSON; terms, site files and logs are beside it)"
@@ -108,23 +110,24 @@ def demo(facts: DemoFacts) -> Iterator[Block]:
 
 
 def estimates(
-    by_protection: list[EstimateFacts], missing: list[str], rounds: int, rows: int, parties: int
+    by_protection: list[EstimateFacts], missing: Mapping[str, str], rounds: int, rows: int, parties: int
 ) -> Iterator[Block]:
-    """Yield a table of estimates; missing: protections that are not installed."""
+    """Yield a table of estimates; missing: protections without one -> the reason."""
     from rich.table import Table
     from rich.text import Text
 
     lines = Table()
-    for heading in ("protection", "a round", f"{rounds} rounds", "MB a party sends a round", "in all"):
+    for heading in ("protection", "a round", f"{rounds} rounds", "a party sends a round", "in all"):
         lines.add_column(heading, justify="left" if heading == "protection" else "right")
     for facts in by_protection:
-        megabytes = f"{facts.megabytes:,.2f}", f"{facts.megabytes * rounds:,.0f}"
+        sent = size(facts.megabytes * 1e6), size(facts.megabytes * 1e6 * rounds)
         times = duration(facts.seconds_a_round), duration(facts.seconds)
-        lines.add_row(facts.protection, *times, *megabytes)
+        lines.add_row(facts.protection, *times, *sent)
     yield lines
+    trips = ", ".join(f"{facts.protection} {facts.round_trips:.0f}" for facts in by_protection)
     yield Text(
-        f"Of full trees, {rows:,} rows at {parties} parties with machines and one core like this one, and no "
-        f"network between them: it adds its round trips, and the bytes."
+        f"{rows:,} rows at {parties} parties, all of them and the aggregator on this machine. On machines of "
+        f"their own parties work at the same time, and each round waits for the network: round trips {trips}."
     )
-    for name in missing:
-        yield Text(f'{name} is not installed here: pip install "fedboost[{name}]"')
+    for name, advice in missing.items():
+        yield Text(f"{name}: {advice}")

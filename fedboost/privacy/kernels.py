@@ -1,7 +1,7 @@
 """Compiled loops of the protections: cells of any number of bits, packed, added and subtracted.
 
 Promises: what the references in tests/privacy/reference/kernels.py compute, without temporary arrays, at the
-pace of memory, and without the lock of the interpreter. With gbdt/kernels one of the two importers of numba.
+pace of memory, and without the lock of the interpreter.
 Refuses nothing: callers have validated the lengths.
 
 `pieces` is int64 [P, 2]: the cells and the bits of each piece, one piece after the other in `total` (uint64,
@@ -11,9 +11,10 @@ first, of which word k is word k L + l of the piece; so the same shift holds for
 do several lanes at once. The r others are one more stream, behind the lanes."""
 
 import numpy as np
-from numba import njit
 
-_loop = njit(cache=True, nogil=True)
+from fedboost.kernel_cache import kernel
+
+_loop = kernel(nogil=True)
 
 
 @_loop

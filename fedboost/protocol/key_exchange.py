@@ -30,6 +30,9 @@ from fedboost.terms.terms import Terms
 
 NONCE_BYTES = 32
 PARTY, ANALYST = "party", "analyst"
+SESSION, CHECK = b"fedboost/1/request", b"fedboost/1/check"
+"""The wishes of an analyst: one session under some terms, or to know if sites would take part in one. A
+signature for one is none for the other."""
 MAX_REQUEST_AGE = timedelta(days=30)
 """So long after it was signed a request is good: sites may have to approve the terms first."""
 MAX_CLOCK_SKEW = timedelta(hours=1)
@@ -83,19 +86,20 @@ class Meeting:
     publics: dict[str, bytes]
 
 
-def request(signer: Signer, terms: Terms, nonce: bytes, time: int) -> Request:
-    """An analyst's signed request for one session under these terms. time: seconds since 1970, UTC."""
-    return Request(nonce, time, signer.certificate, signer.sign(_requested(terms, nonce, time)))
+def request(signer: Signer, terms: Terms, nonce: bytes, time: int, wish: bytes = SESSION) -> Request:
+    """An analyst's signed request for one session under these terms, or for a check of them. time: seconds
+    since 1970, UTC."""
+    return Request(nonce, time, signer.certificate, signer.sign(_requested(wish, terms, nonce, time)))
 
 
-def check_request(trust: Credentials | Trust, terms: Terms, asked: Request) -> str:
-    """The name of the analyst who signed a request for these terms. PeerError if none did."""
+def check_request(trust: Credentials | Trust, terms: Terms, asked: Request, wish: bytes = SESSION) -> str:
+    """The name of the analyst who signed a request for this wish and these terms. PeerError if none did."""
     known = identify(asked.certificate, trust.roots, trust.clock(), trust.denied)
     if known.role != ANALYST:
         raise PeerError(f"the terms are signed by {known.role} {known.name}, which is no analyst")
     if len(asked.nonce) != NONCE_BYTES:
         raise PeerError(f"the request of analyst {known.name} has no nonce")
-    verify(known, _requested(terms, asked.nonce, asked.time), asked.signature)
+    verify(known, _requested(wish, terms, asked.nonce, asked.time), asked.signature)
     return known.name
 
 
@@ -216,8 +220,8 @@ def _greeting(attempt: Attempt, party: str, public: bytes, nonce: bytes) -> byte
     return fields.pack(b"fedboost/2/hello", attempt.packed(), party.encode(), public, nonce)
 
 
-def _requested(terms: Terms, nonce: bytes, time: int) -> bytes:
-    return fields.pack(b"fedboost/1/request", terms.digest.encode(), nonce, fields.number(time))
+def _requested(wish: bytes, terms: Terms, nonce: bytes, time: int) -> bytes:
+    return fields.pack(wish, terms.digest.encode(), nonce, fields.number(time))
 
 
 def attestation(

@@ -41,7 +41,7 @@ class Membership:
         offer = SessionOffer(admit.session, terms, admit.attempt, analyst, nonce)
         limits = site.permit(offer)
         has_rows = site.holder is not None
-        _check_rows(site.name, terms, has_rows)
+        check_rows(site.name, terms, has_rows)
         memory = site.memory.begin(offer, limits)
         try:
             site.taken(offer)
@@ -84,7 +84,7 @@ class Membership:
             raise PeerError("admitted to another session, or under other terms")
 
 
-def _check_rows(party: str, terms: Terms, has_rows: bool) -> None:
+def check_rows(party: str, terms: Terms, has_rows: bool) -> None:
     """Raise Refused unless the terms say of this site what is so: that it holds rows, or none."""
     if not has_rows and terms.hiding.keyholder != party:
         raise Refused(f"party {party} has no rows, and the terms name another key holder")

@@ -6,7 +6,6 @@ Refuses: a session that failed raises SessionFailed with the aggregator's senten
 `wait` seconds is a ConfigError; a model of other terms, or with a signature that is wrong, a PeerError.
 """
 
-import contextlib
 import os
 import threading
 import time
@@ -25,6 +24,8 @@ from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
+from fedboost.wire.checks import SiteReply, decode_check_reply, encode_check_request
+from fedboost.wire.status import Status, decode_status
 from fedboost.wire.training import (
     Failed,
     ModelPart,
@@ -43,6 +44,11 @@ aggregator that has to begin another."""
 STOP_SECONDS = 5.0
 """How long the aggregator is tried to be told that the session is to end."""
 
+CHECK_SECONDS = 90.0
+"""How long the sites have to answer a check: longer than the aggregator waits for them."""
+MIN_PATIENCE_SECONDS = 5.0
+"""How long an aggregator that was reached has to say its status, at least."""
+
 OnWaiting = Callable[[tuple[str, ...]], None]
 
 
@@ -59,6 +65,9 @@ class Training:
         self.uncounted = False
         """True if the aggregator was started again before this training followed it: it counts from there.
         Else `traffic` is that of all, but for the round in which an aggregator stopped."""
+        self.absent: dict[str, datetime | None] = {}
+        """The parties that the session waits for because they are not connected, with when they last were;
+        None for those that this aggregator has never seen."""
         self._earlier: dict[str, tuple[int, int]] = {}
         """The traffic that aggregators before the one that runs now had counted."""
         self._totals: dict[int, int] = {}
@@ -66,6 +75,10 @@ class Training:
         self.asked: datetime | None = None
         """When the session was asked for, where an earlier request of this analyst began it."""
         self._model: Model | None = None
+        self._enough = False
+        """True if the training is to end with the round under way."""
+        self._finishing = False
+        """True if the aggregator that runs now was told so."""
         self._requests: list[Request] = []
         """Those that were signed here: one a connection, up to MAX_REQUESTS, for each is good for one
         session."""
@@ -93,14 +106,19 @@ class Training:
 
     def finish(self) -> None:
         """End the training with the round under way; the model is that of the rounds so far."""
-        self._command(TrainCommand.FINISH)
+        self._enough = self._finishing = True
+        self._finishing = self._command(TrainCommand.FINISH)
 
-    def _command(self, command: TrainCommand) -> None:
+    def _command(self, command: TrainCommand) -> bool:
+        """Give the aggregator a command for the session; False if it was not reached."""
         import grpc
 
         request = encode_train_request(self._terms.canonical(), command)
-        with contextlib.suppress(grpc.RpcError, FedboostError):
+        try:
             list(channel.train_stream(self._address, self._bundle, request, STOP_SECONDS))
+        except (grpc.RpcError, FedboostError):
+            return False
+        return True
 
     def _follow(self, wait: float, on_waiting: OnWaiting | None) -> Iterator[Row]:
         """Rows to the end of the session, over as many connections as it takes."""
@@ -117,7 +135,7 @@ class Training:
                 if on_waiting:
                     on_waiting((who,))
                 time.sleep(REDIAL_SECONDS)
-                command = TrainCommand.RETURN
+                command, self._finishing = TrainCommand.RETURN, False
                 continue
             if self._model is None:
                 raise PeerError(f"{who} ended the training without a model")
@@ -131,7 +149,11 @@ class Training:
         request = encode_train_request(self._terms.canonical(), command, self._signed_request())
         for message in channel.train_stream(self._address, self._bundle, request, wait):
             match decode_train_event(message):
-                case Waiting(parties):
+                case Waiting(parties, absent):
+                    self.absent = {
+                        party: datetime.fromtimestamp(seen, UTC) if seen > 0 else None
+                        for party, seen in absent.items()
+                    }
                     if on_waiting:
                         on_waiting(parties)
                 case RoundDone(number, metrics, seconds, traffic):
@@ -147,6 +169,8 @@ class Training:
                     if number >= len(self.history):
                         self.history.append(row)
                         yield row
+                        if self._enough and not self._finishing:  # it was away when it was to hear of it
+                            self.finish()
                 case ModelPart(part, last, traffic):
                     data += part
                     if last:
@@ -212,10 +236,33 @@ class Connection:
         wait: seconds to wait for the aggregator to answer; on_waiting: called with the parties the session
         waits for, whenever that changes.
         """
-        if not terms.parties:
-            raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
+        _check_parties(terms)
         seconds = min(threading.TIMEOUT_MAX, wait)
         return Training(self._address, self._bundle, terms, seconds, on_waiting)
+
+    def check(self, terms: Terms, wait: float = 60.0) -> tuple[SiteReply, ...]:
+        """Ask every party of the terms whether it would take part, without a session: the answer of each, in
+        the order of the terms' parties. wait: seconds to wait for the aggregator to answer."""
+        _check_parties(terms)
+        request = None
+        if self._bundle is not None:
+            nonce, now = os.urandom(key_exchange.NONCE_BYTES), int(time.time())
+            request = key_exchange.request(self._bundle.signer, terms, nonce, now, key_exchange.CHECK)
+        data = encode_check_request(terms.canonical(), request)
+        return decode_check_reply(self._answer(channel.CHECK, data, wait, CHECK_SECONDS))
+
+    def status(self, wait: float = 5.0) -> Status:
+        """Ask who is connected, and which sessions there are. wait: seconds to wait for an answer."""
+        return decode_status(self._answer(channel.STATUS_OF, b"", wait, max(wait, MIN_PATIENCE_SECONDS)))
+
+    def _answer(self, method: str, request: bytes, wait: float, patience: float) -> bytes:
+        seconds = min(threading.TIMEOUT_MAX, wait)
+        return channel.answer_of(method, self._address, self._bundle, request, seconds, patience)
+
+
+def _check_parties(terms: Terms) -> None:
+    if not terms.parties:
+        raise ConfigError('the terms name no parties; add parties = ["north", "south"] to them')
 
 
 def connect(address: str, keys: Path | str | None = None, insecure_loopback: bool = False) -> Connection:

@@ -93,14 +93,15 @@ def choose_keys(keys: Path | None, role: str, address: str, insecure_loopback: b
             + ("--keys FOLDER" if role == "analyst" else 'keys = "FOLDER" in the file')
             + "; on one machine --insecure-loopback does without"
         )
-    if not _is_loopback(address):
+    if not is_loopback(address):
         raise ConfigError(
             f"--insecure-loopback is for this machine alone, and {address} is no loopback address; use keys"
         )
     return None
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Tell if an address HOST:PORT is of this machine alone."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -45,7 +45,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     """A file name without suffix for each party: readable, distinct from the others and from the files that
     are no party's, also where upper and lower case are the same."""
     stems: dict[str, str] = {}
-    used = {"aggregator", "analyst", "model", "terms"}
+    used = {"aggregator", "all", "analyst", "model", "new", "terms"}
     for number, name in enumerate(names, 1):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)[:50]
         stems[name] = stem if stem == name and stem.casefold() not in used else f"{number}-{stem}"
@@ -53,8 +53,9 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     return stems
 
 
-def check_writable(path: Path, *inputs: object) -> None:
-    """Raise ConfigError now if a file could not be written at `path` later, or would replace an input."""
+def check_writable(path: Path, *inputs: object, force: bool) -> None:
+    """Raise ConfigError now if a file could not be written at `path` later, or would replace an input, or
+    would replace any file without force."""
     if _is_stream(path):
         return
     folder = Path(os.path.realpath(path)).parent
@@ -66,6 +67,8 @@ def check_writable(path: Path, *inputs: object) -> None:
         isinstance(file, Path) and file.exists() and path.samefile(file) for file in inputs
     ):
         raise ConfigError(f"{path}: is read by this very command; give the output another name")
+    if path.exists() and not force:
+        raise ConfigError(f"{path}: exists already; give another name, or --force to replace it")
 
 
 def _is_stream(path: Path) -> bool:

@@ -18,6 +18,8 @@ from fedboost.terms.terms import Terms
 _PREFIX = "fedboost."
 TERMS = _PREFIX + "terms"
 """The attribute of a model file that has the terms."""
+SIGNATURES = _PREFIX + "attestations"
+"""The attribute that has the signatures of the parties."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,8 @@ class Facts:
     rosters: Mapping[int, tuple[str, ...]]
     request: Request | None
 
-    def to_attributes(self) -> dict[str, str]:
-        """The attributes that hold these facts."""
+    def to_attributes(self, session: bool = True) -> dict[str, str]:
+        """The attributes that hold these facts, with those of the session unless they are kept elsewhere."""
         terms = self.terms
         return {
             _PREFIX + "version": __version__,
@@ -43,7 +45,7 @@ class Facts:
             _PREFIX + "history": json.dumps([dict(row) for row in self.rounds]),
             **({_PREFIX + "rosters": json.dumps(dict(self.rosters))} if self.rosters else {}),
             **({_PREFIX + "privacy": json.dumps(report_of(terms))} if terms.noise is not None else {}),
-            **self._signatures(),
+            **(self.session_attributes() if session else {}),
         }
 
     @classmethod
@@ -55,15 +57,13 @@ class Facts:
             rounds = tuple({str(name): _number(value) for name, value in row.items()} for row in history)
             changes = json.loads(attributes.get(_PREFIX + "rosters", "{}"))
             rosters = {int(first): tuple(map(str, roster)) for first, roster in changes.items()}
-            signed = json.loads(attributes.get(_PREFIX + "attestations", "{}"))
-            attestations = {str(party): _attestation(entry) for party, entry in signed.items()}
-            session = bytes.fromhex(attributes.get(_PREFIX + "session", ""))
-            request = _request(json.loads(attributes.get(_PREFIX + "request", "null")))
+            signed = session_of(attributes)
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        return cls(terms, rounds, attestations, session, rosters, request)
+        return cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request)
 
-    def _signatures(self) -> dict[str, str]:
+    def session_attributes(self) -> dict[str, str]:
+        """The attributes that two sessions of the same terms differ in; none where nobody signed."""
         if not self.attestations:
             return {}
         signed = {
@@ -76,7 +76,7 @@ class Facts:
             }
             for party, attest in self.attestations.items()
         }
-        facts = {_PREFIX + "attestations": json.dumps(signed), _PREFIX + "session": self.session.hex()}
+        facts = {SIGNATURES: json.dumps(signed), _PREFIX + "session": self.session.hex()}
         if self.request is not None:
             facts[_PREFIX + "request"] = json.dumps(
                 {
@@ -87,6 +87,26 @@ class Facts:
                 }
             )
         return facts
+
+
+@dataclass(frozen=True)
+class SignedSession:
+    """The session of a model: `Model` says what each is."""
+
+    attestations: Mapping[str, Attest]
+    session: bytes
+    request: Request | None
+
+
+def session_of(attributes: Mapping[str, str]) -> SignedSession:
+    """The session in these attributes, empty where there is none. ValueError, TypeError, KeyError or
+    AttributeError for what is none."""
+    signed = json.loads(attributes.get(SIGNATURES, "{}"))
+    return SignedSession(
+        {str(party): _attestation(entry) for party, entry in signed.items()},
+        bytes.fromhex(attributes.get(_PREFIX + "session", "")),
+        _request(json.loads(attributes.get(_PREFIX + "request", "null"))),
+    )
 
 
 def _attestation(entry: Mapping[str, Any]) -> Attest:

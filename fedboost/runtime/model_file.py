@@ -1,7 +1,8 @@
 """The model as people hold it: trees, the terms they were trained under, and a file.
 
 Promises: the file is an XGBoost model; fedboost's own facts ride in its attributes; saving replaces the
-file at once or not at all; the same parties and terms give the same file, byte for byte.
+file at once or not at all; the same parties, rows and terms give the same trees and fingerprint, and the same
+bytes but for the session and its signatures, which may be saved beside (`reproducible`).
 Refuses: files that are not such models (ConfigError).
 """
 
@@ -20,7 +21,8 @@ from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.explain import dependence
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.tree import Tree
-from fedboost.people import tree_drawing
+from fedboost.people import html, tree_drawing
+from fedboost.people.facts import ModelFacts
 from fedboost.runtime.signed_model import SignedModel
 from fedboost.terms.reading import nearest
 
@@ -154,6 +156,23 @@ class Model(SignedModel):
         if base.shape != (rows,) or self.booster.loss.outputs > 1:
             raise ConfigError(f"base margins of shape {base.shape}; {rows} rows need one each")
         return base
+
+    @property
+    def outline(self) -> ModelFacts:
+        """The facts of the model that texts for people are made of."""
+        return ModelFacts(
+            terms=self.terms,
+            fingerprint=self.fingerprint,
+            trees=len(self.booster.trees),
+            trained=len(self.rounds),
+            kept=self.kept,
+            last_row=self.rounds[self.kept - 1] if self.rounds else {},
+            signed_by=tuple(self.attestations),
+            rosters=self.rosters,
+        )
+
+    def _repr_html_(self) -> str:
+        return html.model_html(self.outline, self.importance())
 
     def importance(self, kind: str = "gain") -> dict[str, float]:
         """Feature name to importance, highest first: mean `gain`, mean `cover`, or splits by `weight`."""

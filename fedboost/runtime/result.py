@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from fedboost.people import html
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.runtime.model_file import Model
 from fedboost.runtime.signed_model import signed_model_of
@@ -20,6 +21,9 @@ class Result:
     model: Model
     history: list[Row] = field(repr=False)
     traffic: dict[str, tuple[int, int]] = field(repr=False)
+
+    def _repr_html_(self) -> str:
+        return html.result_html(self.model.outline, self.model.importance(), self.traffic)
 
 
 def finish(session: AggregatorSession, meter: Meter) -> Result:

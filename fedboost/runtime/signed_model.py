@@ -1,9 +1,11 @@
 """A model of a session, signed by its parties: its file, and the check of the signatures.
 
 Promises: the file is XGBoost's, with fedboost's facts as attributes; `from_bytes` reads it back without loss.
+Session and signatures are in the file, or beside it in a file of their own, where `load` finds them.
 Refuses: files that are no such model (ConfigError), and wrong signatures (PeerError).
 """
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from fedboost.boosting import state
-from fedboost.errors import ConfigError, PeerError
+from fedboost.errors import Altered, ConfigError, PeerError
 from fedboost.gbdt.booster import Booster
 from fedboost.privacy.identity import signatures as signatures_identity
 from fedboost.privacy.identity.certificates import identify
@@ -19,7 +21,7 @@ from fedboost.protocol import key_exchange
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Attest, Request
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.model_facts import Facts
+from fedboost.runtime.model_facts import SIGNATURES, Facts, SignedSession, session_of
 from fedboost.terms.terms import Terms
 
 
@@ -72,24 +74,42 @@ class SignedModel:
         make of the trees what it likes: there the questions alone are signed. PeerError for a signature that
         is wrong.
         """
-        if len({attest.transcript for attest in self.attestations.values()}) > 1:
-            raise PeerError("the parties signed that they answered different questions")
-        structure = self._structure() if self.terms.session.program == "boosting" else None
-        for party, attest in self.attestations.items():
-            try:
-                signed_by = identify(attest.certificate, roots, now, denied)
-            except PeerError as error:
-                raise PeerError(f"the model's signature of party {party}: {error}") from None
-            if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
-                raise PeerError(f"the model is signed for party {party} by {signed_by.role} {signed_by.name}")
-            if structure not in (None, attest.structure):
-                raise PeerError(f"party {party} signed other trees than those of the model")
-            nonce = b"" if self.request is None else self.request.nonce
-            statement = key_exchange.attestation(
-                self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
-            )
-            signatures_identity.verify(signed_by, statement, attest.signature)
+        faults = self.faults(roots, now, denied)
+        if faults:
+            raise PeerError(next(iter(faults.values())))
         return tuple(party for party in self.parties if party in self.attestations)
+
+    def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
+        """What is wrong with the signature of each party, as `verify` checks them; nothing of those that
+        hold."""
+        structure = self._structure() if self.terms.session.program == "boosting" else None
+        faults = {party: self._fault(party, structure, roots, now, denied) for party in self.attestations}
+        return {party: fault for party, fault in faults.items() if fault}
+
+    def _fault(
+        self, party: str, structure: bytes | None, roots: bytes, now: datetime, denied: Collection[str]
+    ) -> str:
+        """What is wrong with the signature of a party of these trees; nothing if it holds."""
+        attest = self.attestations[party]
+        if len({other.transcript for other in self.attestations.values()}) > 1:
+            return "the parties signed that they answered different questions"
+        try:
+            signed_by = identify(attest.certificate, roots, now, denied)
+        except PeerError as error:
+            return f"the model's signature of party {party}: {error}"
+        if (signed_by.name, signed_by.role) != (party, key_exchange.PARTY) or party not in self.parties:
+            return f"the model is signed for party {party} by {signed_by.role} {signed_by.name}"
+        if structure not in (None, attest.structure):
+            return f"party {party} signed other trees than those of the model"
+        nonce = b"" if self.request is None else self.request.nonce
+        statement = key_exchange.attestation(
+            self.terms, nonce, self.session, party, attest.turns, attest.transcript, attest.structure
+        )
+        try:
+            signatures_identity.verify(signed_by, statement, attest.signature)
+        except PeerError as error:
+            return str(error)
+        return ""
 
     def _structure(self) -> bytes:
         """The digest of the constant and the trees as the parties got them."""
@@ -99,19 +119,25 @@ class SignedModel:
         based = self.terms.columns.base_margin is not None
         return state.structure(self.booster.trees[0].value[0] if based else self.booster.constant, trees)
 
-    def facts(self) -> dict[str, str]:
-        """fedboost's own facts, as attributes of the file."""
-        return Facts(
-            self.terms, self.rounds, self.attestations, self.session, self.rosters, self.request
-        ).to_attributes()
+    def to_bytes(self, session: bool = True) -> bytes:
+        """The content of the model file, with the session and its signatures unless they are kept elsewhere:
+        without them the same parties, rows and terms give the same bytes."""
+        return self.booster.to_xgboost(self._facts.to_attributes(session)).encode()
 
-    def to_bytes(self) -> bytes:
-        """The content of the model file."""
-        return self.booster.to_xgboost(self.facts()).encode()
+    @property
+    def _facts(self) -> Facts:
+        return Facts(self.terms, self.rounds, self.attestations, self.session, self.rosters, self.request)
 
-    def save(self, path: Path | str) -> None:
-        """Write the model file: XGBoost JSON."""
-        write_atomically(Path(path), self.to_bytes())
+    def save(self, path: Path | str, reproducible: bool = False) -> None:
+        """Write the model file: XGBoost JSON. reproducible: session and signatures, in which two trainings
+        differ, go into a file beside it (`session_file`)."""
+        path = Path(path)
+        beside, session = session_file(path), self._facts.session_attributes()
+        if reproducible and session:
+            write_atomically(beside, json.dumps(session, indent=1).encode())
+        elif beside.exists() and read_session(beside) is not None:
+            beside.unlink()  # it is that of the model which is replaced
+        write_atomically(path, self.to_bytes(session=not reproducible))
 
     @classmethod
     def from_bytes(cls, data: bytes, source: str = "model") -> Self:
@@ -129,19 +155,42 @@ class SignedModel:
         fits = columns == (booster.features, booster.categorical, booster.objective)
         based = terms.columns.base_margin is not None and terms.session.program == "boosting"
         if not fits or (based and not booster.begins_with_a_leaf) or not _continues(booster, terms):
-            raise ConfigError(f"{source}: the trees and the terms in the file do not belong together")
+            raise Altered(f"{source}: the trees and the terms in the file do not belong together")
         return cls(
             booster, terms, facts.rounds, facts.attestations, facts.session, facts.rosters, facts.request
         )
 
     @classmethod
     def load(cls, path: Path | str) -> Self:
-        """Read a model file."""
+        """Read a model file, and the session's file beside it if there is one."""
         try:
             data = Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"{path}: cannot read the model: {error.strerror}") from None
-        return cls.from_bytes(data, str(path))
+        model = cls.from_bytes(data, str(path))
+        signed = None if model.attestations else read_session(session_file(Path(path)))
+        return model if signed is None else replace(model, **vars(signed))
+
+
+def session_file(model: Path) -> Path:
+    """The file for the session of a model file: model.session.json for model.json."""
+    return model.with_name(f"{model.stem}.session.json")
+
+
+def read_session(path: Path) -> SignedSession | None:
+    """The session in a file that `SignedModel.save` wrote; None where there is no file. ConfigError for
+    another one."""
+    try:
+        attributes = json.loads(path.read_bytes())
+        return session_of(attributes) if SIGNATURES in attributes else None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the session of the model: {error.strerror}") from None
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(
+            f"{path}: not the session of a fedboost model, for which this name is kept; move it away"
+        ) from None
 
 
 def _continues(booster: Booster, terms: Terms) -> bool:

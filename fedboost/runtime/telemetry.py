@@ -1,16 +1,21 @@
 """Logs, and the meter of bytes and seconds.
 
-Promises: logs go to standard error, one line an event; bytes are those of whole messages, both ways.
-Refuses nothing.
+Promises: logs go to standard error, one line an event, with date, time, offset from UTC and level; bytes are
+those of whole messages, both ways.
+Refuses: formats and levels that there are not (ConfigError).
 """
 
+import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from datetime import datetime
 from typing import Any
 
+from fedboost.errors import ConfigError
 from fedboost.protocol.run import Round
+from fedboost.terms.reading import nearest
 
 AT_HAND = "at hand"
 """What a party logs when it has reached the aggregator."""
@@ -19,28 +24,53 @@ Row = dict[str, float]
 """One round: `round`, metrics by name, `seconds`, `bytes`."""
 
 
-def logger(role: str) -> Any:
-    """A structured logger that writes `time [level] event key=value ...` to standard error, in colours where
-    that is a terminal that has them and NO_COLOR is not set."""
+FORMATS = ("text", "json")
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
+    """A structured logger to standard error: `time [level] event key=value ...`, in colours where that is a
+    terminal that has them and NO_COLOR is not set, or JSON, one object a line. ConfigError for another format
+    or level."""
     import structlog
 
+    _check_choice("--log-format", log_format, FORMATS)
+    _check_choice("--log-level", log_level, LEVELS)
     coloured = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("NO_COLOR")
+    text = structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=0, pad_level=False)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=0),
+            _add_time,
+            structlog.processors.JSONRenderer() if log_format == "json" else text,
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
     return structlog.get_logger().bind(role=role)
 
 
+def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        known = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise ConfigError(f"{option}: unknown {value!r}{nearest(value, choices)}; choose {known}")
+
+
+def _add_time(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Add date and time of day of this machine's zone, with the offset from UTC."""
+    event["timestamp"] = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    return event
+
+
 class Meter:
     """Counts of the bytes of messages and the seconds of rounds of one session."""
 
-    def __init__(self, parties: Iterable[str]) -> None:
+    def __init__(
+        self, parties: Iterable[str], moved: Callable[[str, int, int], object] = lambda *counts: None
+    ) -> None:
+        """moved: called with a party and the bytes received from and sent to it."""
+        self._moved = moved
         self.traffic: dict[str, tuple[int, int]] = dict.fromkeys(parties, (0, 0))
         self.history: list[Row] = []
         self._start = self._last = time.monotonic()
@@ -50,11 +80,13 @@ class Meter:
         """Count a message of `size` bytes that a party sent."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent + size, received
+        self._moved(party, size, 0)
 
     def received(self, party: str, size: int) -> None:
         """Count a message of `size` bytes that was sent to a party."""
         sent, received = self.traffic.get(party, (0, 0))
         self.traffic[party] = sent, received + size
+        self._moved(party, 0, size)
 
     @property
     def seconds(self) -> float:

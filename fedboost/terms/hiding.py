@@ -93,7 +93,8 @@ class Hiding(Group):
                 "allow_two_parties = true, which hides from the aggregator alone, or " if holders == 2 else ""
             )
             needed = f"{smallest} parties with rows" if self.uses_key_holder else f"{smallest} parties"
-            beside = "" if self.keyholder_rows else f" beside the key holder {quoted(str(self.keyholder))}"
+            name = "" if self.keyholder is None else f" {quoted(self.keyholder)}"
+            beside = "" if self.keyholder_rows else f" beside the key holder{name}"
             raise ValueError(
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
@@ -101,7 +102,10 @@ class Hiding(Group):
         max_parties = self.row.max_parties
         if max_parties is not None and len(parties) > max_parties:
             raise ValueError(
-                f"protection {self.protection} with {len(parties)} parties: {max_parties} is the most"
+                f"protection {self.protection} takes {max_parties} parties at most, as any two share masks; "
+                f"the terms name {len(parties)}: let neighbouring sites train as one party, or set "
+                f'protection = "plain", with which the aggregator sees the sums of each party '
+                f'(noise.placement = "local" puts noise on them first)'
             )
         colluding = self.group(parties).colluding
         if colluding > holders - 2:

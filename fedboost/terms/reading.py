@@ -5,7 +5,7 @@ Refuses: unknown keys (naming the nearest known one), and texts or true and fals
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -22,6 +22,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from fedboost.errors import ConfigError, quoted
+from fedboost.terms.other_names import WHY_NOT, name_here
 
 MAX_CHARS = 100
 """Characters of a key or a value in an error."""
@@ -53,25 +54,6 @@ def _validate_in_parts(value: Any, validate: ValidatorFunctionWrapHandler) -> An
 Table = Annotated[Mapping[Name, T], WrapValidator(_validate_in_parts)]
 """A mapping by name, validated up to the first faults."""
 
-_OTHER_NAMES = {
-    "num_leaves": "max_leaves",
-    "max_leaf_nodes": "max_leaves",
-    "random_state": "seed",
-    "n_iter_no_change": "early_stopping_rounds",
-    "num_boost_round": "rounds",
-    "n_estimators": "rounds",
-    "num_rounds": "rounds",
-    "iterations": "rounds",
-    "eta": "learning_rate",
-    "lambda": "reg_lambda",
-    "alpha": "reg_alpha",
-    "min_split_loss": "gamma",
-    "max_bins": "max_bin",
-    "metric": "eval_metric",
-    "loss": "objective",
-    "target": "label",
-    "qid": "group",
-}
 _SHOULD_BE = {
     "tuple_type": "should be a list, in brackets",
     "dict_type": "should be a table, { key = value }",
@@ -128,9 +110,16 @@ def unknown(value: str, near: Iterable[str], known: Iterable[str], what: str) ->
 def nearest(word: str, known: Iterable[str]) -> str:
     """' (did you mean X?)', or nothing if no known word is near, of the first MAX_NEAR."""
     names, word = [name[:MAX_CHARS] for name in islice(known, MAX_NEAR)], word[:MAX_CHARS]
-    other = _OTHER_NAMES.get(word)
-    close = [other] if other in names else difflib.get_close_matches(word, names, 1)
+    here = name_here(word, names)
+    close = [here] if here else difflib.get_close_matches(word, names, 1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def setting_hint(word: str, settings: Collection[str]) -> str:
+    """The nearest of the settings to an unknown one, or why there is none; empty if nobody knows it."""
+    if word in WHY_NOT and name_here(word, settings) is None:
+        return f": {WHY_NOT[word]}"
+    return nearest(word, settings)
 
 
 def read_model(model: type[M], values: Mapping[str, Any], source: str) -> M:
@@ -158,7 +147,8 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         tables = ((name, _table_of(field)) for name, field in model.file_keys().items())
         homes = (name for name, table in tables if table is not None and key in table.file_keys())
         home = next(homes, None) if len(location) == 1 else None
-        hint = f": it belongs under [{home}]" if home else nearest(location[-1], owner.file_keys())
+        known = [*owner.file_keys(), *(_keys_of_tables(owner) if len(location) == 1 else ())]
+        hint = f": it belongs under [{home}]" if home else setting_hint(location[-1], known)
         message = f"unknown key {key!r}{hint}"
     elif fault["type"] == "missing":
         message = f"key {key!r} is missing"
@@ -170,6 +160,13 @@ def first_fault(model: type[Frozen], error: ValidationError, source: str) -> Con
         expected = _SHOULD_BE.get(fault["type"], fault["msg"])
         message = f"{key}: {expected[0].lower()}{expected[1:]}{shown}"
     return ConfigError(f"{source}: {quoted(message)}")
+
+
+def _keys_of_tables(model: type[Frozen]) -> Iterator[str]:
+    """The keys of the tables of a model, as `table.key`."""
+    for name, field in model.file_keys().items():
+        if table := _table_of(field):
+            yield from (f"{name}.{key}" for key in table.file_keys())
 
 
 def _table_of(field: FieldInfo | None) -> type[Frozen] | None:

@@ -33,9 +33,12 @@ Traffic = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class Waiting:
-    """The session waits for these parties; for another session to end, if there are none."""
+    """The session waits for these parties; for another session to end, if there are none. absent: those of
+    them that are not connected, with when they last were (seconds since 1970, 0 for never); nothing from an
+    older aggregator."""
 
     parties: tuple[str, ...]
+    absent: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ def decode_train_request(data: bytes) -> tuple[Terms, TrainCommand, Request | No
 def encode_train_event(event: TrainEvent) -> bytes:
     """Bytes of an event for the analyst."""
     match event:
-        case Waiting(parties):
-            out = pb.TrainEvent(waiting=pb.Waiting(parties=parties))
+        case Waiting(parties, absent):
+            absences = [pb.Absence(party=party, seen=seen) for party, seen in absent.items()]
+            out = pb.TrainEvent(waiting=pb.Waiting(parties=parties, absent=absences))
         case RoundDone(number, metrics, seconds, traffic):
             values = [pb.MetricValue(name=name, value=value) for name, value in metrics.items()]
             out = pb.TrainEvent(
@@ -119,7 +123,9 @@ def decode_train_event(data: bytes) -> TrainEvent:
     event = parsed(pb.TrainEvent, data, MAX_FROM_AGGREGATOR)
     match event.WhichOneof("event"):
         case "waiting":
-            return Waiting(bounded(event.waiting.parties, MAX_PARTIES, "parties"))
+            absences = bounded(event.waiting.absent, MAX_PARTIES, "parties")
+            absent = {absence.party: absence.seen for absence in absences}
+            return Waiting(bounded(event.waiting.parties, MAX_PARTIES, "parties"), absent)
         case "round":
             done = event.round
             metrics = {value.name: value.value for value in bounded(done.metrics, MAX_FIGURES, "metrics")}

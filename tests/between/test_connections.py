@@ -13,6 +13,8 @@ from sites import bundles_of, consortium, in_time, shared_out, terms, until
 from fedboost.errors import ConfigError
 from fedboost.runtime.aggregator import connections, limits
 from fedboost.runtime.aggregator.connections import Connections
+from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.health import ask
 from fedboost.runtime.site.config import PartyConfig
@@ -131,13 +133,15 @@ class Events:
     def info(self, event, **values):
         self.events.append((event, values))
 
+    warning = info
+
 
 def test_the_oldest_go_first_and_new_ones_have_time(monkeypatch):
     monkeypatch.setattr(limits, "IDLE_CONNECTIONS", 4)
     with ExitStack() as stack:
         some, other = Listener(stack, 3), Listener(stack, 9)
         log = Events()
-        looking = Connections(some.port, log)
+        looking = Connections(some.port, Refusals(log, AggregatorMetrics()))
         looking.look([], 1.0)
         some.dial(3)
         looking.look([], 2.0)
@@ -172,7 +176,7 @@ def test_ends_with_a_call_are_known_by_the_names_grpc_has_for_them(monkeypatch, 
         except OSError as error:
             pytest.skip(f"this machine has no address {host}: {error.strerror}")
         calling = [peer.format(client.getsockname()[1]) for client in some.clients[:3]]
-        looking = Connections(some.port, Events())
+        looking = Connections(some.port, Refusals(Events(), AggregatorMetrics()))
         looking.look(calling, 1.0)
         looking.look(calling, 2.0)
         assert {0, 1, 2} < set(some.open)

@@ -12,6 +12,7 @@ from sites import fedboost, rows, terms
 
 from fedboost.people.summary import summary
 from fedboost.runtime.config import to_toml
+from fedboost.runtime.site import terminal
 from fedboost.runtime.site.policy_keys import COMMAND
 from fedboost.runtime.terms_file import read_terms, terms_to_toml
 
@@ -253,3 +254,39 @@ def test_digest_says_how_to_approve(folder):
     end = fedboost("digest", "terms.toml")
     assert end.out.startswith(summary(read_terms(folder / "terms.toml")))
     assert end.out.splitlines()[-1] == COMMAND
+
+
+def test_the_question_names_the_analysts(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(terminal, "ask_terminal", lambda question: asked.append(question) or "n")
+    assert run("--analyst", "marie").code == 1
+    assert run("--analyst", "marie", "--analyst", "Paul B").code == 1
+    assert run().code == 1
+    assert asked == [
+        "Approve these terms, for analyst marie, for the rows of this site? [y/N] ",
+        'Approve these terms, for analysts marie, "Paul B", for the rows of this site? [y/N] ',
+        ASKED,
+    ]
+
+
+def test_all_names_are_shown_whole(folder):
+    """Columns of every role, also those that a rule of the policy lacks, and parties: none is left out."""
+    features = [f"measurement number {i} of the first visit in spring" for i in range(60)]
+    roles = {"label": "the outcome", "weight": "the weight of a row", "row_id": "the id of a row"}
+    wards = {"the ward of a patient": [f"ward {i}" for i in range(30)]}
+    columns = {**roles, "numeric": features, "categorical": wards}
+    names = [*features, *roles.values(), *wards, *wards["the ward of a patient"]]
+    draw, count = rows(), rows().num_rows
+    numbers = {name: draw.column("age") for name in [*features, "the weight of a row", "the id of a row"]}
+    levels = {"the ward of a patient": [f"ward {i % 30}" for i in range(count)]}
+    csv.write_csv(pa.table({**numbers, **levels, "the outcome": draw.column("y")}), "rows.csv")
+    (folder / "terms.toml").write_text(terms_to_toml(offered(columns=columns)))
+    named = 'policy = { columns = { label = ["y"] } }\n'
+    for policy in ("", named):
+        (folder / "party.toml").write_text(SITE + policy)
+        end = run("--yes")
+        assert end.code == 0, end.err
+        text = " ".join(end.out.split())
+        assert not [name for name in names if f'"{name}"' not in text]
+        assert "and 52 more" not in text or "All 61: " in text
+        assert all(len(line) < 80 for line in end.out.splitlines()[:-1])

@@ -186,6 +186,21 @@ def test_a_refused_session_has_no_table_of_answers(path):
     assert "turn" not in out
 
 
+def test_a_refused_session_names_its_analyst_and_an_admitted_one_all_columns(path):
+    columns = [f"a measurement with a long name, number {i}" for i in range(20)]
+    wide = terms(PAIR, columns={"label": "y", "numeric": columns})
+    with AuditLog(path) as log:
+        log.ended("session-no", "site north refuses", analyst="anna")
+        log.admitted("session-yes", wide, "marie")
+    end = fedboost("audit", path)
+    refused, admitted = end.out.split("\nSession session-yes")
+    assert "  signed by    anna, the analyst\n  refused      site north refuses\n" in refused
+    text = " ".join(admitted.split())
+    assert not [name for name in columns if f'"{name}"' not in text]
+    sessions = map(json.loads, fedboost("audit", path, "--json").out.splitlines())
+    assert [s["analyst"] for s in sessions if s.get("event") == "session"] == ["anna", "marie"]
+
+
 def test_a_log_that_knows_its_party_says_whose_it_is(path):
     with AuditLog(path) as log:
         log.admitted("one", terms(PAIR))

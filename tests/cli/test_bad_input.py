@@ -383,7 +383,7 @@ def test_groups_with_rows_at_several_sites_are_told(folder):
         [f"{w} {s}" for w, s in zip(*(rows()[c].to_pylist() for c in ("ward", "site")), strict=True)]
     )
     csv.write_csv(rows().set_column(rows().column_names.index("ward"), "ward", own), "rows.csv")
-    assert fedboost(*SIMULATE, "--site", "site").err == ""
+    assert fedboost(*SIMULATE, "--site", "site", "--force").err == ""
 
 
 def test_a_feature_without_any_value_is_no_error(folder):

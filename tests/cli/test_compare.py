@@ -16,7 +16,7 @@ from fedboost.evaluation.compare import GROUPS, Trial, percentiles
 from fedboost.evaluation.held_out import HeldOut, score, unprotected
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.local.simulation import simulate
-from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.runtime.terms_file import read_terms, terms_to_toml
 from fedboost.terms.terms import Terms
 
 SMALL = {"rounds": 30, "max_depth": 2, "max_bin": 16}
@@ -114,33 +114,81 @@ def test_it_says_for_whom_joining_is_worth_it_and_for_whom_not(twice):
     assert sites["other"]["better_by"]["logloss"]["high"] < 0
 
 
-def test_people_read_a_table_and_a_sentence_for_each_site(twice):
-    sites, _, end = twice
+def test_people_read_the_verdict_then_all_sites_then_each(twice):
+    sites, last, end = twice
     assert end.code == 0, end.err
-    assert max(map(len, end.out.splitlines())) <= 80
+    lines = end.out.splitlines()
+    assert max(map(len, lines)) <= 80
     joined = " ".join(end.out.split())
-    for one in sites.values():
-        assert one["sentence"] in joined
-    assert "Joining is worth it for like-1: logloss 0." in joined
-    assert "Joining is NOT worth it for other: logloss " in joined
-    assert "one-label has no model alone (the label is 1 in every row of every party" in joined
-    assert f"tiny has too few rows to say: {sites['tiny']['different_held_out']} different ones" in joined
+    of_all = last["together"]["better_by"]["logloss"]
+    assert last["together"]["verdict"] == "not worth it"
+    assert joined.startswith("Joining does NOT pay: over all sites logloss ")
     assert (
-        "YES for 1 (like-1); NO for 2 (like-2, other); there is no model alone for 1 (one-label);" in joined
+        f"worse by {-of_all['value']:.4f} ({-of_all['high']:.4f} to {-of_all['low']:.4f}). Of 5 sites,"
+        in joined
     )
+    assert (
+        "it is worth it for 1 (like-1); it is NOT worth it for 2 (like-2, other); there is no model alone "
+        "for 1 (one-label); there are too few rows to say for 1 (tiny)." in joined
+    )
+    assert "the 3 sites that can train alone, means by row: 1640 rows, 1148 held out in each of 2" in joined
+    assert "One-label has no model alone (the label is 1 in every row of every party" in joined
+    assert "more rounds, or column 'site' among the features of the terms, may change that." in joined
     assert "federated == pooled in every split: yes" in joined
-    blocks = end.out.split("\n\n")
-    other = next(block.splitlines() for block in blocks if block.startswith("other: 40 rows, 28 held out"))
-    assert other[1].split() == ["logloss", "auc", "error"]
-    assert [line.split("  ")[0].strip() or line.split()[:2] for line in other[2:6]] == [
-        "alone",
-        "federated",
-        "pooled",
-        "better by",
-    ]
-    shown = [float(figure) for figure in other[5].split()[2:]]
-    assert shown == pytest.approx([of["value"] for of in sites["other"]["better_by"].values()], abs=1e-4)
+    start = next(n for n, line in enumerate(lines) if line.split()[:2] == ["logloss", "rows"])
+    assert lines[start].endswith("federated  better by  at least  at most  worth it?")
+    shown = {line.split()[0]: line.split()[1:] for line in lines[start + 1 : start + 6]}
+    assert list(shown) == list(sites)
+    assert [shown[name][-1] for name in ("like-1", "other")] == ["yes", "NO"]
+    figures = [sites["other"]["models"][model]["logloss"]["value"] for model in ("alone", "federated")]
+    figures += [sites["other"]["better_by"]["logloss"][end] for end in ("value", "low", "high")]
+    assert shown["other"][0] == "40"
+    assert [float(figure) for figure in shown["other"][1:-1]] == pytest.approx(figures, abs=1e-4)
     assert end.err.startswith("training 1/14: split 1, federated\n")
+
+
+def test_all_sites_together_are_the_mean_by_row(twice):
+    sites, last, _ = twice
+    able = [one for one in sites.values() if one["better_by"]]
+    rows = [one["held_out"] for one in able]
+    for metric in ("logloss", "error"):
+        for model in ("alone", "federated", "pooled"):
+            values = [one["models"][model][metric]["value"] for one in able]
+            expected = np.average(values, weights=rows)
+            assert last["together"]["models"][model][metric]["value"] == pytest.approx(expected, abs=1e-12)
+    assert last["together"]["rows"] == sum(one["rows"] for one in able)
+
+
+def test_many_sites_have_an_overview_and_a_file_with_each(folder):
+    names = {f"s{number:02d}": 40 for number in range(24)}
+    csv.write_csv(table(names), "all.csv")
+    (folder / "terms.toml").write_text(terms_to_toml(agreed(rounds=2, min_child_weight=0.1)))
+    end = fedboost(*ASKED, "--seeds", "1", "--held-out", "0.5", "--csv", "each.csv")
+    assert end.code == 0, end.err
+    lines = end.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert len(lines) < 50
+    each = csv.read_csv("each.csv")
+    assert each["site"].to_pylist() == [*names]
+    gains = [gain for gain in each["logloss better by"].to_pylist() if gain is not None]
+    quantiles = next(
+        line.split() for line in lines if line.startswith("logloss  ") and len(line.split()) == 6
+    )
+    found = [float(text) for text in quantiles[1:]]
+    assert found == pytest.approx(np.quantile(gains, [0, 0.1, 0.5, 0.9, 1]), abs=1e-4)
+    best = max(range(len(names)), key=lambda n: each["logloss better by"][n].as_py() or -np.inf)
+    assert lines[lines.index("the 5 that gain most:") + 2].startswith([*names][best])
+
+
+def test_the_site_column_may_be_a_feature(folder):
+    """Terms that were drafted with the site column among the features are compared by that very column."""
+    assert fedboost("terms", "all.csv", "--label", "y", "--out", "with.toml").code == 0
+    assert "site" in read_terms(Path("with.toml")).columns.features
+    end = fedboost("compare", "with.toml", *ASKED[2:], "--seeds", "1", "--json")
+    assert end.code == 0, end.err
+    assert {json.loads(line).get("site") for line in end.out.splitlines()} >= set(SITES)
+    assert "among the features" not in fedboost("compare", "with.toml", *ASKED[2:], "--seeds", "1").out
+    assert fedboost("simulate", "with.toml", "--data", "all.csv", "--site", "site").code == 0
 
 
 def test_the_same_question_has_the_same_answer_and_another_split_another(folder):
@@ -183,7 +231,7 @@ def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     assert compared("--seeds", "1")[1]["equal"] is True
     lines = fedboost(*ASKED, "--seeds", "1").out.splitlines()
     assert max(map(len, lines)) <= 80
-    block = lines[lines.index("north: 60 rows, 12 held out") :]
+    block = lines[lines.index("all sites, means by row: 120 rows, 24 held out") :]
     assert block[1].split() == [metric, "rmse", "poisson-nloglik"]
     assert block[8].split() == ["mae"]
     # The model of a split that holds nearly nothing out, on rows it has seen.

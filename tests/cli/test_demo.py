@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from commands import done, objects
 from pyarrow import csv
+from refusals import refused
 from sites import rows
 
 from fedboost.runtime.local.simulation import simulate
@@ -86,9 +87,8 @@ def test_the_scores_of_the_demo_take_any_name(folder):
 
 @pytest.mark.slow
 def test_the_demo_by_itself(folder):
-    pytest.importorskip("sklearn")
-    for _ in range(2):  # the second time over what the first left
-        text = done("demo", "--rounds", "3").out
+    for options in ((), ("--force",)):  # the second time over what the first left
+        text = done("demo", "--rounds", "3", *options).out
         for part in ("3 sites: north", "federated == pooled: yes", "north alone", "sent per round"):
             assert part in text
         assert (folder / "fedboost-demo" / "model.json").exists()
@@ -96,3 +96,6 @@ def test_the_demo_by_itself(folder):
         assert command == "fedboost audit fedboost-demo/demo.state/north/north.audit.jsonl"
         assert "No warnings" in done(*command.split()[1:]).out
         assert "nothing is approved here" not in (folder / "fedboost-demo" / "north.log").read_text()
+    refused(folder, ("demo", "--rounds", "3"), "fedboost-demo: holds an earlier demo", "--force")
+    (folder / "fedboost-demo" / "demo.state").rename("moved")
+    refused(folder, ("demo", "--rounds", "3"), "fedboost-demo/north.csv: exists already", "--force")

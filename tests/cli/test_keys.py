@@ -61,7 +61,7 @@ def test_a_consortium_from_nothing(here):
     folders = {"aggregator": "aggregator", "north": "party", folder_name("Ärzte Süd"): "party"}
     folders["marie"] = "analyst"
     found = {path.name for path in (here / "keys").iterdir()}
-    assert found == {*folders, "consortium-key.pem", "consortium.pem"}
+    assert found == {*folders, "consortium-key.pem", "consortium.pem", "issued.txt"}
     assert mode(here / "keys") == 0o700
     assert mode(here / "keys" / "consortium-key.pem") == 0o600
     for folder, role in folders.items():

@@ -59,7 +59,7 @@ def test_a_command_line_that_cannot_be_is_refused(arguments):
     end = fedboost(*arguments)
     assert end.code == 2
     assert end.out == ""
-    assert "Error" in end.err
+    assert end.err.startswith("fedboost: ")
 
 
 @pytest.mark.parametrize("imported", ["fedboost", "fedboost.cli.main"])

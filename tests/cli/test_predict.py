@@ -105,10 +105,7 @@ def test_numbers_are_drafted_as_classes_only_when_told(folder):
     asked = ("terms", "rows.csv", "--label", "score")
     end = done(*asked)
     assert 'objective = "reg:squarederror"' in end.out
-    assert (
-        "score holds 4 whole numbers, taken for amounts; if they stand for classes: --objective mul"
-        in end.err
-    )
+    assert "score: 4 distinct whole numbers, taken for amounts; if they stand for classes: obj" in end.err
     end = done(*asked, "--objective", "multi:softprob")
     assert "num_class = 4" in end.out
     assert "amounts" not in end.err

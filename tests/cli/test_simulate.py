@@ -20,7 +20,7 @@ def test_terms_by_site_name_the_parties_and_say_what_counts_as_1(folder):
     assert drafted.parties == ("east", "north", "south")
     assert drafted.columns.features == ("age", "dose", "ward")
     assert drafted.columns.positive == "yes"
-    assert "y 'yes', the rarer value here, counts as 1" in end.err
+    assert "y: 'yes', in 60 of 180 rows, counts as 1 because it is the rarer value" in end.err
 
 
 def test_predict_says_which_levels_count_as_missing(folder):
@@ -89,5 +89,5 @@ def test_simulate_speaks_to_people_too(folder):
 
 def test_a_model_file_is_replaced_whole(folder):
     (folder / "m.json").write_text("an older file")
-    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
+    done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json", "--force")
     assert len(Model.load("m.json").booster.trees) == 3

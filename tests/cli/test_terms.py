@@ -60,5 +60,5 @@ def test_terms_go_to_standard_output_and_hints_to_standard_error(folder):
     end = done("terms", "rows.csv", "--label", "y")
     (folder / "drafted.toml").write_text(end.out)
     assert set(read_terms(folder / "drafted.toml").columns.features) == {"age", "dose", "ward", "site"}
-    assert "left out note" in end.err
+    assert "note: has no values; it is left out" in end.err
     assert "parties = " in end.err

@@ -10,6 +10,7 @@ import pytest
 from commands import done, objects, start
 from sites import fedboost, rows, shared_out, terms, written
 
+from fedboost.people.status import NEVER
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
 
@@ -106,7 +107,7 @@ def test_ctrl_c_ends_a_training_quietly(folder, processes):
         "train", "terms.toml", "--aggregator", address, INSECURE, "--out", "m.json", stderr=subprocess.PIPE
     )
     processes.append(training)
-    assert training.stderr.readline() == "waiting for north, south\n"
+    assert training.stderr.readline() == f"waiting for north ({NEVER}), south ({NEVER})\n"
     training.send_signal(signal.SIGINT)
     assert training.wait(10) == 130
     assert "Traceback" not in training.stderr.read()

@@ -18,7 +18,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.wire.messages import decode_to_party, encode_to_party
 from fedboost.wire.training import encode_train_request
 
-ERRORS = {"train_request": (PeerError, ConfigError)}
+ERRORS = dict.fromkeys(("train_request", "check_request"), (PeerError, ConfigError))
 draws = st.integers(0, 2**32).map(random.Random)
 
 
@@ -90,11 +90,16 @@ def peak(kind, data):
 
 
 @pytest.mark.parametrize(
-    "kind", ["from_party", pytest.param("to_party", marks=pytest.mark.slow), "train_event"]
+    "kind",
+    [
+        "from_party",
+        pytest.param("to_party", marks=pytest.mark.slow),
+        *("train_event", "objections", "check_reply", "status"),
+    ],
 )
 def test_no_message_takes_much_more_memory_than_it_has_bytes(kind):
     by_path = {path: bomb for data in corpus()[kind] for path, bomb in bombs(data, BOMB)}
-    assert len(by_path) > 5
+    assert len(by_path) > (1 if kind == "objections" else 5)
     for path, bomb in by_path.items():
         assert peak(kind, bomb) < AT_MOST * len(bomb), path
 

@@ -3,16 +3,39 @@
 Nothing here knows which messages there are: whatever a training says is captured.
 """
 
+from dataclasses import replace
 from functools import cache
 from unittest import mock
 
 import numpy as np
 
+from fedboost.protocol.messages import Request
 from fedboost.runtime.local import simulation
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.result import Result
 from fedboost.terms.terms import Terms
+from fedboost.wire.checks import (
+    Objections,
+    Review,
+    SiteReply,
+    decode_check_reply,
+    decode_check_request,
+    decode_objections,
+    decode_review,
+    encode_check_reply,
+    encode_check_request,
+    encode_objections,
+    encode_review,
+)
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.status import (
+    Member,
+    SessionState,
+    SessionStatus,
+    Status,
+    decode_status,
+    encode_status,
+)
 from fedboost.wire.training import (
     Failed,
     ModelPart,
@@ -80,9 +103,33 @@ def training(name: str) -> tuple[Result, tuple[bytes, ...], tuple[bytes, ...]]:
     return result, tuple(said["from"]), tuple(said["to"])
 
 
+def outside_of_sessions() -> dict[str, tuple[bytes, ...]]:
+    """Messages of checks and of the status, written down: no training says them."""
+    request = Request(b"n" * 32, 1_700_000_000, b"certificate", b"signature")
+    texts = [terms_of(name).canonical() for name in TRAININGS]
+    sentences = ("its policy has max_depth = 8", "column 'x' is missing"), ("a person there is asked",)
+    session = SessionStatus(
+        SessionState.RUNNING, "session-1", "marie", "ab" * 32, "boosting", "masked", 3, 50, 1_700_000_000,
+        ("p0", "p1"), ("p1",),
+    )  # fmt: skip
+    members = [Member("party", "p0", 1, 1, "0.1.0"), Member("party", "p1"), Member("analyst", "marie", 1, 1)]
+    waits = replace(session, state=SessionState.WAITING, name="", done=0)
+    statuses = [Status("0.1.0", 1, 2, tuple(members[:n]), (session, waits)[:n], others=n) for n in range(4)]
+    numbered = [Objections(n, *sentences) if n else Objections(n) for n in range(4)]
+    return {
+        "check_request": tuple(encode_check_request(text, request) for text in texts),
+        "review": tuple(encode_review(Review(n, text, request)) for n, text in enumerate(texts)),
+        "objections": tuple(map(encode_objections, numbered)),
+        "check_reply": tuple(
+            encode_check_reply([SiteReply(f"p{i}", bool(i), *sentences) for i in range(n)]) for n in range(4)
+        ),
+        "status": tuple(map(encode_status, statuses)),
+    }
+
+
 @cache
 def corpus() -> dict[str, tuple[bytes, ...]]:
-    """Real messages for each decoder: from_party, to_party, train_event, train_request."""
+    """Messages for each decoder: real ones of sessions, and those of checks and of the status."""
     from_party, to_party, events, requests = [], [], [], []
     for name in TRAININGS:
         result, up, down = training(name)
@@ -94,12 +141,14 @@ def corpus() -> dict[str, tuple[bytes, ...]]:
         ]
         events.append(ModelPart(result.model.to_bytes()[:1000], True, traffic))
         requests.append(encode_train_request(terms_of(name).canonical()))
-    events += [Waiting(("p0", "p1")), Failed("site p1 left")]
+    events += [Waiting(("p0", "p1")), Waiting(("p0", "p1"), {"p0": 1_700_000_000, "p1": 0})]
+    events.append(Failed("site p1 left"))
     return {
         "from_party": tuple(from_party),
         "to_party": tuple(to_party),
         "train_event": tuple(map(encode_train_event, events)),
         "train_request": tuple(requests),
+        **outside_of_sessions(),
     }
 
 
@@ -108,10 +157,20 @@ DECODERS = {
     "to_party": decode_to_party,
     "train_event": decode_train_event,
     "train_request": decode_train_request,
+    "check_request": decode_check_request,
+    "review": decode_review,
+    "objections": decode_objections,
+    "check_reply": decode_check_reply,
+    "status": decode_status,
 }
 ENCODERS = {
     "from_party": encode_from_party,
     "to_party": encode_to_party,
     "train_event": encode_train_event,
     "train_request": lambda request: encode_train_request(request[0].canonical(), request[1]),
+    "check_request": lambda check: encode_check_request(check[0].canonical(), check[1]),
+    "review": encode_review,
+    "objections": encode_objections,
+    "check_reply": encode_check_reply,
+    "status": encode_status,
 }

@@ -149,7 +149,7 @@ to_party = st.one_of(
 )
 traffic = st.dictionaries(words, st.tuples(u64, u64), max_size=3)
 train_events = st.one_of(
-    st.builds(Waiting, st.lists(words, max_size=3).map(tuple)),
+    st.builds(Waiting, st.lists(words, max_size=3).map(tuple), st.dictionaries(words, times, max_size=3)),
     st.builds(RoundDone, u32, st.dictionaries(words, st.floats(), max_size=3), st.floats(), traffic),
     st.builds(ModelPart, st.binary(max_size=50), st.booleans(), traffic),
     st.builds(Failed, words),

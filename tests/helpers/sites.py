@@ -142,11 +142,11 @@ class Consortium:
         """An analyst's connection, with its keys if the others have theirs."""
         return Connection(self.address, self.bundles.get("analyst"))
 
-    def start_party(self, name, table, as_name=None, audit=None, state="state", **run):
+    def start_party(self, name, table, as_name=None, audit=None, state="state", policy=ANYTHING, **run):
         """Start a party over a table, with its memory in that folder; the task that runs it."""
         (file,) = written(self.folder, {name: table}).values()
         values = {"party": as_name or name, "aggregator": self.address, "data": file, "audit": audit}
-        config = PartyConfig(**values, state=self.folder / state, policy=ANYTHING)
+        config = PartyConfig(**values, state=self.folder / state, policy=policy)
         self.nodes[name] = PartyNode(config, self.log, self.bundles.get(name))
         options = {"wait": PATIENCE, "once": False, **run}
         self.tasks[name] = asyncio.create_task(self.nodes[name].run(**options))

@@ -166,10 +166,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_whether_a_file_can_be_written_is_known_before(tmp_path):
-    check_writable(tmp_path / "new")
+    check_writable(tmp_path / "new", force=True)
     for path, said in ((tmp_path, "is a directory"), (tmp_path / "a" / "b", "does not exist")):
         with pytest.raises(ConfigError, match=said):
-            check_writable(path)
+            check_writable(path, force=True)
 
 
 def test_a_link_stays_and_its_file_is_replaced(tmp_path):
@@ -177,7 +177,7 @@ def test_a_link_stays_and_its_file_is_replaced(tmp_path):
     link = tmp_path / "link"
     link.symlink_to("there/file")
     for data in (b"new", b"newer"):
-        check_writable(link)
+        check_writable(link, force=True)
         write_atomically(link, data)
         assert link.is_symlink()
         assert (tmp_path / "there" / "file").read_bytes() == data
@@ -188,7 +188,10 @@ def test_what_is_no_file_is_not_replaced(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "loop").symlink_to("loop")
     for name, said in (("pipe", "no regular file"), ("loop", "symbolic links")):
-        for write in (check_writable, lambda path: write_atomically(path, b"x")):
+        for write in (
+            lambda path: check_writable(path, force=True),
+            lambda path: write_atomically(path, b"x"),
+        ):
             with pytest.raises(ConfigError, match=rf"{name}: cannot write: .*{said}"):
                 write(tmp_path / name)
     assert stat.S_ISFIFO((tmp_path / "pipe").lstat().st_mode)
@@ -203,7 +206,7 @@ def test_devices_and_open_pipes_are_written_through(tmp_path):
         (pipe := os.pipe(), f"/proc/self/fd/{pipe[1]}"),
     ):
         link.symlink_to(target)
-        check_writable(link)
+        check_writable(link, force=True)
         write_atomically(link, b"through")
         assert os.read(reading, 100) == b"through"
         assert link.is_symlink()
@@ -216,10 +219,10 @@ def test_an_output_is_no_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows.csv").write_text("x")
     (tmp_path / "link").symlink_to("rows.csv")
-    check_writable(Path("new.csv"), tmp_path / "rows.csv", tmp_path / "nowhere.csv")
+    check_writable(Path("new.csv"), tmp_path / "rows.csv", tmp_path / "nowhere.csv", force=True)
     for path in ("rows.csv", "link"):
         with pytest.raises(ConfigError, match=f"{path}: is read by this very command"):
-            check_writable(Path(path), tmp_path / "nowhere.csv", tmp_path / "rows.csv")
+            check_writable(Path(path), tmp_path / "nowhere.csv", tmp_path / "rows.csv", force=True)
 
 
 def test_a_site_computes_with_every_core_unless_told_otherwise(tmp_path):

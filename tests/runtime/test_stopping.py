@@ -4,9 +4,12 @@ import asyncio
 
 import numpy as np
 import pytest
+from memories import noisy
 from sites import bundles_of, consortium, in_time, shared_out, terms
 
 import fedboost as fb
+from fedboost.runtime.analyst import Training
+from fedboost.wire.training import TrainCommand
 
 TABLES = shared_out(3)
 
@@ -80,3 +83,38 @@ def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
     assert training.model.fingerprint == due.fingerprint
     assert set(training.model.attestations) == (set(TABLES) if bundles else set())
     assert log.named("session done")
+
+
+def test_an_aggregator_that_was_away_hears_of_it_later(tmp_path, monkeypatch):
+    """The wish is said again after the next round."""
+    agreement, told = terms(TABLES, rounds=3000), []
+    command = Training._command
+
+    def lost_once(self, wish):
+        told.append(wish)
+        return len(told) > 1 and command(self, wish)
+
+    monkeypatch.setattr(Training, "_command", lost_once)
+
+    async def scenario():
+        async with consortium(tmp_path / "c", TABLES) as one:
+            training = one.analyst.train(agreement)
+            rows = iter(training)
+            await asyncio.to_thread(next, rows)
+            training.finish()
+            await asyncio.to_thread(list, rows)
+            return training
+
+    training = in_time(scenario())
+    assert told == [TrainCommand.FINISH, TrainCommand.FINISH, TrainCommand.STOP]
+    assert 2 <= len(training.history) < 3000
+    assert len(training.model.rounds) == len(training.history)
+
+
+@pytest.mark.parametrize("method", ["random", "hist"])
+def test_trainings_with_noise_can_end_early(method):
+    noise = {"epsilon": 1.0, "delta": 1e-5, "method": method}
+    agreement = noisy(rounds=6, noise=noise)
+    stopped = fb.simulate(agreement, TABLES, callbacks=[lambda number, _: number == 1])
+    assert [row["round"] for row in stopped.history] == [0, 1]
+    assert len(stopped.model.booster.trees) == 2

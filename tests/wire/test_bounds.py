@@ -14,9 +14,22 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.protocol.messages import Join, Report
+from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
+from fedboost.wire.checks import (
+    MAX_OBJECTIONS,
+    MAX_SENTENCE_LENGTH,
+    MAX_SENTENCES,
+    Objections,
+    decode_check_reply,
+    decode_check_request,
+    decode_objections,
+    decode_review,
+    encode_objections,
+)
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.status import MAX_MEMBERS, MAX_SESSIONS, decode_status
 from fedboost.wire.training import (
     decode_train_event,
     decode_train_request,
@@ -32,6 +45,11 @@ DECODERS = {
     "to_party": (decode_to_party, (PeerError,)),
     "train_event": (decode_train_event, (PeerError,)),
     "train_request": (decode_train_request, (PeerError, ConfigError)),
+    "check_request": (decode_check_request, (PeerError, ConfigError)),
+    "review": (decode_review, (PeerError,)),
+    "objections": (decode_objections, (PeerError,)),
+    "check_reply": (decode_check_reply, (PeerError,)),
+    "status": (decode_status, (PeerError,)),
 }
 
 
@@ -219,7 +237,8 @@ def test_values_out_of_range_are_refused(ask):
 
 @pytest.mark.parametrize("kind", DECODERS)
 def test_messages_over_the_limit_are_refused_unread(kind):
-    limit = MAX_TO_AGGREGATOR if kind in ("from_party", "train_request") else MAX_FROM_AGGREGATOR
+    to_aggregator = dict.fromkeys(("from_party", "train_request", "check_request"), MAX_TO_AGGREGATOR)
+    limit = {**to_aggregator, "objections": MAX_OBJECTIONS}.get(kind, MAX_FROM_AGGREGATOR)
     decode, _ = DECODERS[kind]
     with pytest.raises(PeerError, match=f"{limit + 1} bytes; {limit} are allowed"):
         decode(bytes(limit + 1))
@@ -251,7 +270,7 @@ def test_names_without_text_of_their_own_are_refused():
     assert decode_or_refuse("train_request", pb.TrainRequest(terms=half).SerializeToString()) == "refused"
 
 
-@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("kind", ["from_party", "to_party", "train_event", "train_request", "check_request"])
 def test_nothing_at_all_is_refused(kind):
     assert decode_or_refuse(kind, b"") == "refused"
 
@@ -277,3 +296,31 @@ def test_the_committed_generated_code_is_that_of_the_proto(tmp_path):
         if versions[0] != versions[1]:
             pytest.skip(f"this protoc generates for protobuf {versions[0]}, committed is {versions[1]}")
         assert fresh == committed, f"{file} is stale: make protos"
+
+
+def test_a_site_cuts_its_sentences_to_what_is_allowed():
+    odd = Objections(7, ("\x1b[2J" * 1000, *["why"] * 200), ("\N{PILE OF POO}" * 2000,) * 100)
+    data = encode_objections(odd)
+    assert len(data) <= MAX_OBJECTIONS
+    read = decode_objections(data)
+    assert (read.number, len(read.reasons), len(read.notes)) == (7, MAX_SENTENCES, MAX_SENTENCES)
+    assert all(len(text) <= MAX_SENTENCE_LENGTH and text.isprintable() for text in read.reasons + read.notes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("objections", pb.Objections(reasons=["no"] * (MAX_SENTENCES + 1))),
+        ("objections", pb.Objections(notes=["x" * (MAX_SENTENCE_LENGTH + 1)])),
+        ("objections", pb.Objections(reasons=["x" * MAX_OBJECTIONS])),
+        ("check_reply", pb.CheckReply(sites=[pb.SiteReply()] * (MAX_PARTIES + 1))),
+        ("check_reply", pb.CheckReply(sites=[pb.SiteReply(reasons=["no"] * (MAX_SENTENCES + 1))])),
+        ("status", pb.StatusReply(members=[pb.Member()] * (MAX_MEMBERS + 1))),
+        ("status", pb.StatusReply(sessions=[pb.SessionStatus()] * (MAX_SESSIONS + 1))),
+        ("status", pb.StatusReply(sessions=[pb.SessionStatus(parties=["p"] * (MAX_PARTIES + 1))])),
+        ("status", pb.StatusReply(sessions=[pb.SessionStatus(state=9)])),
+        ("train_event", pb.TrainEvent(waiting=pb.Waiting(absent=[pb.Absence()] * (MAX_PARTIES + 1)))),
+    ],
+)
+def test_more_than_there_can_be_is_refused(kind, message):
+    assert decode_or_refuse(kind, message.SerializeToString()) == "refused"

@@ -28,6 +28,7 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.union import Query
+from fedboost.errors import TrainingStopped
 from fedboost.fixedpoint import UNIT, Float32, Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
@@ -60,7 +61,10 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     yield end_of(CONSTANT_TREE, values)
     for number in range(terms.trees.rounds):
         if number == len(grown):
-            grown.append((yield from grow(terms, number, cut_points)))
+            try:
+                grown.append((yield from grow(terms, number, cut_points)))
+            except TrainingStopped:
+                break
         tree, splits = grown[number]
         yield end_of(number, tuple((leaf, tree.value[leaf]) for leaf in tree.leaves), splits)
     parts = [part for tree, _ in grown for part in tree.parts(len(terms.roots))]

@@ -1,4 +1,4 @@
-"""Every compiled loop of gbdt: arrays in, arrays out, no objects. The only importer of numba there.
+"""Every compiled loop of gbdt: arrays in, arrays out, no objects. Nothing else there is compiled.
 
 Promises: each kernel computes bit for bit what its numpy reference in tests/gbdt/reference computes, on
 every CPU: no fastmath, no libm, element-wise functions built from + - * / in a fixed order.

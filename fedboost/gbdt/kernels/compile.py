@@ -1,8 +1,10 @@
 """How kernels are compiled: decorators, and the two intrinsics that numba lacks."""
 
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from fedboost.kernel_cache import kernel
 
 
 @intrinsic
@@ -34,5 +36,5 @@ def load_word(typingctx, array, index):
     return types.uint64(array, index), codegen
 
 
-elementwise = njit(cache=True, nogil=True, inline="always", error_model="numpy")
-loop = njit(cache=True, nogil=True, error_model="numpy")
+elementwise = kernel(nogil=True, inline="always", error_model="numpy")
+loop = kernel(nogil=True, error_model="numpy")

@@ -18,9 +18,9 @@ the tree gathers these products, so that a row costs as much as there are nodes,
 """
 
 import numpy as np
-from numba import njit
 
 from fedboost.gbdt.kernels.bins import MAX_CODES
+from fedboost.gbdt.kernels.compile import elementwise, loop
 
 _TOGETHER = 64
 """Rows that go down a tree together, so that one instruction processes several."""
@@ -30,11 +30,8 @@ _ALONG, _OFF, _AWAY = 0, 1, 2
 """State of a row at an edge, for the edge's feature: its values lead along this edge, and along those of
 this feature above it; along those above, but not this one; not even along those above."""
 
-_inline = njit(cache=True, nogil=True, inline="always", error_model="numpy")
-_loop = njit(cache=True, nogil=True, error_model="numpy")
 
-
-@_loop
+@loop
 def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
     """Fill lefts with True for rows whose value of the node's feature goes left; NaN is missing. The columns
     are those of `gbdt.kernels.predict_margins`."""
@@ -51,7 +48,7 @@ def _go_left(x, node, threshold, default_left, set_of, sets, lefts):
                     lefts[i] = word >> (level & np.uint64(63)) & np.uint64(1) == 0
 
 
-@_loop
+@loop
 def depth_of(roots, left):
     """The most edges from a root to a leaf; the trees stand as `gbdt.kernels.predict_margins` has them."""
     depth = np.zeros(left.size, np.int64)
@@ -63,7 +60,7 @@ def depth_of(roots, left):
     return depth.max()
 
 
-@_loop
+@loop
 def _edges(left, right, feature, cover):
     """The edges of one tree in the order of a walk that goes left first, each an entry of six arrays.
 
@@ -102,7 +99,7 @@ def _edges(left, right, feature, cover):
     return begin, end, depth, again, share, product
 
 
-@_loop
+@loop
 def _factors(again, share, product, points, weights):
     """Factors of an edge, by the state of a row there and at each point: two float64 [edges, 3, points].
 
@@ -127,12 +124,12 @@ def _factors(again, share, product, points, weights):
     return change, adds
 
 
-@_inline
+@elementwise
 def _select(standing, along, off, away):
     return along if standing == _ALONG else off if standing == _OFF else away
 
 
-@_loop
+@loop
 def _add_tree(
     columns,
     left,
@@ -182,7 +179,7 @@ def _add_tree(
             at -= 1
 
 
-@_loop
+@loop
 def _mean(left, value, begin, end, share):
     """The value of a tree for a row without known features."""
     reach, mean = np.ones(left.size), 0.0
@@ -193,7 +190,7 @@ def _mean(left, value, begin, end, share):
     return mean
 
 
-@_loop
+@loop
 def _enter(stands, change, above, products, leaf, below):
     """Enter an edge; `leaf` is the value of the leaf at its end, 0 at inner nodes."""
     for q in range(change.shape[1]):
@@ -203,7 +200,7 @@ def _enter(stands, change, above, products, leaf, below):
             below[q, i] = leaf * products[q, i]
 
 
-@_loop
+@loop
 def _leave(stands, adds, below, above, feature, out):
     """Leave an edge, after all leaves below it."""
     contribution = np.zeros(_TOGETHER)
@@ -216,7 +213,7 @@ def _leave(stands, adds, below, above, feature, out):
         out[i, feature] += contribution[i]
 
 
-@_loop
+@loop
 def add_contributions(
     features,
     roots,

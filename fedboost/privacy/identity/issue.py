@@ -11,22 +11,20 @@ from cryptography.x509.oid import NameOID
 from fedboost.errors import ConfigError
 from fedboost.privacy.identity.certificates import (
     CLOCK_SKEW,
-    MAX_NAME_BYTES,
-    ROLES,
     PrivateKey,
     PublicKey,
     day,
-    is_name,
     purpose_of,
     to_pem,
 )
+from fedboost.privacy.identity.requests import checked_name, subject_of
 from fedboost.privacy.identity.signatures import Signer
 
 
 def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519PrivateKey, x509.Certificate]:
     """A consortium's root: an Ed25519 key and its own certificate, which issues leaves only."""
     key = ed25519.Ed25519PrivateKey.generate()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, _checked(consortium))])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, checked_name(consortium))])
     builder = _builder(name, name, key.public_key(), now, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(authority=True), critical=True)
@@ -36,13 +34,25 @@ def new_root(consortium: str, now: datetime, days: int) -> tuple[ed25519.Ed25519
 def issue(
     root_key: PrivateKey, root: x509.Certificate, name: str, role: str, now: datetime, days: int
 ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-    """A new P-256 key and its certificate for a member of the consortium.
+    """A new P-256 key and its certificate for a member of the consortium: P-256 because gRPC's TLS knows no
+    Ed25519 leaves. ConfigError for names that a certificate cannot hold."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return key, certify(root_key, root, key.public_key(), name, role, now, days)
 
-    P-256 because gRPC's TLS knows no Ed25519 leaves. Every leaf has an alternative name, since TLS would take
-    its common name for a host's without one; the aggregator's is SERVER_NAME. ConfigError for names that a
-    certificate cannot hold."""
-    if role not in ROLES:
-        raise ConfigError(f"{role!r} is no role; the roles are {', '.join(ROLES)}")
+
+def certify(
+    root_key: PrivateKey,
+    root: x509.Certificate,
+    key: PublicKey,
+    name: str,
+    role: str,
+    now: datetime,
+    days: int,
+) -> x509.Certificate:
+    """The certificate of a member's key. Every leaf has an alternative name, since TLS would take its common
+    name for a host's without one; the aggregator's is SERVER_NAME. ConfigError for names that it cannot
+    hold."""
+    subject = subject_of(name, role)
     if now + timedelta(days=days) > root.not_valid_after_utc:
         left = (root.not_valid_after_utc - now).days
         raise ConfigError(
@@ -50,14 +60,7 @@ def issue(
             + (f"ask for at most {left} days" if left > 0 else "set up a new consortium")
         )
     alternative = x509.SubjectAlternativeName([x509.DNSName(f"{role}.fedboost")])
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role),
-            x509.NameAttribute(NameOID.COMMON_NAME, _checked(name)),
-        ]
-    )
-    builder = _builder(subject, root.subject, key.public_key(), now, days)
+    builder = _builder(subject, root.subject, key, now, days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(authority=False), critical=True)
     builder = builder.add_extension(x509.ExtendedKeyUsage([purpose_of(role)]), critical=False)
@@ -65,7 +68,7 @@ def issue(
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(root_key.public_key())
     builder = builder.add_extension(issuer, critical=False)
     hash_of_root = None if isinstance(root_key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
-    return key, builder.sign(root_key, hash_of_root)
+    return builder.sign(root_key, hash_of_root)
 
 
 def in_memory(parties: Iterable[str], now: datetime) -> tuple[dict[str, Signer], bytes]:
@@ -99,12 +102,3 @@ def _usage(authority: bool) -> x509.KeyUsage:
         encipher_only=False,
         decipher_only=False,
     )
-
-
-def _checked(value: str) -> str:
-    if not is_name(value):
-        raise ConfigError(
-            f"{value[:70]!r} cannot be a name in a certificate; it takes 1 to {MAX_NAME_BYTES} bytes of "
-            f"printable characters in UTF-8"
-        )
-    return value

@@ -6,17 +6,20 @@ Refuses: to go on when the journal cannot be written (DurabilityError).
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from fedboost.errors import DurabilityError, FedboostError
+from fedboost.gbdt.metrics.by_set import of_all
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Connected, Disconnected, Outbox
 from fedboost.protocol.journal import Opened
 from fedboost.protocol.messages import Attest, FromParty, Join, OpenShare, Report, SessionEnded
 from fedboost.runtime.aggregator.store import Journal
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.signed_model import signed_model_of
-from fedboost.runtime.telemetry import Meter
+from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
 from fedboost.wire.training import MODEL_PART, Failed, ModelPart, RoundDone, TrainEvent, Waiting
 
@@ -34,25 +37,36 @@ class ActiveSession:
         journal: Journal | None,
         send: Callable[[Outbox], None],
         log: Any,
+        metrics: AggregatorMetrics,
     ) -> None:
         self.session = session
         self.analyst = analyst
-        self.meter = Meter(session.terms.parties)
+        self.meter = Meter(session.terms.parties, metrics.moved)
+        self._metrics = metrics
         self.over = False
         self._journal = journal
         self._send = send
-        self._log = log.bind(session=session.name)
+        self.since = int(time.time() if session.request is None else session.request.time)
+        """When it was asked for, seconds since 1970."""
+        self.slow: tuple[str, ...] = ()
+        """The parties that are awaited for longer than STRAGGLER_SECONDS."""
+        name = {"analyst": self.analyst_name} if analyst else {}
+        self._log = log.bind(session=session.name, **name)
         self._joined: set[str] = set()
         self._events: list[TrainEvent] = []
         self._changed = asyncio.Event()
         self._awaited: tuple[str, ...] = ()
-        self._since = 0.0
-        self._named: tuple[str, ...] = ()
+        self._awaited_since = 0.0
 
     @property
     def terms(self) -> Terms:
         """The terms of the session."""
         return self.session.terms
+
+    @property
+    def analyst_name(self) -> str:
+        """The name of its analyst; '' where analysts have no keys."""
+        return self.analyst.rpartition("#")[0]
 
     @property
     def failed(self) -> bool:
@@ -77,8 +91,9 @@ class ActiveSession:
             parties=list(self.terms.parties),
             terms=self.terms.digest[:12],
         )
+        self._metrics.begun()
         self.session.tick(now)
-        self._take(lambda: self.session.start(here))
+        self._take(lambda: self.session.start(here), begins=True)
 
     def handle(self, party: str, event: FromParty | Connected | Disconnected) -> None:
         """Take a party's message, or a change of its connection."""
@@ -105,10 +120,10 @@ class ActiveSession:
             self._log.info("late", parties=late, turn=self.session.turn, seconds=seconds, then=self._then)
         awaited = self.session.awaited
         if awaited != self._awaited:
-            self._awaited, self._since = awaited, now
-        slow = awaited if now - self._since >= STRAGGLER_SECONDS else ()
-        if slow != self._named:
-            self._named = slow
+            self._awaited, self._awaited_since = awaited, now
+        slow = awaited if now - self._awaited_since >= STRAGGLER_SECONDS else ()
+        if slow != self.slow:
+            self.slow = slow
             if not slow:
                 self._log.info("goes on", turn=self.session.turn)
             else:
@@ -165,13 +180,16 @@ class ActiveSession:
             case "stop":
                 return f"the session ends {seconds}"
 
-    def _take(self, step: Callable[[], Outbox]) -> None:
+    def _take(self, step: Callable[[], Outbox], begins: bool = False) -> None:
         try:
             outbox = step()
             for row in self.meter.rows(self.session.history):
                 metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
                 traffic = dict(self.meter.traffic)
                 self._tell(RoundDone(int(row["round"]), metrics, self.meter.seconds, traffic))
+                if not begins:  # those of an earlier process are in its log
+                    self._log_round(row, of_all(metrics))
+            self._metrics.turn_is(self.session.turn)
             self._send(outbox)
         except DurabilityError:
             raise
@@ -184,6 +202,13 @@ class ActiveSession:
         elif self.session.phase == "failed":
             self._end(Failed(str(self.session.error)))
 
+    def _log_round(self, row: Row, metrics: dict[str, float]) -> None:
+        number, seconds = int(row["round"]) + 1, row["seconds"]
+        self._metrics.round(number, seconds)
+        self._metrics.results(metrics)
+        rounds, size = self.terms.trees.rounds, int(row["bytes"])
+        self._log.info("round", round=number, of=rounds, **metrics, seconds=round(seconds, 3), bytes=size)
+
     def _end(self, failed: Failed | None) -> None:
         """End the session: with a model, unless it failed."""
         if self.over:
@@ -194,11 +219,13 @@ class ActiveSession:
         except FedboostError as error:
             failed = Failed(str(error))
         if failed is not None:
-            self._log.info("session failed", reason=failed.reason)
+            self._metrics.ended("failed")
+            self._log.warning("session failed", reason=failed.reason)
             self._tell(failed)
             self.forget()
             return
         assert model is not None
+        self._metrics.ended("done")
         self._log.info("session done", rounds=len(self.session.history), seconds=round(self.meter.seconds, 2))
         for start in range(0, len(model), MODEL_PART):
             last = start + MODEL_PART >= len(model)

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from fedboost.errors import FedboostError, PeerError, quoted
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.limits import Peer, Peers
+from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import peer_of
@@ -27,9 +28,9 @@ class Admission:
     """Admission to one server. Without a bundle nobody is known, and all callers from one address are one
     peer."""
 
-    def __init__(self, bundle: Bundle | None, log: Any) -> None:
+    def __init__(self, bundle: Bundle | None, refusals: Refusals) -> None:
         self._bundle = bundle
-        self._log = log
+        self._refusals = refusals
         self._peers = Peers(1 if bundle else limits.SHARING_AN_ADDRESS)
         self._calling: Counter[str] = Counter()
 
@@ -77,7 +78,7 @@ class Admission:
         """End a call that is too much: late, so that a flooding peer has to wait."""
         if not peer.reported:
             peer.reported = True
-            self._log.info("peer refused", peer=peer.name, reason=fault)
+            self._refusals.note("peer refused", peer.name, fault)
         if peer.refused < limits.REFUSALS_AT_ONCE:
             peer.refused += 1
             try:

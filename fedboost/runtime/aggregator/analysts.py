@@ -6,22 +6,31 @@ Refuses: terms without parties or with an unknown program; requests that the ana
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 
 from fedboost.boosting import memory
-from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, quoted
+from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.privacy.identity.certificates import key_fingerprint
 from fedboost.protocol import key_exchange
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.messages import Request
 from fedboost.runtime.aggregator.active_session import ActiveSession
 from fedboost.runtime.aggregator.admission import Admission, refuse
-from fedboost.runtime.aggregator.callers import check_role, check_version
-from fedboost.runtime.aggregator.connected import ConnectedParties
+from fedboost.runtime.aggregator.callers import (
+    check_role,
+    check_signed,
+    check_version,
+    plain_end,
+    software_of,
+)
+from fedboost.runtime.aggregator.connected import Arrival, ConnectedParties
 from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net.keys import Bundle
 from fedboost.terms.terms import Terms
@@ -37,6 +46,20 @@ MAX_WAITING = 16
 """Analysts that may wait at a time, for parties or for another session to end."""
 
 
+@dataclass(frozen=True)
+class Waiter:
+    """An analyst who waits for a session to begin. analyst: '' without keys; since: seconds since 1970."""
+
+    analyst: str
+    terms: Terms
+    since: int
+
+
+def named(analyst: str) -> dict[str, str]:
+    """The analyst of an event in the log; nothing where analysts have no keys."""
+    return {"analyst": analyst} if analyst else {}
+
+
 class Analysts:
     """The method Train of the service."""
 
@@ -44,45 +67,59 @@ class Analysts:
         self,
         bundle: Bundle | None,
         admission: Admission,
+        refusals: Refusals,
         sessions: Sessions,
         connected: ConnectedParties,
         log: Any,
     ) -> None:
         self._bundle = bundle
         self._admission = admission
+        self._refusals = refusals
         self._sessions = sessions
         self._connected = connected
         self._log = log
-        self.waiting = 0
-        """Analysts that wait for a session to begin."""
+        self.waiters: list[Waiter] = []
+        self.here: dict[int, tuple[str, Arrival]] = {}
+        """The analysts that follow a session or wait for one, by the number of their call."""
+        self._calls = 0
         self._reader = ThreadPoolExecutor(1, "read-terms")
         """Terms may have megabytes: they are read beside the event loop, one request at a time."""
 
     async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Answer one call of an analyst: its request, then the events as they come."""
         request = await self._admission.only_message(requests, context, peer)
-        async with aclosing(self._train(request, context)) as events:
-            async for event in events:
-                await context.write(encode_train_event(event))
+        self._calls += 1
+        call = self._calls
+        try:
+            async with aclosing(self._train(request, context, peer, call)) as events:
+                async for event in events:
+                    await context.write(encode_train_event(event))
+        finally:
+            self.here.pop(call, None)
 
     def close(self) -> None:
         """Read no more requests."""
         self._reader.shutdown(wait=False)
 
-    async def _train(self, request: bytes, context: Any) -> AsyncGenerator[TrainEvent, None]:
+    async def _train(
+        self, request: bytes, context: Any, peer: Peer, call: int
+    ) -> AsyncGenerator[TrainEvent, None]:
         """Events of one analyst's session, from terms to model."""
+        name = ""
         try:
             check_version(context, "analyst")
             caller = check_role(self._bundle, context, "analyst")
+            name = caller.name if caller else ""
             loop = asyncio.get_running_loop()
             terms, command, signed = await loop.run_in_executor(self._reader, self._read_request, request)
             if command in (TrainCommand.FOLLOW, TrainCommand.RETURN):
-                self._check_request(terms, signed, caller.name if caller else "")
+                check_signed(self._sessions.trust, terms, signed, name, key_exchange.SESSION)
             program = self._sessions.program(terms)
-            if self.waiting >= MAX_WAITING:
+            if len(self.waiters) >= MAX_WAITING:
                 raise Refused(f"{MAX_WAITING} analysts are waiting already; try again later")
         except FedboostError as error:
-            self._log.info("analyst refused", reason=quoted(str(error)))
+            address = plain_end(context)
+            self._refusals.note("analyst refused", peer.name, quoted(str(error)), address=address)
             await refuse(context, error)
         analyst = f"{caller.name}#{key_fingerprint(caller.public_key)}" if caller else ""
         session = self._sessions.find(analyst, terms)
@@ -95,12 +132,15 @@ class Analysts:
                 self._sessions.stop_session(session)
             self._sessions.delivered(analyst, terms)
             return
+        self.here[call] = name, Arrival(int(time.time()), software_of(context))
         if session is None or (session.failed and command is not TrainCommand.RETURN):
-            async with aclosing(self._until_ready(terms)) as missing:
+            async with aclosing(self._until_ready(terms, name)) as missing:
                 async for parties in missing:
-                    yield Waiting(parties)
+                    yield Waiting(parties, self._connected.absent(parties))
             session = await self._begin(terms, program, analyst, signed, context)
         async for event in session.follow():
+            if isinstance(event, Waiting):
+                event = Waiting(event.parties, self._connected.absent(event.parties))
             yield event
         if session.failed:
             self._sessions.delivered(analyst, terms)
@@ -117,11 +157,13 @@ class Analysts:
         self._sessions.begin(session)
         return session
 
-    async def _until_ready(self, terms: Terms) -> AsyncGenerator[tuple[str, ...], None]:
+    async def _until_ready(self, terms: Terms, analyst: str) -> AsyncGenerator[tuple[str, ...], None]:
         """The parties that are not connected yet (none: another session is active), at each change, until a
         session under these terms may begin."""
         before: tuple[str, ...] | None = None
-        self.waiting += 1
+        waiter = Waiter(analyst, terms, int(time.time()))
+        self.waiters.append(waiter)
+        self._sessions.metrics.waiting(len(self.waiters))
         try:
             while True:
                 missing = tuple(party for party in terms.parties if party not in self._connected)
@@ -129,13 +171,23 @@ class Analysts:
                     return
                 changed = self._connected.changed
                 if missing != before:
-                    another = self._sessions.active is not None
-                    self._log.info("waiting", parties=list(missing), another_session=another)
+                    self._log_waiting(analyst, missing)
                     yield missing
                 before = missing
                 await changed.wait()
         finally:
-            self.waiting -= 1
+            self.waiters.remove(waiter)
+            self._sessions.metrics.waiting(len(self.waiters))
+
+    def _log_waiting(self, analyst: str, missing: tuple[str, ...]) -> None:
+        never = [party for party, seen in self._connected.absent(missing).items() if not seen]
+        self._log.info(
+            "waiting",
+            **named(analyst),
+            parties=list(missing),
+            **({"never_connected": never} if never else {}),
+            another_session=self._sessions.active is not None,
+        )
 
     def _read_request(self, request: bytes) -> tuple[Terms, TrainCommand, Request | None]:
         """The terms, command and signature of an analyst's request. Runs in the reader's thread."""
@@ -145,16 +197,3 @@ class Analysts:
         memory.check_terms(terms, self._sessions.memory)
         _ = terms.digest  # computed once, and here: with it the canonical text that every party is sent
         return terms, command, signed
-
-    def _check_request(self, terms: Terms, request: Request | None, analyst: str) -> None:
-        """Raise Refused unless the analyst who calls signed this request for these terms: parties refuse
-        others. Without keys nothing is signed."""
-        trust = self._sessions.trust
-        if trust is None:
-            return
-        try:
-            signer = "" if request is None else key_exchange.check_request(trust, terms, request)
-        except PeerError as error:
-            raise Refused(str(error)) from None
-        if signer != analyst:
-            raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")

@@ -6,14 +6,21 @@ another wire version (ConfigError).
 
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import unquote
 
-from fedboost.errors import ConfigError, PeerError, Refused
+from fedboost.errors import ConfigError, PeerError, Refused, quoted
 from fedboost.privacy.identity.certificates import Identified
+from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Trust
+from fedboost.protocol.messages import Request
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import peer_of
+from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import WIRE_VERSION
+
+MAX_VERSION_LENGTH = 20
+"""Characters of a version that are kept."""
 
 
 def check_version(context: Any, who: str) -> None:
@@ -26,15 +33,33 @@ def check_version(context: Any, who: str) -> None:
         )
 
 
-def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:
-    """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this role,
-    and of this name if there is one."""
+def plain_end(context: Any) -> str:
+    """Return the address and port that a call comes from, such as 127.0.0.1:1234 or [::1]:1234."""
+    return unquote(str(context.peer())).partition(":")[2]
+
+
+def software_of(context: Any) -> str:
+    """The version of the caller's software, as it says; '' if it says none."""
+    said = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
+    return quoted(said, MAX_VERSION_LENGTH) if isinstance(said, str) else ""
+
+
+def caller_of(bundle: Bundle | None, context: Any) -> Identified | None:
+    """Return the caller's identity, None without keys. Raises Refused for a certificate of nobody here."""
     if bundle is None:
         return None
     try:
-        caller = peer_of(context.auth_context(), bundle, datetime.now(UTC))
+        return peer_of(context.auth_context(), bundle, datetime.now(UTC))
     except PeerError as error:
         raise Refused(str(error)) from None
+
+
+def check_role(bundle: Bundle | None, context: Any, role: str, name: str | None = None) -> Identified | None:
+    """Return the caller's identity, None without keys. Raises Refused unless the certificate is of this role,
+    and of this name if there is one."""
+    caller = caller_of(bundle, context)
+    if caller is None:
+        return None
     if caller.role != role:
         raise Refused(
             f"this is the certificate of {caller.role} {caller.name!r}: it may not act as {role}; "
@@ -56,6 +81,21 @@ def party_name(bundle: Bundle | None, context: Any) -> str:
         raise ConfigError("a party must give its name")
     check_role(bundle, context, "party", name)
     return name
+
+
+def check_signed(
+    trust: Trust | None, terms: Terms, request: Request | None, analyst: str, wish: bytes
+) -> None:
+    """Raise Refused unless the analyst who calls signed this wish for these terms: parties refuse others.
+    Without keys nothing is signed."""
+    if trust is None:
+        return
+    try:
+        signer = "" if request is None else key_exchange.check_request(trust, terms, request, wish)
+    except PeerError as error:
+        raise Refused(str(error)) from None
+    if signer != analyst:
+        raise Refused(f"the terms are not signed by analyst {analyst!r}, who submits them")
 
 
 def trust_of(bundle: Bundle | None) -> Trust | None:

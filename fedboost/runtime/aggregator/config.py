@@ -15,15 +15,17 @@ from fedboost.runtime.config import from_folder, read_toml, require_address
 class AggregatorConfig(Frozen):
     """The aggregator's file. `programs` are custom programs, as module:function, that terms may name;
     `memory` is how many GiB the sums of a session may take; `state` is the folder in which sessions outlive
-    the process, beside the file unless named."""
+    the process, beside the file unless named; `metrics` is the address at which Prometheus reads metrics,
+    none unless named."""
 
     listen: str = "127.0.0.1:7070"
     keys: Path | None = None
     state: Path | None = None
     programs: tuple[str, ...] = Field(())
     memory: float = Field(default=4.0, gt=0)
+    metrics: str | None = None
 
-    _check = field_validator("listen")(require_address)
+    _check = field_validator("listen", "metrics")(require_address)
 
 
 def read_aggregator(path: Path) -> AggregatorConfig:

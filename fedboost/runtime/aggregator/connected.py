@@ -1,19 +1,35 @@
 """The parties that are connected to the aggregator, and the messages on their way to them."""
 
 import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from fedboost.protocol.events import Outbox
 from fedboost.runtime.aggregator.limits import Outgoing
+from fedboost.runtime.aggregator.seen import Seen
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.runtime.telemetry import Meter
 from fedboost.wire.messages import encode_to_party
 
 
-class ConnectedParties:
-    """Names of the connected parties, each with its outgoing messages."""
+@dataclass(frozen=True)
+class Arrival:
+    """The arrival of a member: when (seconds since 1970), and the version of its software, as it says."""
 
-    def __init__(self) -> None:
+    since: int
+    version: str
+
+
+class ConnectedParties:
+    """Names of the connected parties, each with its outgoing messages, and of those that were here."""
+
+    def __init__(self, seen: Seen, metrics: AggregatorMetrics) -> None:
+        self._metrics = metrics
         self.outgoing: dict[str, Outgoing] = {}
+        self.arrivals: dict[str, Arrival] = {}
+        self.seen = seen
         self.changed = asyncio.Event()
         """Set, and replaced by a new event, at each change that analysts may wait for."""
 
@@ -30,13 +46,23 @@ class ConnectedParties:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def add(self, name: str, outgoing: Outgoing) -> None:
+    def absent(self, parties: Iterable[str]) -> dict[str, int]:
+        """The parties among these that are not connected, and when they last were: 0 for never."""
+        return {party: self.seen.last(party) for party in parties if party not in self}
+
+    def add(self, name: str, outgoing: Outgoing, version: str) -> None:
         """Add a party that has just connected."""
-        self.outgoing[name] = outgoing
+        now = time.time()
+        self.outgoing[name], self.arrivals[name] = outgoing, Arrival(int(now), version)
+        self.seen.note(name, now)
+        self._metrics.connected(name, True)
 
     def remove(self, name: str) -> None:
-        """Forget a party whose connection ended."""
-        self.outgoing.pop(name, None)
+        """Take away a party whose connection ended."""
+        if self.outgoing.pop(name, None) is not None:
+            self._metrics.connected(name, False)
+        self.arrivals.pop(name, None)
+        self.seen.note(name, time.time())
         self.notify()
 
     def send(self, outbox: Outbox, meter: Meter | None) -> None:

@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address, ip_network
-from typing import Any
 from urllib.parse import unquote
 
 from fedboost.runtime.aggregator import limits
+from fedboost.runtime.aggregator.refusals import Refusals
 
 _FILES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _NETWORK_BITS = 64
@@ -34,9 +34,9 @@ End = tuple[str, int]
 class Connections:
     """The connections to one port of this process."""
 
-    def __init__(self, port: int, log: Any) -> None:
+    def __init__(self, port: int, refusals: Refusals) -> None:
         self._port = port
-        self._log = log
+        self._refusals = refusals
         self._since: dict[End, float] = {}
         """Connections without a call, and when they were first looked at."""
         self._flooding: dict[str, float] = {}
@@ -73,7 +73,7 @@ class Connections:
             if network not in self._flooding:
                 allowed = f"{limits.IDLE_CONNECTIONS} of an address are allowed"
                 reason = f"{len(ends)} connections without a call; {allowed}"
-                self._log.info("peer refused", peer=f"a client from {network}", reason=reason)
+                self._refusals.note("peer refused", f"a client from {network}", reason)
             self._flooding[network] = now
 
     def _shut_down(self, file: int, end: End) -> None:

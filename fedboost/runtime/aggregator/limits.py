@@ -18,8 +18,8 @@ from fedboost.wire.bounds import MAX_FROM_AGGREGATOR
 # ---- a peer: the holder of one certificate, or, where there are no keys, all callers of one address -------
 
 CALLS_AT_ONCE = 8
-"""Open calls of one peer. A party needs one, and one more while its last connection is given up; an analyst
-one for each training that waits; a probe of the health service one."""
+"""Open calls of one peer. A party needs two, for sessions and for checks, and two more while its last
+connection is given up; an analyst one for each training that waits; a probe of the health service one."""
 CALLS_PER_SECOND, CALLS_SAVED = 10.0, 50.0
 """How often a peer may call, and how many calls it may make in one go after it was quiet. A party that lost
 its aggregator calls once a second; a script that submits one tiny training after the other stays below
@@ -31,7 +31,7 @@ UNWANTED_PER_SECOND, UNWANTED_SAVED = 10.0, 100.0
 LAST_WORDS = MAX_CELLS // CHUNK_CELLS
 """Further ones after each message that was waited for: when a session fails, the rest of the report under way
 still arrives, and the largest report has that many parts."""
-SHARING_AN_ADDRESS = 32
+SHARING_AN_ADDRESS = 64
 """Without keys all parties and analysts of a machine are one peer: it has that many shares."""
 BARRED_SECONDS = 10.0
 """A party that flooded or did not read is refused for so long; without keys nobody is, for others share the

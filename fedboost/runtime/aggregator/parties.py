@@ -16,9 +16,10 @@ from fedboost.errors import FedboostError, PeerError, Refused, quoted
 from fedboost.protocol.events import Connected, Disconnected
 from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import refuse
-from fedboost.runtime.aggregator.callers import check_version, party_name
+from fedboost.runtime.aggregator.callers import check_version, party_name, plain_end, software_of
 from fedboost.runtime.aggregator.connected import ConnectedParties, write
 from fedboost.runtime.aggregator.limits import Outgoing, Peer
+from fedboost.runtime.aggregator.refusals import Refusals
 from fedboost.runtime.aggregator.sessions import Sessions
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle
@@ -30,8 +31,14 @@ class Parties:
     """The method Attend of the service."""
 
     def __init__(
-        self, bundle: Bundle | None, sessions: Sessions, connected: ConnectedParties, log: Any
+        self,
+        bundle: Bundle | None,
+        refusals: Refusals,
+        sessions: Sessions,
+        connected: ConnectedParties,
+        log: Any,
     ) -> None:
+        self._refusals = refusals
         self._bundle = bundle
         self._sessions = sessions
         self._connected = connected
@@ -43,12 +50,13 @@ class Parties:
             check_version(context, "party")
             name = self._free_name(context)
         except FedboostError as error:
-            self._log.info("party refused", reason=quoted(str(error)))
+            address = plain_end(context)
+            self._refusals.note("party refused", peer.name, quoted(str(error)), address=address)
             await refuse(context, error)
         task = asyncio.current_task()
         assert task is not None
         outgoing = Outgoing(task.cancel)
-        self._connected.add(name, outgoing)
+        self._connected.add(name, outgoing, software_of(context))
         self._log.info("party here", party=name)
         reason, fault = "its connection closed", None
         writer: asyncio.Task[None] | None = None

@@ -18,11 +18,16 @@ from fedboost.runtime.aggregator import limits
 from fedboost.runtime.aggregator.admission import Admission
 from fedboost.runtime.aggregator.analysts import Analysts
 from fedboost.runtime.aggregator.callers import trust_of
+from fedboost.runtime.aggregator.checks import Checks
 from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.connections import Connections, allow_files
 from fedboost.runtime.aggregator.parties import Parties
+from fedboost.runtime.aggregator.refusals import Refusals
+from fedboost.runtime.aggregator.seen import Seen
 from fedboost.runtime.aggregator.sessions import Sessions
+from fedboost.runtime.aggregator.status import StatusOffice
+from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage
 from fedboost.runtime.net import channel, health
 from fedboost.runtime.net.health import Health
 from fedboost.runtime.net.keys import Bundle
@@ -41,27 +46,38 @@ class AggregatorServer:
         self._config = config
         self._log = log
         self._bundle = bundle
-        self.connected = ConnectedParties()
-        self.sessions = Sessions(config, trust_of(bundle), self.connected, log)
-        self._admission = Admission(bundle, log)
+        metrics = AggregatorMetrics()
+        self.connected = ConnectedParties(Seen(log), metrics)
+        self.sessions = Sessions(config, trust_of(bundle), self.connected, log, metrics)
+        self.refusals = Refusals(log, metrics)
+        self._admission = Admission(bundle, self.refusals)
         self._health = Health(self._admission)
-        self._parties = Parties(bundle, self.sessions, self.connected, log)
-        self.analysts = Analysts(bundle, self._admission, self.sessions, self.connected, log)
+        parties = Parties(bundle, self.refusals, self.sessions, self.connected, log)
+        self.analysts = Analysts(bundle, self._admission, self.refusals, self.sessions, self.connected, log)
+        checks = Checks(bundle, self.sessions.trust, self._admission, self.refusals, self.connected, log)
+        status = StatusOffice(bundle, self._admission, self.sessions, self.connected, self.analysts)
+        self._services = {
+            channel.SERVICE: {
+                "Attend": parties.attend,
+                "Train": self.analysts.answer,
+                "Advise": checks.advise,
+                "Check": checks.answer,
+                "Status": status.answer,
+            },
+            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
+        }
         connections = ("grpc.max_allowed_incoming_connections", allow_files())
         self._server = grpc.aio.server(
             options=[*channel.SERVER_OPTIONS, connections], maximum_concurrent_rpcs=limits.OPEN_CALLS
         )
         self._connections: Connections | None = None
         self._ticker: asyncio.Task[None] | None = None
+        self._page: MetricsPage | None = None
 
     async def start(self) -> None:
         """Bind the port; afterwards `address` is where parties dial. ConfigError if it cannot be bound."""
         self.sessions.load_programs()
-        services = {
-            channel.SERVICE: {"Attend": self._parties.attend, "Train": self.analysts.answer},
-            health.SERVICE: {"Check": self._health.check, "Watch": self._health.watch},
-        }
-        for service, methods in services.items():
+        for service, methods in self._services.items():
             # On the wire a call with one message is a stream of one: so admission sees it before the message.
             handlers = {
                 method: grpc.stream_stream_rpc_method_handler(self._admission.guarded(answer))
@@ -69,11 +85,13 @@ class AggregatorServer:
             }
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         port = self._bind()
+        if self._config.metrics is not None:
+            self._page = MetricsPage(self.sessions.metrics, self._config.metrics, self._log)
         self.sessions.open()
         await self._server.start()
         self._health.serving = True
         self.address = f"{self._config.listen.rpartition(':')[0]}:{port}"
-        self._connections = Connections(port, self._log)
+        self._connections = Connections(port, self.refusals)
         self._ticker = asyncio.create_task(self._tick())
         self.sessions.begin_next()
 
@@ -93,6 +111,13 @@ class AggregatorServer:
         await self._server.stop(grace=1.0)
         self.analysts.close()
         self.sessions.close()
+        self.close_page()
+
+    def close_page(self) -> None:
+        """Serve metrics no more."""
+        if self._page is not None:
+            self._page.close()
+            self._page = None
 
     def _bind(self) -> int:
         """Bind the port of the config, and return its number."""

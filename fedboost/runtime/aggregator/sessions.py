@@ -28,6 +28,7 @@ from fedboost.runtime.aggregator.config import AggregatorConfig
 from fedboost.runtime.aggregator.connected import ConnectedParties
 from fedboost.runtime.aggregator.programs import load_program, program_of
 from fedboost.runtime.aggregator.store import Folder, Journal
+from fedboost.runtime.metrics import AggregatorMetrics
 from fedboost.terms.terms import Terms
 
 MAX_UNDELIVERED = 16
@@ -40,8 +41,14 @@ class Sessions:
     """The sessions of one process. `ended` is set when it must end, or has been stopped."""
 
     def __init__(
-        self, config: AggregatorConfig, trust: Trust | None, connected: ConnectedParties, log: Any
+        self,
+        config: AggregatorConfig,
+        trust: Trust | None,
+        connected: ConnectedParties,
+        log: Any,
+        metrics: AggregatorMetrics,
     ) -> None:
+        self.metrics = metrics
         self.trust = trust
         self.memory = int(config.memory * memory.GIB)
         """Bytes that the sums of a session may take."""
@@ -70,6 +77,7 @@ class Sessions:
         if self._config.state is None:
             return
         self._folder = Folder(self._config.state)
+        self._connected.seen.open(self._config.state)
         for journal in self._folder.unfinished():
             session = self._resume(journal)
             if session.has_opened:
@@ -93,11 +101,22 @@ class Sessions:
 
     def close(self) -> None:
         """Release the state folder to another process."""
+        self._connected.seen.write(time.monotonic(), at_once=True)
         if self._folder is not None:
             self._folder.close()
         self.ended.set()
 
     # ---- the active session ---------------------------------------------------------------------------
+
+    @property
+    def unfinished(self) -> tuple[ActiveSession, ...]:
+        """The sessions of an earlier process that wait for the active one."""
+        return tuple(self._unfinished)
+
+    @property
+    def finished(self) -> tuple[ActiveSession, ...]:
+        """The sessions whose end their analyst does not know yet."""
+        return tuple(self._finished.values())
 
     @property
     def may_begin(self) -> bool:
@@ -110,6 +129,7 @@ class Sessions:
 
     def tick(self, now: float) -> None:
         """Let time pass in the active session."""
+        self._connected.seen.write(now)
         self._step(lambda active: active.tick(now))
 
     def begin_next(self) -> None:
@@ -204,7 +224,7 @@ class Sessions:
             draw=secrets.token_bytes,
             request=request,
         )
-        return ActiveSession(session, analyst, journal, self._send, self._log)
+        return ActiveSession(session, analyst, journal, self._send, self._log, self.metrics)
 
     def _resume(self, journal: Journal) -> ActiveSession:
         """The session of a journal. ConfigError that names the file."""
@@ -234,4 +254,4 @@ class Sessions:
                 f"{journal.path}: the program fails over these sums: {what}; move the file away to go on "
                 f"without it"
             ) from None
-        return ActiveSession(session, begun.analyst, journal, self._send, self._log)
+        return ActiveSession(session, begun.analyst, journal, self._send, self._log, self.metrics)

@@ -122,7 +122,9 @@ class Folder:
                 f"{path}: another aggregator keeps its sessions here; give each a `state` folder of its own"
             ) from None
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be used: {error.strerror}") from None
+            raise ConfigError(
+                f"{path}: cannot be used: {error.strerror}; name a folder by `state` that this user can write"
+            ) from None
 
     def begin(self, session: str) -> Journal:
         """A new journal. DurabilityError if there cannot be one."""

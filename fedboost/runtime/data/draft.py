@@ -142,12 +142,10 @@ def draft_features(
     return numeric, categorical, left_out
 
 
-def split_by_site(
-    table: "pa.Table | SparseTable", column: str, as_feature: bool = False
-) -> "dict[str, pa.Table]":
-    """The rows of each site, in their order and without the column that names the site, by site name, sorted;
-    with it where it is a feature, too. Raises ConfigError where the column is absent, of a type without text,
-    or null in a row."""
+def split_by_site(table: "pa.Table | SparseTable", column: str, keep: bool = False) -> "dict[str, pa.Table]":
+    """The rows of each site, in their order and without the column that names the site unless it is kept, by
+    site name, sorted.
+    Raises ConfigError where the column is absent, of a type without text, or null in a row."""
     if table.num_rows == 0:
         raise ConfigError("the table has no rows")
     dense = table.dense if isinstance(table, SparseTable) else table
@@ -155,7 +153,7 @@ def split_by_site(
     if (codes < 0).any():
         row = int(np.argmax(codes < 0)) + 1
         raise ConfigError(f"column {column!r} names no site in row {row}: fill it in, or drop the row")
-    rest = dense if as_feature else dense.drop_columns([column])
+    rest = dense if keep else dense.drop_columns([column])
     if isinstance(table, SparseTable):
         rest = replace(table, dense=rest)
     order = np.argsort(codes, kind="stable")

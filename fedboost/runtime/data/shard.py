@@ -11,7 +11,7 @@ text read as numbers also NA, NaN, null and ?; in CSV files also what pyarrow ta
 ...).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -62,10 +62,8 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
     """The label, weight, base margin and features the terms name, as float32. A category the terms do not
     declare counts as missing. Raises Refused with one line: for a column that is absent, and SchemaMismatch
     for all that depends on what the rows hold (a CSV file's types do, too)."""
-    try:
-        _check_columns(table, terms.columns)
-    except ConfigError as error:
-        raise Refused(f"party {site}: {error.public}", error.detail) from None
+    for fault in column_faults(table, terms.columns):
+        raise Refused(f"party {site}: {fault.public}", fault.detail)
     try:
         shard = _shard(table, terms, site)
         return shard if terms.columns.group is None else replace(shard, group=_group(table, terms, shard))
@@ -74,15 +72,19 @@ def to_shard(table: "Table", terms: Terms, site: str) -> Shard:
         raise SchemaMismatch(refusal, str(error)) from None
 
 
-def _check_columns(table: "Table", schema: Schema) -> None:
+def column_faults(table: "Table", schema: Schema) -> Iterator[ConfigError]:
+    """The columns that are named and are not there, each as an error."""
     sparse = set[str]()
     if isinstance(table, SparseTable):
         sparse = {name for name in schema.features if table.column(name) is not None}
     if isinstance(table, SparseTable) and schema.categorical:
         name = next(iter(schema.categorical))
-        raise ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
+        yield ConfigError(f"column {name!r} is categorical: a sparse table has numbers alone")
     for name in (*schema.others, *(name for name in schema.features if name not in sparse)):
-        column_of(dense_of(table), name)
+        try:
+            column_of(dense_of(table), name)
+        except ConfigError as error:
+            yield error
 
 
 def _shard(table: "Table", terms: Terms, site: str) -> Shard:

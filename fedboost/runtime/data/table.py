@@ -39,6 +39,8 @@ def read_table(source: Path | str | Database, scratch: Path | None = None) -> "T
         return read_query(source)
     if isinstance(source, str) and database_of(source):
         raise ConfigError(f"{database_of(source)}: is a database; in Python give fb.Database(URI, QUERY)")
+    if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
+        raise ConfigError("a database is read with --query, which is not for this table; export its rows")
     path = Path(source).absolute()
     name = path.name.lower()
     if path.is_dir():

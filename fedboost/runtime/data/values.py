@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Float32, Int64
+from fedboost.fixedpoint import Float32, Float64, Int64
 from fedboost.people.text import shorten
 from fedboost.terms.reading import nearest
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
     import pyarrow as pa
 
 Rows = npt.NDArray[np.bool_]
-_MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
+MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
 UNKNOWN = -1.0
 """The code of a value that is no declared category."""
 
@@ -38,6 +38,16 @@ def column_of(table: "pa.Table", name: str) -> "pa.ChunkedArray":
 def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
     """A column of numbers, or of text that spells numbers, as float32 [rows]; missing values are NaN. Raises
     ConfigError for another type, and for the first text that is no number."""
+    with np.errstate(over="ignore"):
+        return np.array(_numbers(column, name).to_numpy(), np.float32)
+
+
+def exact_numbers(column: "pa.ChunkedArray", name: str) -> Float64:
+    """The same as float64."""
+    return np.array(_numbers(column, name).to_numpy(), np.float64)
+
+
+def _numbers(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     import pyarrow as pa
 
     values = plain(column)
@@ -45,10 +55,7 @@ def numbers(column: "pa.ChunkedArray", name: str) -> Float32:
         values = _parsed(values, name)
     elif not _is_number(values.type):
         raise ConfigError(f"column {name!r} is {kind_of(column)} here, the terms say numeric")
-    if values.type != pa.float32():
-        values = values.cast(pa.float64(), safe=False)
-    with np.errstate(over="ignore"):
-        return np.array(values.to_numpy(), np.float32)
+    return values if values.type == pa.float32() else values.cast(pa.float64(), safe=False)
 
 
 def texts(column: "pa.ChunkedArray", name: str) -> tuple[Int64, tuple[str, ...]]:
@@ -192,7 +199,7 @@ def _parsed(column: "pa.ChunkedArray", name: str) -> "pa.ChunkedArray":
     from pyarrow import compute
 
     spelled = compute.utf8_trim_whitespace(column)
-    missing = compute.is_in(spelled, value_set=pa.array(_MISSING_NUMBERS, spelled.type))
+    missing = compute.is_in(spelled, value_set=pa.array(MISSING_NUMBERS, spelled.type))
     spelled = compute.if_else(missing, pa.scalar(None, spelled.type), spelled)
     try:
         return spelled.cast(pa.float64())

@@ -9,6 +9,7 @@ Refuses: processes that do not come up (SessionFailed, with the last line they w
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
+from typing import IO
 
 from fedboost.errors import SessionFailed
 from fedboost.gbdt.cut_points import MAX_CATEGORIES
@@ -198,7 +200,17 @@ class LocalCluster:
                 _approve(file, self._approved)
         log = self._open.enter_context(self._log_file(stem).open("a" if stem in self._spawned else "w"))
         self._spawned.add(stem)
-        process = subprocess.Popen(
+        # Ctrl-C is meant for who started this: a process inherits that it is blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process = self._start(role, file, log, *options)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self._open.callback(_end, process)
+        return process
+
+    def _start(self, role: str, file: Path, log: IO[str], *options: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
             [sys.executable, "-m", "fedboost", role, "--config", str(file), *options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE if role == AGGREGATOR else log,
@@ -207,8 +219,6 @@ class LocalCluster:
             # The processes find the modules this one finds: a custom program beside the script that runs.
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         )
-        self._open.callback(_end, process)
-        return process
 
     def _last_words(self, stem: str) -> str:
         lines = self._log_file(stem).read_text(encoding="utf-8").strip().splitlines()

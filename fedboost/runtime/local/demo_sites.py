@@ -22,11 +22,18 @@ from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.terms_file import terms_to_toml
 from fedboost.terms.terms import Terms
 
+HOSPITALS_TABLE = Path(__file__).with_name("hospitals.csv")
+"""569 tumours, 30 measurements of each, and whether it is benign: W. H. Wolberg, W. N. Street and O. L.
+Mangasarian, 1993, https://doi.org/10.24432/C5DW2B, CC BY 4.0."""
 HOSPITALS = {"north": 6.0, "south": 3.0, "east": 1.0}
 HELD_OUT = 0.25
 KEYHOLDER = "keyholder"
 """A party without rows, where sums are encrypted."""
+MAX_PARTIES = 50
 SEED = 0
+SITE = "hospital"
+"""The column of `all.csv` that names the site of each row."""
+TERMS = "terms.toml"
 STATE = "demo.state"
 """The folder of the sites' memories and audit logs, in that of the demo, which makes a new one each time."""
 
@@ -38,6 +45,15 @@ class Sites:
     tables: Mapping[str, Any]
     held_out: Any
     label: str
+
+
+def check_number(parties: int) -> None:
+    """Raise ConfigError for more sites than this machine is asked to run processes for."""
+    if parties > MAX_PARTIES:
+        raise ConfigError(
+            f"the demo starts a process for each site: {parties} sites, {MAX_PARTIES} at most; more train "
+            f"in one process by fedboost simulate --site COLUMN, or --parties {parties}"
+        )
 
 
 def demo_terms(sites: Sites, rounds: int, protection: str | None) -> Terms:
@@ -73,20 +89,8 @@ def _key_settings(protection: str | None, parties: list[str]) -> dict[str, objec
 
 
 def hospitals() -> Sites:
-    """Return scikit-learn's breast-cancer table, split unevenly."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError:
-        raise ConfigError(
-            "the demo's table comes with scikit-learn: pip install 'fedboost[demo]', or give --data"
-        ) from None
-    import pyarrow as pa
-
-    bunch = load_breast_cancer()
-    names = [str(name).replace(" ", "_") for name in bunch.feature_names]
-    columns = dict(zip(names, bunch.data.T, strict=True))
-    table = pa.table({**columns, "benign": bunch.target})
-    train, held_out = _hold_out(table)
+    """Return the Breast Cancer Wisconsin (Diagnostic) table, split unevenly."""
+    train, held_out = _hold_out(read_table(HOSPITALS_TABLE))
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
 
 
@@ -110,20 +114,38 @@ def _hold_out(table: Any) -> tuple[Any, Any]:
     return table.take(order[held:]), table.take(order[:held])
 
 
-def write_files(folder: Path, sites: Sites, terms: Terms, data: Path | None) -> dict[str, Path]:
-    """Write the table of each site, and the terms; return the tables' files by site."""
+def write_files(
+    folder: Path, sites: Sites, terms: Terms, data: Path | None, force: bool = False
+) -> dict[str, Path]:
+    """Write the table of each site, `all.csv` with a column that names the site, the held-out rows as
+    `new.csv`, and the terms; return the tables' files by site. ConfigError, before anything is written, if a
+    file exists and is not to be replaced."""
+    import pyarrow as pa
     from pyarrow import csv
 
+    names = [terms.columns.label, *terms.columns.features]
     files = {name: folder / f"{stem}.csv" for name, stem in party_stems(sites.tables).items()}
+    tables = {files[name]: table.select(names) for name, table in sites.tables.items()}
+    if data is None:
+        labelled = [
+            table.select(names).append_column(SITE, pa.array([name] * table.num_rows))
+            for name, table in sites.tables.items()
+        ]
+        tables[folder / "all.csv"] = pa.concat_tables(labelled)
+        tables[folder / "new.csv"] = sites.held_out.select(names)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is a file; --out needs a folder")
+    if (folder / STATE).exists() and not force:
+        raise ConfigError(
+            f"{folder}: holds an earlier demo; give --out another folder, or --force to replace it"
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in files.values():
-            check_writable(file, *([data] if data else []))
-        (folder / "terms.toml").write_text(terms_to_toml(terms), "utf-8")
-        for name, table in sites.tables.items():
-            csv.write_csv(table.select([terms.columns.label, *terms.columns.features]), files[name])
+        for file in (*tables, folder / TERMS, folder / "model.json"):
+            check_writable(file, *([data] if data else []), force=force)
+        (folder / TERMS).write_text(terms_to_toml(terms), "utf-8")
+        for file, table in tables.items():
+            csv.write_csv(table, file)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     return files

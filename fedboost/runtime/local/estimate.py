@@ -1,53 +1,109 @@
-"""What a training would take on machines like this one, by protection: a calibration of a few seconds, and
-arithmetic.
+"""What a training takes, by protection: trees that are really grown here for some seconds, and arithmetic.
 
-Promises: seconds and bytes of a round are those of full trees, so a training rarely takes longer; what a
-party, the key holder and the aggregator do is timed with the very code that does it.
+Promises: the questions are those of a real training of the given terms, over the user's table or rows that
+are generated; what a party, the key holder and the aggregator do is timed with the very code that does it.
 Refuses: nothing itself; protections whose extra is not installed are left out.
 """
 
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
+from fedboost.boosting.programs import boosting
 from fedboost.errors import ConfigError
-from fedboost.fixedpoint import Int64, cell_bits
+from fedboost.fixedpoint import Int64
 from fedboost.people.facts import EstimateFacts
-from fedboost.privacy.bit_packing import Segment
+from fedboost.privacy.bit_packing import Segment, chunks_of
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
+from fedboost.runtime.config import cores
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.simulation import simulate
 from fedboost.terms.terms import Terms
 
-SAMPLE_ROWS, SAMPLE_FEATURES, SAMPLE_ROUNDS, SAMPLE_DEPTH = 20_000, 10, 3, 6
+MAX_VALUES = 4_000_000
+"""Rows times features of the trees that are grown; of more rows a part is taken."""
+MAX_SECONDS = 10.0
+"""Of trees that are grown; further rounds are taken to be like the last."""
+FIRST_ROUNDS = 3
+"""Rounds that tell how long one takes."""
+MESSAGE_SECONDS = 1.4e-3
+"""Of a question to one party and its answer, at both ends: gRPC, TLS, the audit log and the memory of the
+site. Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms from 3 parties to 30."""
+MESSAGE_BYTES = 120
+"""Of a report beside its cells."""
+MIN_ROWS_A_PARTY = 20
+ALONE: dict[str, object] = {
+    **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
+    **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
+    "program": "boosting",
+}
+"""Settings of the same trees in one process, with nobody to hide rows from, or to lose."""
 SESSION = bytes(32)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds for a cell at a party, at the key holder, at the aggregator for each party; bytes of one."""
+    """Seconds for a cell at a party, at the key holder, at the aggregator for each party; bytes of one; bytes
+    that a party sends for a sum besides; round trips of a sum."""
 
     seal: float
     help: float
     open: float
     size: float
+    beside: int
+    trips: int
 
 
-def cells_of(terms: Terms, rows: int) -> tuple[int, int]:
-    """Cells of a round's histograms in full trees, and the bits of one: of each pair of sums one cell, if
-    both fit 64 bits; of each level the smaller children."""
-    bins = len(terms.columns.numeric) * terms.histograms.max_bin + sum(terms.columns.category_counts)
-    nodes = len(terms.roots) * 2 ** (terms.trees.max_depth - 1)
-    bits = 2 * cell_bits(1 << (terms.bits - 1), max(rows, 1)) - 1
-    return (nodes * bins, bits) if bits <= 64 else (2 * nodes * bins, -(-bits // 2))
+@dataclass(frozen=True)
+class Grown:
+    """Trees that were grown: the parts of each question's answer, those before the first round too; rounds;
+    seconds of a round, of all parties and the aggregator in turn; seconds before the first, in which kernels
+    are loaded and rows read; bytes that a party sent without any protection."""
+
+    segments: list[tuple[Segment, ...]]
+    rounds: int
+    a_round: float
+    start: float
+    sent: float
+
+
+def grow(terms: Terms, table: Any, parties: int) -> Grown:
+    """Grow trees over the rows of a table, for some seconds."""
+    names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
+    shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
+
+    def watched(agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
+        program, answer = boosting.train(agreed, state), None
+        while True:
+            try:
+                query = program.send(answer) if answer is not None else next(program)
+            except StopIteration as end:
+                return end.value
+            segments.append(query.segments)
+            answer = yield query
+
+    marks = [time.process_time()]  # not those of the wall, on which others' work would count
+    first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
+    simulate(first, shards, nthread=1, on_round=lambda row: marks.append(time.process_time()))
+    start, *further = np.diff(marks)
+    usual = min(further, default=start)
+    rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
+    begin = time.process_time()
+    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched)
+    a_round = (time.process_time() - begin) / len(result.history)
+    sent = sum(sent for sent, _ in result.traffic.values()) / parties
+    return Grown(segments, len(result.history), a_round, float(start - usual), sent)
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
@@ -67,18 +123,21 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> 
         for number, part in enumerate(parts[name]):
             opener.add(name, number, part)
         opener.note(name, sealers[name].note())
-    helped = 0.0
+    helped, trips, beside = 0.0, 1, len(sealers[names[0]].note())
     while requests := opener.requests():
+        trips += 1
         for name, request in requests.items():
             answer, took = _timed(partial(sealers[name].assist, request))
             helped += took
             opener.assist(name, answer)
+            beside += len(answer) if name == names[0] else 0
     total = opener.open()
     whole = time.perf_counter() - begin
     if not np.array_equal(total, parties * values):
         raise AssertionError("the sum that was opened is another one")
     size = sum(map(len, parts[names[0]])) / cells
-    return Speed(sealing / cells, helped / cells, (whole - helped) / cells / parties, size)
+    opening = (whole - helped) / cells / parties
+    return Speed(sealing / cells, helped / cells, opening, size, beside, trips)
 
 
 def _timed(work: Callable[[], T]) -> tuple[T, float]:
@@ -104,30 +163,44 @@ def _ends(
     return sealers, protection.opener(tag, AggregatorSetup(group, SESSION, draw, public, keyholder))
 
 
-def seconds_of_trees(terms: Terms, rows: int, parties: int) -> float:
-    """The seconds of a round without any protection, at a party with an equal share of the rows."""
-    draw = np.random.default_rng(0)
-    table = {f"f{i}": draw.standard_normal(SAMPLE_ROWS) for i in range(SAMPLE_FEATURES)}
-    table["y"] = (table["f0"] + table["f1"] > 0).astype(float)
-    columns = {"label": "y", "numeric": [name for name in table if name != "y"]}
-    kind = {"rounds": SAMPLE_ROUNDS, "max_depth": SAMPLE_DEPTH, "protection": "plain"}
-    sample, marks = Terms.read({"columns": columns, **kind}), [time.perf_counter()]
-    simulate(sample, [table], on_round=lambda row: marks.append(time.perf_counter()))
-    per_cell = (marks[-1] - marks[1]) / (SAMPLE_ROUNDS - 1) / SAMPLE_ROWS / SAMPLE_FEATURES / SAMPLE_DEPTH
-    features = len(terms.columns.features)
-    return per_cell * rows / parties * features * terms.trees.max_depth * len(terms.roots)
-
-
-def estimate(terms: Terms, rows: int, parties: int) -> list[EstimateFacts]:
-    """The estimates for each protection whose extra is installed."""
-    cells, bits = cells_of(terms, rows)
-    trees = seconds_of_trees(terms, rows, parties)
+def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
+    """The estimates for each protection whose extra is installed. table: the rows that trees are grown over;
+    unless given they are generated."""
+    alone = terms.changed(**ALONE)
+    most = max(MAX_VALUES // len(terms.columns.features), MIN_ROWS_A_PARTY * parties)
+    if table is None:
+        table = table_for(alone, min(rows, most))
+    elif table.num_rows > min(rows, most):
+        table = table.slice(0, min(rows, most))
+    share = min(1.0, table.num_rows / rows)
+    trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
+    fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
+    grown = grow(alone.changed(**fewer), table, parties)
+    more_bits = math.ceil(math.log2(1 / share))
+    segments = [
+        tuple(Segment(s.cells, min(64, s.bits + more_bits)) for s in answer) for answer in grown.segments
+    ]
+    cells = sum(segment.cells for answer in segments for segment in answer)
+    bits = round(sum(s.cells * s.bits for answer in segments for s in answer) / cells)
+    turns, start = len(segments) / grown.rounds, grown.start * max(1.0, (parties + 1) / cores())
     estimates = []
     for name, protection in PROTECTIONS.items():
+        if protection.max_parties is not None and parties > protection.max_parties:
+            continue
         try:
             speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits)
         except ConfigError:
             continue
-        a_round = trees + cells * (speed.seal + speed.help + speed.open * parties)
-        estimates.append(EstimateFacts(name, a_round, a_round * terms.trees.rounds, cells * speed.size / 1e6))
+        if not protection.hides:
+            sent, hiding = grown.sent, 0.0
+        else:
+            hiding = cells / grown.rounds * (parties * (speed.seal + speed.open) + speed.help)
+            size = sum(chunk.size for answer in segments for chunk in chunks_of(answer))
+            if not protection.fixed_size:
+                size = round(cells * speed.size)
+            sent = size + len(segments) * (MESSAGE_BYTES + speed.beside)
+        a_round = grown.a_round / share + hiding + turns * speed.trips * parties * MESSAGE_SECONDS
+        seconds = start + a_round * terms.trees.rounds
+        megabytes = sent / grown.rounds / 1e6
+        estimates.append(EstimateFacts(name, a_round, seconds, megabytes, turns * speed.trips))
     return estimates

@@ -41,6 +41,7 @@ from fedboost.terms.terms import Terms
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
 
 Reader = Callable[[Terms], Shard]
+OnTable = Callable[[Terms, str, Any], None]
 
 
 def simulate(
@@ -51,6 +52,7 @@ def simulate(
     on_round: Callable[[Row], None] | None = None,
     nthread: int = 1,
     callbacks: Iterable[Callback] = (),
+    on_table: OnTable | None = None,
     site: str | None = None,
 ) -> Result:
     """Train in this process.
@@ -60,11 +62,11 @@ def simulate(
     terms' own parties are replaced by these. site: the column of that table that names the site of each row;
     it is a feature where the terms have it as one.
     program: the algorithm, a generator over queries; boosting unless given.
-    seed: of the order in which messages are delivered; it does not change the model.
+    seed: of the order of messages, not of the model. nthread: threads of each party, which take turns.
     on_round: called with each row of the history as it comes.
-    nthread: threads of each party; parties take their turns one after the other.
     callbacks: each is called after each round with its number, from 0, and its metrics by name, to the last
     digit; where one returns True the training ends, and the model has the rounds so far.
+    on_table: called with the terms and each party's name and table, before the training.
     """
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
@@ -73,7 +75,7 @@ def simulate(
     terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
-    readers = {name: _reader(data, terms, name) for name, data in shards.items()}
+    readers = {name: _reader(data, terms, name, on_table) for name, data in shards.items()}
     meter = Meter(terms.parties)
     chosen = program or program_of(terms, ())
     session = AggregatorSession(
@@ -103,7 +105,7 @@ def simulate(
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
     """The table of each party. ConfigError if there is none, or one of nobody in particular."""
     if site is not None:
-        shards = split_by_site(as_table(shards), site, site in terms.columns.features)
+        shards = split_by_site(as_table(shards), site, keep=site in terms.columns.features)
     elif isinstance(shards, str | Path):
         raise ConfigError(
             f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
@@ -165,16 +167,20 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
     }
 
 
-def _reader(data: object, terms: Terms, name: str) -> Reader:
+def _reader(data: object, terms: Terms, name: str, on_table: OnTable | None) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
     stream = stream_of(data)
     data = data if stream is None else keep(stream)  # which may be read but once
-    shards = [_read(data, terms, name)]
+    shards = [_read(data, terms, name, on_table)]
     return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
-def _read(data: object, terms: Terms, name: str) -> Shard:
-    shard = to_shard(data if isinstance(data, ParquetTable) else as_table(data), terms, name)
+def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
+    table = data if isinstance(data, ParquetTable) else as_table(data)
+    shard = to_shard(table, terms, name)
+    if on_table is not None:
+        on_table(terms, name, table)
+    del table
     give_back()  # the table is gone, if it was read from a file
     return shard
 

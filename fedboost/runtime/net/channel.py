@@ -28,13 +28,20 @@ from fedboost.errors import (
 from fedboost.runtime.aggregator.limits import SERVER_OPTIONS as LIMITS
 from fedboost.runtime.net.keys import Bundle
 from fedboost.runtime.net.tls import CLIENT_TLS_OPTIONS, TlsFault, channel_credentials, tls_fault
+from fedboost.version import VERSION
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_TO_AGGREGATOR, WIRE_VERSION
 
 SERVICE = "fedboost.wire.v1.Aggregator"
 ATTEND = f"/{SERVICE}/Attend"
 TRAIN = f"/{SERVICE}/Train"
+ADVISE = f"/{SERVICE}/Advise"
+CHECK = f"/{SERVICE}/Check"
+STATUS_OF = f"/{SERVICE}/Status"
 PARTY_KEY = "fedboost-party-bin"
 VERSION_KEY = "fedboost-wire"
+SOFTWARE_KEY = "fedboost-software"
+VERSIONS = ((VERSION_KEY, str(WIRE_VERSION)), (SOFTWARE_KEY, VERSION))
+"""What every call says of its caller."""
 
 KEEPALIVE_MS = 20_000
 """A silent connection is probed this often, and given up when the probe is not answered in as long."""
@@ -129,6 +136,38 @@ def _dialled(address: str, bundle: Bundle | None) -> Iterator[Any]:
 
 def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: float) -> Iterator[bytes]:
     """Submit a request to Train and yield its events; waits up to `wait` seconds for the aggregator."""
+    return _messages(TRAIN, address, bundle, request, wait)
+
+
+def answer_of(
+    method: str, address: str, bundle: Bundle | None, request: bytes, wait: float, patience: float
+) -> bytes:
+    """Return the one message that a method answers with. Waits up to `wait` seconds for the aggregator, then
+    up to `patience` for its answer. FedboostError."""
+    who = f"the aggregator at {address}"
+    try:
+        for message in _messages(method, address, bundle, request, wait, patience):
+            return message
+    except grpc.RpcError as error:
+        failed: Any = error
+        if failed.code() == grpc.StatusCode.UNIMPLEMENTED:
+            raise ConfigError(
+                f"{who} runs an older version of fedboost, which cannot answer this, or is none; update it"
+            ) from None
+        if failed.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise ConfigError(f"{who} did not answer within {patience:g} s; ask again later") from None
+        raise explained(failed, who) from None
+    raise PeerError(f"{who} answered nothing")
+
+
+def _messages(
+    method: str,
+    address: str,
+    bundle: Bundle | None,
+    request: bytes,
+    wait: float,
+    patience: float | None = None,
+) -> Iterator[bytes]:
     with _dialled(address, bundle) as opened:
         ready, waited = grpc.channel_ready_future(opened), 0.0
         while True:
@@ -149,5 +188,5 @@ def train_stream(address: str, bundle: Bundle | None, request: bytes, wait: floa
                     "check the address, and that "
                     + ("it runs" if bundle else "it runs without keys, as --insecure-loopback asks"),
                 )
-        train: Any = opened.unary_stream
-        yield from train(TRAIN)(request, metadata=((VERSION_KEY, str(WIRE_VERSION)),))
+        call: Any = opened.unary_stream
+        yield from call(method)(request, timeout=patience, metadata=VERSIONS)

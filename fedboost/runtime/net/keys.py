@@ -43,7 +43,7 @@ CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem"
 ROOT_KEY = "consortium-key.pem"
 
 _A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
-_PRIVATE, _PUBLIC = 0o600, 0o644
+PRIVATE, PUBLIC = 0o600, 0o644
 _TLS_CURVES = ("secp256r1", "secp384r1")
 
 
@@ -79,7 +79,7 @@ def read_bundle(folder: Path, role: str) -> Bundle:
         )
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
-    key, denied = _read_key(folder / KEY, None), _read_denied(folder / DENIED)
+    key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)
     check_date(chain[0], source, now, role)
     try:
         holder = identify(to_pem(*chain), roots, now, denied)
@@ -91,7 +91,7 @@ def read_bundle(folder: Path, role: str) -> Bundle:
         raise ConfigError(f"{folder / KEY}: this key does not belong to {source}; the two come in a pair")
     _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
-    return Bundle(folder, signer, roots, _to_pem(key, NoEncryption()), denied)
+    return Bundle(folder, signer, roots, key_to_pem(key, NoEncryption()), denied)
 
 
 def read_again(bundle: Bundle) -> Bundle:
@@ -117,6 +117,11 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
         raise ConfigError(f"{path}: not an X.509 certificate in PEM") from None
 
 
+def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
+    """The roots that a bundle trusts, in PEM, and its deny list; nothing of its own key is read."""
+    return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
+
+
 def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, roots: bytes) -> None:
     """Write a new folder with a bundle, for its owner's eyes alone."""
     try:
@@ -128,11 +133,11 @@ def write_bundle(folder: Path, key: PrivateKey, certificate: x509.Certificate, r
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
     try:
-        _write_new(
+        write_new(
             {
-                folder / KEY: (_to_pem(key, NoEncryption()), _PRIVATE),
-                folder / CERTIFICATE: (to_pem(certificate), _PUBLIC),
-                folder / ROOTS: (roots, _PUBLIC),
+                folder / KEY: (key_to_pem(key, NoEncryption()), PRIVATE),
+                folder / CERTIFICATE: (to_pem(certificate), PUBLIC),
+                folder / ROOTS: (roots, PUBLIC),
             }
         )
     except ConfigError:
@@ -149,10 +154,10 @@ def write_root(
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot write: {error.strerror}") from None
-    _write_new(
+    write_new(
         {
-            folder / ROOT_KEY: (_to_pem(key, encryption), _PRIVATE),
-            folder / ROOTS: (to_pem(root), _PUBLIC),
+            folder / ROOT_KEY: (key_to_pem(key, encryption), PRIVATE),
+            folder / ROOTS: (to_pem(root), PUBLIC),
         }
     )
 
@@ -163,7 +168,7 @@ def read_root(folder: Path, passphrase: bytes | None = None) -> tuple[PrivateKey
         raise ConfigError(
             f"{folder / ROOT_KEY}: no such file; `fedboost keys init-consortium --folder {folder}` writes it"
         )
-    key, root = _read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
+    key, root = read_key(folder / ROOT_KEY, passphrase), read_certificates(folder / ROOTS)[0]
     if key.public_key() != root.public_key():
         raise ConfigError(f"{folder / ROOT_KEY}: this key does not belong to {folder / ROOTS}")
     return key, root
@@ -206,7 +211,7 @@ def _read_denied(path: Path) -> frozenset[str]:
     return frozenset(denied)
 
 
-def _read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
+def read_key(path: Path, passphrase: bytes | None) -> PrivateKey:
     data = _read_private(path)
     try:
         key = load_pem_private_key(data, passphrase)
@@ -237,7 +242,7 @@ def _read_private(path: Path) -> bytes:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
 
 
-def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
+def write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
     """Write all of these files (content, mode) or none; none may exist."""
     paths: list[Path] = []
     for path, (data, mode) in files.items():
@@ -258,7 +263,7 @@ def _write_new(files: Mapping[Path, tuple[bytes, int]]) -> None:
             raise ConfigError(f"{path}: cannot write: {error.strerror}") from None
 
 
-def _to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
+def key_to_pem(key: PrivateKey, encryption: KeySerializationEncryption) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 

@@ -30,7 +30,7 @@ from fedboost.runtime.site.memory import known_sessions
 from fedboost.runtime.site.memory_file import costs, open_database
 from fedboost.runtime.site.memory_start import memory_path
 from fedboost.runtime.site.policy import Policy
-from fedboost.runtime.site.policy_breach import Breach
+from fedboost.runtime.site.policy_breach import SHOWN_NAMES, Breach
 from fedboost.runtime.site.policy_keys import COMMAND, PINNED, PROTECTS, ColumnRules
 from fedboost.terms.reading import Frozen, Name, read_model
 from fedboost.terms.terms import Terms
@@ -68,8 +68,10 @@ class Past:
         return sum(known.attempt > 0 for known in self.sessions)
 
 
-def _read_past(config: PartyConfig) -> Past:
+def read_past(config: PartyConfig) -> Past:
     """The past in a site's memory, also while its party runs; empty where there is none yet. ConfigError."""
+    if config.state is None:
+        return Past()
     path = memory_path(config)
     if not os.path.lexists(path):
         return Past()
@@ -96,7 +98,7 @@ class Review:
 
 def review(config: PartyConfig, terms: Terms, analysts: tuple[str, ...]) -> Review:
     """Hold terms against a site's policy and its memory. ConfigError if the memory cannot be read."""
-    past = _read_past(config)
+    past = read_past(config)
     breaches = _broken_rules(config, terms, analysts, past)
     return Review(analysts, past.used, breaches, _fault(config, terms, breaches, past))
 
@@ -125,6 +127,7 @@ def facts_of(breach: Breach) -> RuleFacts:
         key=breach.key,
         value=breach.value,
         reason="; ".join(filter(None, (breach.why, breach.detail))),
+        names=breach.names if len(breach.names) > SHOWN_NAMES else (),
         purpose=PROTECTS[breach.rule],
         instead=breach.instead if breach.allow is not None else "",
         loud=" ".join(loud),
@@ -173,20 +176,20 @@ def _broken_rules(config: PartyConfig, terms: Terms, analysts: tuple[str, ...], 
     named = [
         breach for breach in broken if breach.rule not in PINNED or getattr(policy, breach.rule) is not None
     ]
-    return named + _between_sessions(config, terms, past)
+    return named + between_sessions(policy, config.party, terms, past)
 
 
-def _between_sessions(config: PartyConfig, terms: Terms, past: Past) -> list[Breach]:
+def between_sessions(policy: Policy, party: str, terms: Terms, past: Past) -> list[Breach]:
     """The rules between sessions that one more under these terms would break."""
-    policy, broken = config.policy, []
+    broken = []
     if past.used >= policy.max_sessions:
         why = f"{past.used} session{'s' * (past.used > 1)} with these rows began"
         broken.append(Breach("max_sessions", str(policy.max_sessions), why, allow=past.used + 1))
     limits = Limits(similar_groups=policy.similar_groups)
     try:
-        check_group(Known.begun("", terms), past.sessions, limits, config.party)
+        check_group(Known.begun("", terms), past.sessions, limits, party)
     except Refused as error:
-        why, _, instead = error.public.removeprefix(f"party {config.party}: ").partition("; ")
+        why, _, instead = error.public.removeprefix(f"party {party}: ").partition("; ")
         broken.append(Breach("similar_groups", "false", why, instead, True, quoted(error.detail)))
     return broken
 

@@ -1,12 +1,12 @@
 """The audit log of a site: one JSON line for each thing that leaves, chained by hashes.
 
 Its lines are the entries of `audit_entry`. The terms of a session are in a file beside the log,
-`terms/DIGEST.json`.
+`terms/DIGEST.json`. A file that is full is put aside, and the chain goes on in the next one (`audit_files`).
 
 Promises: an entry is with the operating system before its bytes leave, so that it outlives the process. It is
 on the disk when a session was admitted, with the terms, at each release that was charged, and when a session
 has ended: a power failure can lose the lines since the last of these. What cannot be recorded raises, so that
-it does not leave; one process at a time writes a log.
+it does not leave; one process at a time writes a log. A crash while a file is put aside loses no entry.
 `read_log` finds every change but two: entries cut off at the end, and a log rewritten from some line on.
 Both change the hash of the last entry, so a reader who kept that hash finds them too.
 Refuses: to append to a log whose last line is half-written or changed, and to read past the first line that
@@ -21,6 +21,7 @@ import mmap
 import os
 import re
 import stat
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -31,11 +32,24 @@ from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
 from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, parse_entry
+from fedboost.runtime.site.audit_files import (
+    NO_LOG,
+    Line,
+    LogEnd,
+    OlderFile,
+    entries_after,
+    lines_of,
+    log_of,
+    older_file,
+    older_files,
+    put_back,
+)
 from fedboost.terms.terms import Terms
 
 OWNER_ALONE, FOLDER_OF_OWNER = 0o600, 0o700
 STOPPED, EXPIRED = "this site stopped", "this site's certificate expired"
 """Reasons for a pause."""
+MAX_FILE_BYTES = 64 << 20
 TERMS = "terms"
 """The folder beside a log with the terms of its sessions."""
 
@@ -43,9 +57,12 @@ TERMS = "terms"
 class AuditLog:
     """The log of one site, open for appending. Close it, or use it in `with`."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the log, or make it for its owner's eyes alone. ConfigError if it cannot be continued."""
-        self._path = path
+    def __init__(self, path: Path, max_bytes: int = MAX_FILE_BYTES) -> None:
+        """Open the log, or make it for its owner's eyes alone. ConfigError if it cannot be continued.
+
+        max_bytes: of a file, before it is put aside.
+        """
+        self._path, self._max_bytes = path, max_bytes
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNER_ALONE)
         except OSError as error:
@@ -56,8 +73,9 @@ class AuditLog:
             if not stat.S_ISREG(status.st_mode):
                 raise ConfigError(f"{path}: is not a plain file; the audit log must be one")
             self._size = status.st_size
+            self._named = self._size > 0
+            self._older = older_files(path)
             self._last = self._read_last()
-            self._named = self._last is not None
         except BaseException:
             self.close()
             raise
@@ -69,17 +87,17 @@ class AuditLog:
         self.close()
 
     @property
-    def last(self) -> tuple[int, str]:
+    def last(self) -> LogEnd:
         """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
-        return (0, BEFORE_THE_FIRST) if self._last is None else (self._last.n, self._last.hash)
+        return NO_LOG if self._last is None else (self._last.n, self._last.hash)
 
-    def after(self, end: tuple[int, str]) -> list[Entry] | None:
+    def after(self, end: LogEnd) -> list[Entry] | None:
         """The entries since the log ended so; None if it never did. ConfigError."""
-        return entries_after(self._path, end, os.fstat(self._file).st_size)
+        return entries_after(self._path, end, self.last[0])
 
     def close(self) -> None:
         """Let another process write the log. One in which nothing was written is taken away."""
-        if os.fstat(self._file).st_size == 0:
+        if os.fstat(self._file).st_size == 0 and not older_files(self._path):
             self._path.unlink(missing_ok=True)
         os.close(self._file)
 
@@ -91,6 +109,7 @@ class AuditLog:
         request: str = "",
         attempt: int = 1,
         party: str = "",
+        dataset: str = "",
     ) -> None:
         """Record that this site takes part in a session; puts terms and log on the disk. Raises as `record`
         does."""
@@ -112,6 +131,7 @@ class AuditLog:
                 analyst=analyst or None,
                 request=request or None,
                 party=party or None,
+                dataset=dataset or None,
             )
         )
         self._sync()
@@ -139,11 +159,13 @@ class AuditLog:
         if charge is not None:
             self._sync()
 
-    def ended(self, session: str, reason: str, paused: bool = False) -> None:
+    def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
         """Record that a session is over, '' with a model, or `paused` until this site is there again; puts
-        the log on the disk. Raises as `record` does."""
+        the log on the disk. analyst: who asked for a session that was refused. Raises as `record` does."""
         reason = reason.encode(errors="replace").decode()
-        self._append(Ended(session=session, reason=reason, paused=True if paused else None))
+        self._append(
+            Ended(session=session, reason=reason, paused=True if paused else None, analyst=analyst or None)
+        )
         self._sync()
 
     def _keep(self, terms: Terms) -> None:
@@ -177,8 +199,13 @@ class AuditLog:
         line = entry.line
         try:
             status = os.fstat(self._file)
-            if status.st_size != self._size or not status.st_nlink:
-                raise self._refusal("it was changed or removed by somebody else while this site runs")
+            if status.st_size != self._size or not self._is_in_place(status):
+                raise self._refusal(
+                    "it was changed or removed by somebody else while this site runs (by a tool that rotates "
+                    "logs? Leave that to the party)"
+                )
+            if self._size and self._size + len(line) > self._max_bytes:
+                self._put_aside()
             if os.write(self._file, line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -187,6 +214,39 @@ class AuditLog:
             raise self._full(error) from None
         self._size += len(line)
         self._last = entry
+
+    def _is_in_place(self, status: os.stat_result) -> bool:
+        try:
+            return os.path.samestat(status, os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def _put_aside(self) -> None:
+        """Give the full file the name of an older one, and begin the next. Whenever this is interrupted, the
+        entries are all there, and who opens the log goes on after the last."""
+        assert self._last is not None
+        first = self._older[-1].last + 1 if self._older else self._begins_with()
+        full = OlderFile(first, self._last.n, older_file(self._path, first, self._last.n))
+        if full.path.exists():
+            raise FileExistsError(errno.EEXIST, f"{full.path.name} exists")
+        new = self._path.with_name(f".{self._path.name}.new")
+        handle = os.open(new, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC, OWNER_ALONE)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.fsync(self._file)
+            os.rename(self._path, full.path)
+            os.rename(new, self._path)
+            sync_folder(self._path.parent)
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(self._file)
+        self._file, self._size = handle, 0
+        self._older.append(full)
+
+    def _begins_with(self) -> int:
+        """The number of the first entry of a file, which is not 1 where older files were moved away."""
+        return next(lines_of(self._path)).due
 
     def _refusal(self, why: str) -> Refused:
         return Refused("this site cannot write its audit log", f"{self._path}: {why}")
@@ -211,7 +271,8 @@ class AuditLog:
     def _read_last(self) -> Entry | None:
         """The entry to go on from; None in an empty log. It alone is checked: a log may be long."""
         if not self._size:
-            return None
+            end = self._older[-1].path if self._older else None
+            return None if end is None else [line.entry for line in lines_of(end)][-1]
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
             last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
         try:
@@ -223,50 +284,39 @@ class AuditLog:
             ) from None
 
 
-def entries_after(path: Path, end: tuple[int, str], size: int) -> list[Entry] | None:
-    """The entries in the first bytes of a log since it ended so; None if it never did. ConfigError."""
-    entries = []
+def read_log(path: Path) -> list[Entry]:
+    """The entries of a log, those of its older files first. Raises ConfigError naming the first line that
+    does not fit."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                size -= len(line)
-                if size < 0:
-                    break
-                if number >= end[0]:
-                    entries.append(parse_entry(line))
+        return checked_entries(path, lines_of(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}, line {number}: {error}") from None
-    if end[0] == 0:
-        return entries
-    if not entries or (entries[0].n, entries[0].hash) != end:
-        return None
-    return entries[1:]
 
 
-def read_log(path: Path) -> list[Entry]:
-    """The entries of a log. Raises ConfigError naming the first line that does not fit."""
+def checked_entries(path: Path, lines: Iterable[Line]) -> list[Entry]:
+    """The entries on the lines of a log. Raises ConfigError naming the first one that does not fit."""
     entries: list[Entry] = []
     previous = BEFORE_THE_FIRST
-    try:
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                try:
-                    entry = parse_entry(line)
-                    if entry.n != number:
-                        raise ValueError(
-                            f"entry {entry.n} stands where {number} is due: lines were removed or moved"
-                        )
-                    if entry.previous != previous:
-                        raise ValueError("does not follow from the line before: one of them was replaced")
-                except ValueError as error:
-                    raise ConfigError(f"{path}, line {number}: {error}") from None
-                entries.append(entry)
-                previous = entry.hash
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read: {error.strerror}") from None
+    for line in lines:
+        entry, due = line.entry, len(entries) + 1
+        where = f"{line.path}, line {line.number}"
+        if entry.n != due:
+            raise ConfigError(f"{where}: {_gap(path, line, entry.n, due)}")
+        if entry.previous != previous:
+            raise ConfigError(f"{where}: does not follow from the line before: one of them was replaced")
+        entries.append(entry)
+        previous = entry.hash
     return entries
+
+
+def _gap(path: Path, line: Line, n: int, due: int) -> str:
+    """The fault of an entry that is not due, and what to do."""
+    if log := log_of(path):
+        return f"begins with entry {n}: it is an older file; give the log itself, {log}, and it is read, too"
+    fault = f"entry {n} stands where {due} is due: lines were removed or moved"
+    if n > due and line.number == 1:
+        return f"{fault}; {put_back(path, due, n - 1)}"
+    return fault
 
 
 def terms_file(log: Path, digest: str) -> Path:

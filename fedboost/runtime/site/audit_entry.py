@@ -24,8 +24,8 @@ class Admitted(Frozen):
 
     terms: their digest; columns: what they name, label first; epsilon, delta, placement: of the noise, where
     there is some; attempt: the one that was offered, missing in old logs, beside which no terms were kept;
-    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party:
-    the name of this site, missing in old logs.
+    analyst and request: who signed the terms, and the nonce of that signature, where they are signed; party
+    and dataset: the names of this site and of its rows, missing in old logs.
     """
 
     kind: Literal["admitted"] = "admitted"
@@ -43,6 +43,7 @@ class Admitted(Frozen):
     analyst: str | None = None
     request: str | None = None
     party: str | None = None
+    dataset: str | None = None
 
 
 class Released(Frozen):
@@ -71,12 +72,14 @@ class Released(Frozen):
 class Ended(Frozen):
     """End of a session for this site; an empty reason means that the model was made. Where this site left,
     it is what the others were told, without the values and rows that its own log may name. paused: it is not
-    over, and goes on when this site is there again."""
+    over, and goes on when this site is there again. analyst: who signed the terms of a session that was
+    refused, so that no agreement says it."""
 
     kind: Literal["ended"] = "ended"
     session: str
     reason: str
     paused: Literal[True] | None = None
+    analyst: str | None = None
 
 
 Event = Annotated[Admitted | Released | Ended, Field(discriminator="kind")]

@@ -27,14 +27,20 @@ from fedboost.terms.terms import Terms
 
 
 def audit_facts(
-    log: Path, entries: Sequence[Entry], sessions: list[Session], expected: int | None, name: str | None
+    log: Path,
+    entries: Sequence[Entry],
+    sessions: list[Session],
+    expected: int | None,
+    name: str | None,
+    last: int | None = None,
 ) -> AuditFacts:
     """Return the facts of a log. expected: the number of the entry whose hash was expected; name: of the
-    session to list answer by answer, unless it is all of them in short."""
+    session to list answer by answer, unless it is all of them in short; last: how many of the newest sessions
+    those are."""
     admitted = _terms_of(sessions, log)
-    warnings = [
-        warning for warning in warnings_of(sessions, admitted) if name is None or name in warning.sessions
-    ]
+    first = 0 if last is None else max(len(sessions) - last, 0)
+    shown = {session.name for session in sessions[first:]} if name is None else {name}
+    warnings = [warning for warning in warnings_of(sessions, admitted) if shown & {*warning.sessions}]
     parties = {entry.event.party for entry in entries if isinstance(entry.event, Admitted)} - {None}
     return AuditFacts(
         log=str(log),
@@ -46,9 +52,10 @@ def audit_facts(
         sessions=[
             _session_facts(number, sessions, warnings, admitted)
             for number, session in enumerate(sessions)
-            if name in (None, session.name)
+            if number >= first and name in (None, session.name)
         ],
         listed=name is not None,
+        earlier=first,
     )
 
 
@@ -101,9 +108,17 @@ def _session_facts(
         protections=session.protections,
         cost=session.cost,
         epsilon=session.epsilon,
-        ending=SessionEnd(session.state, session.over, session.ended.reason if session.ended else None),
+        ending=_end_facts(session),
     )
 
 
+def _end_facts(session: Session) -> SessionEnd:
+    ended = session.ended
+    closed, analyst = (ended.reason, ended.analyst) if ended else (None, None)
+    return SessionEnd(session.state, session.over, closed, analyst)
+
+
 def _agreement_facts(admitted: Admitted) -> AgreementFacts:
-    return AgreementFacts(**admitted.model_dump(exclude={"kind", "session", "protection", "party"}))
+    return AgreementFacts(
+        **admitted.model_dump(exclude={"kind", "session", "protection", "party", "dataset"})
+    )

@@ -13,7 +13,7 @@ from fedboost.terms.reading import Frozen, Name, read_model
 
 if TYPE_CHECKING:
     pass
-from fedboost.runtime.config import cores, from_folder, read_toml, require_dialable
+from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
 
 STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
@@ -26,7 +26,8 @@ def _uri_or_path(value: object) -> object:
 
 class PartyConfig(Frozen):
     """A site's file. `keys` is the folder of its bundle, `state` the folder of its memory, beside the file
-    unless named, `audit` its log of what left, beside the memory unless named, `dataset` the name of these
+    unless named, `audit` its log of what left, beside the memory unless named, of `audit_size` MiB a file,
+    `metrics` the address at which Prometheus reads metrics, none unless named, `dataset` the name of these
     rows there (the party's, so that a table that is moved, copied or longer is still the same rows),
     `scratch` a folder for what is made of rows that are more than fit in memory, `nthread` how many threads
     compute (one a core), `policy` what it agrees to. `data` is a file, or the URI of a database, whose rows
@@ -39,6 +40,8 @@ class PartyConfig(Frozen):
     query_file: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
+    audit_size: float = Field(default=64.0, gt=0)
+    metrics: str | None = None
     state: Path | None = None
     dataset: Name | None = None
     scratch: Path | None = None
@@ -49,6 +52,7 @@ class PartyConfig(Frozen):
 
     _check = field_validator("aggregator")(require_dialable)
     _keep_uri = field_validator("data", mode="before")(_uri_or_path)
+    _check_metrics = field_validator("metrics")(require_address)
 
     @property
     def file(self) -> Path:

@@ -42,13 +42,18 @@ from fedboost.protocol.site_memory import (
     judge,
 )
 from fedboost.runtime.files import folder_name
-from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST
-from fedboost.runtime.site.budget import ROUNDING, Budget
-from fedboost.runtime.site.memory_file import OWNER_ALONE, MemoryFile, Value, costs, dataset_of, now, put
-
-LogEnd = tuple[int, str]
-"""The number and the hash of an audit log's last entry."""
-NO_LOG: LogEnd = 0, BEFORE_THE_FIRST
+from fedboost.runtime.site.audit_files import NO_LOG, LogEnd
+from fedboost.runtime.site.budget import ROUNDING, Budget, Spent
+from fedboost.runtime.site.memory_file import (
+    OWNER_ALONE,
+    MemoryFile,
+    Value,
+    costs,
+    dataset_of,
+    now,
+    put,
+    spent_in,
+)
 
 _POSITION = struct.Struct(">I?III32s32s")
 _KNOWN = (
@@ -105,6 +110,11 @@ class FileMemory:
         """The end of the party's audit log when this memory was written last."""
         with self.file.transaction(durable=False) as file:
             return logged(file, self.party)
+
+    def spent(self) -> Spent:
+        """The privacy that was spent on these rows, by all parties."""
+        with self.file.transaction(durable=False) as file:
+            return spent_in(file)
 
     def begin(self, offer: SessionOffer, limits: Limits) -> "FileSession":
         """Take part in a session, or go on with it. Refused, DurabilityError."""

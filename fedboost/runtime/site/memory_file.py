@@ -178,7 +178,10 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: cannot make this state folder: {error.strerror}") from None
+        raise ConfigError(
+            f"{folder}: cannot make this state folder: {error.strerror}; "
+            "name one by `state` that this user can write"
+        ) from None
 
 
 def open_database(
@@ -271,17 +274,22 @@ def read_spent(path: Path) -> Spent | None:
         return None
     with closing(open_database(path)) as file:
         try:
-            sessions, never_began, with_noise = file.execute(
-                "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
-                "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions "
-                "JOIN standings USING (party, session) GROUP BY session)"
-            ).fetchone()
-            (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
-            (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
-            counts = int(sessions), int(never_began), int(with_noise), int(releases)
-            return Spent(dataset_of(file)[0], *counts, costs(file), delta or USUAL_DELTA)
+            return spent_in(file)
         except sqlite3.Error as error:
             raise ConfigError(f"{path}: cannot read this memory: {error}") from None
+
+
+def spent_in(file: sqlite3.Connection) -> Spent:
+    """The privacy that was spent on the dataset of a memory."""
+    sessions, never_began, with_noise = file.execute(
+        "SELECT count(*), coalesce(sum(attempt = 0), 0), coalesce(sum(delta > 0), 0) FROM "
+        "(SELECT max(attempt) AS attempt, max(delta) AS delta FROM sessions "
+        "JOIN standings USING (party, session) GROUP BY session)"
+    ).fetchone()
+    (delta,) = file.execute("SELECT max(delta) FROM sessions").fetchone()
+    (releases,) = file.execute("SELECT count(*) FROM charges").fetchone()
+    counts = int(sessions), int(never_began), int(with_noise), int(releases)
+    return Spent(dataset_of(file)[0], *counts, costs(file), delta or USUAL_DELTA)
 
 
 def read_ledger(path: Path, dataset: str) -> tuple[list[tuple[Value, ...]], list[tuple[Value, ...]]]:

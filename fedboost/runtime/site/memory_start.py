@@ -21,12 +21,12 @@ from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.protocol.site_memory import Standing, colluding_of
-from fedboost.runtime.site.audit import AuditLog, entries_after, read_admitted
+from fedboost.runtime.site.audit import AuditLog, read_admitted
 from fedboost.runtime.site.audit_entry import Admitted, Ended, Entry, Released
+from fedboost.runtime.site.audit_files import NO_LOG, LogEnd, end_of, entries_after, owner_of
 from fedboost.runtime.site.budget import Spent
 from fedboost.runtime.site.config import PartyConfig, state_folder
 from fedboost.runtime.site.memory import (
-    NO_LOG,
     FileMemory,
     as_row,
     check_alone,
@@ -47,6 +47,7 @@ from fedboost.runtime.site.memory_file import (
     read_spent,
 )
 
+MIB = 1 << 20
 EARLIER = "it was held before this memory was made"
 OLDER = "an older copy of this site's memory was put back"
 
@@ -61,7 +62,27 @@ def open_log(config: PartyConfig, remedy: str = "") -> AuditLog | None:
     with the remedy where another process of this party has it."""
     make_folder(state_folder(config))
     check_alone(memory_path(config), config.party, remedy)
-    return AuditLog(config.audit) if config.audit else None
+    if config.audit is None:
+        return None
+    log = AuditLog(config.audit, int(config.audit_size * MIB))
+    try:
+        _check_owner(config)
+    except BaseException:
+        log.close()
+        raise
+    return log
+
+
+def _check_owner(config: PartyConfig) -> None:
+    """Raise ConfigError if the audit log is of another party, or of other rows."""
+    assert config.audit is not None
+    party, dataset = owner_of(config.audit)
+    for owner, name, what in ((party, config.party, "party"), (dataset, config.rows_name, "the rows")):
+        if owner not in (None, name):
+            raise ConfigError(
+                f"{config.audit}: is the audit log of {what} {owner!r}, not of {name!r}; name another "
+                f"file as `audit` in {config.file}, or take that key away: it then lies beside the memory"
+            )
 
 
 def open_memory(config: PartyConfig, audit: AuditLog | None, log: Any) -> FileMemory:
@@ -122,9 +143,9 @@ def init_memory(config: PartyConfig, ledger: Path | None = None) -> Begun:
     return _begun(path)
 
 
-def accept_restored(config: PartyConfig) -> Begun:
-    """Use a memory that is older than the audit log: sessions that it knows as under way are over, and what
-    the audit log has since is taken over. ConfigError."""
+def accept_restored(config: PartyConfig, of_all_parties: bool = False) -> Begun:
+    """Use a memory that is older than the audit log: sessions that it knows as under way are over, those of
+    this party or of all that share it, and what the audit log has since is taken over. ConfigError."""
     path = memory_path(config)
     if not os.path.lexists(path):
         raise ConfigError(f"{path}: there is no memory; put it back first")
@@ -132,17 +153,24 @@ def accept_restored(config: PartyConfig) -> Begun:
         since = audit.after(memory.logged)
         entries = audit.after(NO_LOG) or [] if since is None else since
         with memory.transaction() as file:
-            for table in ("secrets", "questions"):
-                file.execute(f"DELETE FROM {table} WHERE party = ?", (config.party,))
-            for row in file.execute(
-                "SELECT party, session, rows, attempt, base, reached, helped, signed FROM standings "
-                "WHERE party = ? AND ended IS NULL",
-                (config.party,),
-            ).fetchall():
-                put(file, "standings", *row, OLDER)
+            parties = file.execute("SELECT DISTINCT party FROM sessions").fetchall()
+            for party in [party for (party,) in parties] if of_all_parties else [config.party]:
+                _end_open_sessions(file, party)
             _take_over(file, config, entries)
         memory.file.overwrite()
     return _begun(path)
+
+
+def _end_open_sessions(file: sqlite3.Connection, party: str) -> None:
+    """End a party's sessions that an older memory knows as under way: nobody knows what it answered since."""
+    for table in ("secrets", "questions"):
+        file.execute(f"DELETE FROM {table} WHERE party = ?", (party,))
+    for row in file.execute(
+        "SELECT party, session, rows, attempt, base, reached, helped, signed FROM standings "
+        "WHERE party = ? AND ended IS NULL",
+        (party,),
+    ).fetchall():
+        put(file, "standings", *row, OLDER)
 
 
 def spent_of(config: PartyConfig) -> list[Spent]:
@@ -150,26 +178,26 @@ def spent_of(config: PartyConfig) -> list[Spent]:
     ConfigError also where its memory is gone, or older than its audit log, so that the party does not start
     with it."""
     path = memory_path(config)
-    size = config.audit.stat().st_size if config.audit is not None and config.audit.exists() else 0
+    end = NO_LOG if config.audit is None else end_of(config.audit)
     if os.path.lexists(path):
-        _check_beside_log(config, size)
-    elif fault := _missing(config, size > 0):
+        _check_beside_log(config, end)
+    elif fault := _missing(config, end != NO_LOG):
         raise fault
     assert config.state is not None
     others = sorted(other for other in config.state.glob(f"*/{NAME}") if other != path)
     return [spent for memory in (path, *others) if (spent := read_spent(memory)) is not None]
 
 
-def _check_beside_log(config: PartyConfig, size: int) -> None:
-    """Compare a memory, which a party may be writing, with the bytes that its audit log had before.
+def _check_beside_log(config: PartyConfig, end: LogEnd) -> None:
+    """Compare a memory, which a party may be writing, with the entries that its audit log had before.
     ConfigError."""
     path = memory_path(config)
     with closing(open_database(path)) as file:
         try:
             file.execute("BEGIN")
             check_dataset(path, file, config.rows_name)
-            if config.audit is not None and size:
-                since = entries_after(config.audit, logged(file, config.party), size)
+            if config.audit is not None and end != NO_LOG:
+                since = entries_after(config.audit, logged(file, config.party), end[0])
                 _check_age(config, file, since or ())
         except sqlite3.Error as error:
             raise ConfigError(f"{path}: cannot read this memory: {error}") from None

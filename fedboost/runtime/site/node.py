@@ -11,35 +11,34 @@ import asyncio
 import contextlib
 import random
 import threading
+import time
 from datetime import UTC, datetime
 from os import urandom
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 
-from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, SchemaMismatch, quoted
+from fedboost.errors import ConfigError, DurabilityError, PeerError, Refused, quoted
 from fedboost.horizontal.holder import holder_of
-from fedboost.horizontal.shard import Shard
-from fedboost.people.text import shown
+from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import FromParty, Leave, Offer, SessionEnded, ToParty
+from fedboost.protocol.messages import Ask, FromParty, Leave, Offer, SessionEnded, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.protocol.site_memory import Limits, SessionOffer
-from fedboost.runtime.data.features import undeclared
-from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.table import site_table
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import Bundle, read_again
 from fedboost.runtime.net.tls import TlsFault, tls_fault
 from fedboost.runtime.site.approval import nothing_approved, policy_for
-from fedboost.runtime.site.audit import EXPIRED, STOPPED
+from fedboost.runtime.site.audit import EXPIRED, STOPPED, AuditLog
 from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory import FileMemory
 from fedboost.runtime.site.memory_start import open_log, open_memory
+from fedboost.runtime.site.review import Reviewer
+from fedboost.runtime.site.rows import SiteRows
 from fedboost.runtime.site.terminal import terminal_ask
+from fedboost.runtime.site.watch import Watch
 from fedboost.runtime.telemetry import AT_HAND
-from fedboost.terms.terms import Terms
-from fedboost.wire.bounds import WIRE_VERSION
 from fedboost.wire.messages import decode_to_party, encode_from_party
 
 FIRST_RETRY, LAST_RETRY = 0.2, 5.0
@@ -56,9 +55,6 @@ FREE_REFUSALS = 20
 """Sessions that a party leaves one after the other before it takes its time with each."""
 MAX_PAUSE_SECONDS = 60.0
 """Seconds before it hears the next message then; the first time a tenth, then twice as long each time."""
-MAX_MISFITS = 10
-"""Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
-and a reader of the site's log knows by then what does not fit."""
 LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
@@ -66,6 +62,13 @@ there and back."""
 Inbox = asyncio.Queue[ToParty | PeerError | None]
 Replies = asyncio.Queue[FromParty | None]
 """Of one message. A report's parts are kept by the session anyway, so they may all wait here."""
+
+
+class Offered(NamedTuple):
+    """The session that was offered last, and who signed the offer, until the audit log has it."""
+
+    session: str
+    analyst: str = ""
 
 
 class PartyNode:
@@ -78,21 +81,17 @@ class PartyNode:
         self._config = config
         self._bundle = bundle
         self._log = log.bind(party=config.party)
-        self._table = None if config.data is None else site_table(config.data, config.scratch)
-        self._audit = open_log(config)
-        try:
-            self._memory = open_memory(config, self._audit, self._log)
-        except BaseException:
-            if self._audit:
-                self._audit.close()
-            raise
+        self._rows = SiteRows(config, self._log)
+        self._audit, self._memory, self._watch = _open_state(config, self._log)
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
-        self._offered = ""
+        self._offered = Offered("")
         self._attended = False
         self._refusals = 0
-        self._misfits = 0
+        self._reviewer = Reviewer(
+            config, self._rows, self._credentials, lambda: self._session is not None, self._log
+        )
         self._left = 0
         """Sessions that it left since it took part in one."""
         self.ended: list[str] = []
@@ -109,7 +108,7 @@ class PartyNode:
         try:
             await self._run(wait, once)
         except asyncio.CancelledError:
-            self._log.info("stopped", **({"session": self._offered} if self._session else {}))
+            self._log.info("stopped", **({"session": self._offered.session} if self._session else {}))
             raise
         except DurabilityError as error:
             raise ConfigError(str(error)) from None
@@ -123,6 +122,7 @@ class PartyNode:
         if self._audit:
             self._audit.close()
         self._memory.close()
+        self._watch.close()
 
     async def _run(self, wait: float, once: bool) -> None:
         address = self._config.aggregator
@@ -159,14 +159,11 @@ class PartyNode:
 
     async def _attend(self, opened: Any, once: bool) -> None:
         """Use a connection, from its beginning to its loss."""
-        metadata = (
-            (channel.PARTY_KEY, self._config.party.encode()),
-            (channel.VERSION_KEY, str(WIRE_VERSION)),
-        )
+        metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
         self._hung_up.clear()
         call = opened.stream_stream(channel.ATTEND)(metadata=metadata)
         inbox: Inbox = asyncio.Queue(MAX_UNREAD_MESSAGES)
-        reader = asyncio.create_task(self._read(call, inbox))
+        reader = asyncio.create_task(self._read(call, inbox, opened))
         try:
             while (message := await inbox.get()) is not None:
                 if self._bundle is not None and datetime.now(UTC) > self._bundle.ends:
@@ -192,13 +189,17 @@ class PartyNode:
             self._hung_up.set()
             reader.cancel()
 
-    async def _read(self, call: Any, inbox: "Inbox") -> None:
-        """Put what the aggregator says into the inbox; None when it has hung up."""
+    async def _read(self, call: Any, inbox: "Inbox", opened: Any) -> None:
+        """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""
+        reviewing: asyncio.Task[None] | None = None
         try:
             if channel.VERSION_KEY in await call.initial_metadata():  # it has let this party in
                 self._attended, self._refusals = True, 0
                 self._log.info(AT_HAND, aggregator=self._config.aggregator)
+                self._watch.metrics.connected(True)
+                reviewing = asyncio.create_task(self._reviewer.serve(opened))
             async for data in call:
+                self._watch.metrics.received(len(data))
                 try:
                     message: ToParty | PeerError = (
                         decode_to_party(data)
@@ -214,6 +215,9 @@ class PartyNode:
                 await inbox.put(message)
         finally:
             self._hung_up.set()
+            self._watch.metrics.connected(False)
+            if reviewing is not None:
+                reviewing.cancel()
             await inbox.put(None)
 
     async def _answer(self, call: Any, message: ToParty | PeerError) -> None:
@@ -227,15 +231,18 @@ class PartyNode:
         replies: Replies = asyncio.Queue()
         loop = asyncio.get_running_loop()
         computing = loop.run_in_executor(None, self._compute, session, message, replies, loop)
+        begin = time.monotonic()
         try:
             while (reply := await replies.get()) is not None:
                 try:
                     if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
                         self._close_session(reply.reason)
                 finally:
-                    await call.write(encode_from_party(reply))
+                    await call.write(self._watch.sent(encode_from_party(reply)))
         finally:
             await computing  # one thread at a time is in the session
+        if isinstance(message, Ask) and session.ended is None:
+            self._watch.answered(message, time.monotonic() - begin)
         if session.ended is not None:
             self._end(session.ended, message)
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
@@ -255,36 +262,31 @@ class PartyNode:
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
-        if isinstance(message, Offer) and (self._session is None or message.session != self._offered):
-            self._log.info("session offered", session=message.session, terms=message.terms.digest)
+        if isinstance(message, Offer) and (self._session is None or message.session != self._offered.session):
             self._close_session("another session began", paused=True)
-            self._offered = message.session
+            analyst = _analyst_of(message, self._credentials())
+            self._offered = Offered(message.session, analyst)
+            about = {"analyst": analyst} if analyst else {}
+            self._log.info("session offered", session=message.session, **about, terms=message.terms.digest)
+            self._watch.offered(message)
             self._session = PartySession(self._site())
         return self._session
 
     def _end(self, reason: str, message: ToParty) -> None:
-        if not reason:
-            self._log.info("session done")
-        elif isinstance(message, SessionEnded):
-            self._log.info("session failed", reason=reason)
-        else:
-            self._log.info("left the session", reason=reason)
-        self._left = 0 if not reason or isinstance(message, SessionEnded) else self._left + 1
+        left = bool(reason) and not isinstance(message, SessionEnded)
+        self._watch.ended(self._offered.session, reason, left)
+        self._left = self._left + 1 if left else 0
         self.ended.append(reason)
         self._close_session(reason)
 
     def _close_session(self, reason: str, paused: bool = False) -> None:
         if self._session is not None and self._audit:
-            self._audit.ended(self._offered, reason, paused)
+            self._audit.ended(self._offered.session, reason, paused, self._offered.analyst)
         self._session = None
 
     def _site(self) -> Site:
         def permit(offer: SessionOffer) -> Limits:
-            if self._misfits >= MAX_MISFITS:
-                raise Refused(
-                    f"party {self._config.party}: its rows did not fit {self._misfits} offers, and each "
-                    f"refusal tells something of them, so it refuses all others until it is started again"
-                )
+            self._rows.check_misfits()
             if self._bundle is not None and not offer.analyst:
                 raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
             policy = policy_for(self._config, offer.terms, offer.analyst)
@@ -292,29 +294,44 @@ class PartyNode:
 
         def taken(offer: SessionOffer) -> None:
             if self._audit:
-                request, party = offer.request.hex(), self._config.party
-                self._audit.admitted(offer.session, offer.terms, offer.analyst, request, offer.attempt, party)
+                about = offer.analyst, offer.request.hex(), offer.attempt
+                names = self._config.party, self._config.rows_name
+                self._audit.admitted(offer.session, offer.terms, *about, *names)
+            self._offered = Offered(offer.session)
 
         record = self._audit.record if self._audit else lambda release: None
-        credentials = None
-        if self._bundle is not None:
-            bundle = self._bundle
-            credentials = Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
         name, nthread = self._config.party, self._config.nthread
-        holder = None if self._table is None else holder_of(self._read_shard, name, nthread)
-        return Site(name, holder, urandom, credentials, permit, taken, record, self._memory)
+        holder = None if self._rows.table is None else holder_of(self._rows.read, name, nthread)
+        return Site(name, holder, urandom, self._credentials(), permit, taken, record, self._memory)
+
+    def _credentials(self) -> Credentials | None:
+        bundle = self._bundle
+        if bundle is None:
+            return None
+        return Credentials(bundle.signer, bundle.roots, bundle.denied, lambda: datetime.now(UTC))
 
     def _ask_somebody(self, text: str) -> bool:
         return terminal_ask(text, self._hung_up.is_set)
 
-    def _read_shard(self, terms: Terms) -> Shard:
-        assert self._table is not None
-        try:
-            shard = to_shard(self._table, terms, self._config.party)
-        except SchemaMismatch:
-            self._misfits += 1
-            raise
-        for column, category, count in undeclared(self._table, terms.columns):
-            warning = "categories the terms do not declare count as missing"
-            self._log.warning(warning, column=column, category=shown(category), rows=count)
-        return shard
+
+def _open_state(config: PartyConfig, log: Any) -> tuple[AuditLog | None, FileMemory, Watch]:
+    """Open the audit log, the memory and the metrics, all or none of them. ConfigError."""
+    with contextlib.ExitStack() as stack:
+        audit = open_log(config)
+        if audit is not None:
+            stack.callback(audit.close)
+        memory = open_memory(config, audit, log)
+        stack.callback(memory.close)
+        watch = Watch(config, log, memory.spent)
+        stack.pop_all()
+    return audit, memory, watch
+
+
+def _analyst_of(offer: Offer, credentials: Credentials | None) -> str:
+    """The analyst who signed an offer; '' where nobody did, for which the session leaves it."""
+    if credentials is None or offer.request is None:
+        return ""
+    try:
+        return key_exchange.check_request(credentials, offer.terms, offer.request)
+    except PeerError:
+        return ""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 from fedboost.errors import Refused
 from fedboost.people.summary import summary
+from fedboost.people.text import delimited
 from fedboost.protocol.site_memory import Limits
 from fedboost.runtime.site import policy_rules
 from fedboost.runtime.site.policy_breach import Breach
@@ -46,7 +47,8 @@ class Policy(PolicyKeys):
         if ask is None:
             raise Refused(f"{refused}nobody can be asked; run there `{COMMAND}`")
         try:
-            agreed = ask(summary(terms, (analyst,) if analyst else ()))
+            who = f"\nAnalyst {delimited(analyst)} asks for this session." if analyst else ""
+            agreed = ask(summary(terms, (analyst,) if analyst else ()) + who)
         except Refused as error:
             raise Refused(f"{refused}{error.public}; run there `{COMMAND}`") from None
         if not agreed:

@@ -17,7 +17,7 @@ class Breach:
 
     key, value: the rule as the file has it; why: a sentence about the terms; instead: a change of the terms
     that would do; allow: the value of the key under which the terms pass, or the names that it has not; None
-    where no approval changes it.
+    where no approval changes it; names: those names, for a person who wants them all.
     """
 
     key: str
@@ -26,6 +26,7 @@ class Breach:
     instead: str = ""
     allow: object = None
     detail: str = ""
+    names: tuple[str, ...] = ()
 
     @property
     def rule(self) -> str:
@@ -79,4 +80,4 @@ def not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -
     if allowed:
         why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
     detail = f"it allows {', '.join(allowed or ()) or 'none'}"
-    return Breach(key, brackets(allowed), why, allow=tuple(strange), detail=detail)
+    return Breach(key, brackets(allowed), why, allow=tuple(strange), detail=detail, names=tuple(strange))

@@ -15,12 +15,17 @@ ANSWER_POLL = 0.2
 """Seconds after which somebody who is asked is asked no longer, once nobody waits for the answer."""
 
 
+def has_terminal() -> bool:
+    """Tell if somebody can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 def ask_terminal(question: str, stopped: Callable[[], bool] = lambda: False) -> str:
     """The line that the person at the terminal answers with. What was typed before is not an answer.
 
     Refused if there is no terminal, or once `stopped` says that nobody waits for the answer any more.
     """
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not has_terminal():
         raise Refused("its standard input is no terminal, so nobody can be asked")
     termios.tcflush(sys.stdin, termios.TCIFLUSH)
     print(question, end="", file=sys.stderr, flush=True)

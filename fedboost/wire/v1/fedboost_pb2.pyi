@@ -13,10 +13,19 @@ class Wish(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     RETURN: _ClassVar[Wish]
     STOP: _ClassVar[Wish]
     FINISH: _ClassVar[Wish]
+
+class SessionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WAITING: _ClassVar[SessionState]
+    RUNNING: _ClassVar[SessionState]
+    FINISHED: _ClassVar[SessionState]
 FOLLOW: Wish
 RETURN: Wish
 STOP: Wish
 FINISH: Wish
+WAITING: SessionState
+RUNNING: SessionState
+FINISHED: SessionState
 
 class FromParty(_message.Message):
     __slots__ = ("join", "report", "leave", "assist", "attest")
@@ -427,10 +436,20 @@ class TrainEvent(_message.Message):
     def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., round: _Optional[_Union[RoundDone, _Mapping]] = ..., model: _Optional[_Union[ModelPart, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ("parties",)
+    __slots__ = ("parties", "absent")
     PARTIES_FIELD_NUMBER: _ClassVar[int]
+    ABSENT_FIELD_NUMBER: _ClassVar[int]
     parties: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, parties: _Optional[_Iterable[str]] = ...) -> None: ...
+    absent: _containers.RepeatedCompositeFieldContainer[Absence]
+    def __init__(self, parties: _Optional[_Iterable[str]] = ..., absent: _Optional[_Iterable[_Union[Absence, _Mapping]]] = ...) -> None: ...
+
+class Absence(_message.Message):
+    __slots__ = ("party", "seen")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    seen: int
+    def __init__(self, party: _Optional[str] = ..., seen: _Optional[int] = ...) -> None: ...
 
 class RoundDone(_message.Message):
     __slots__ = ("round", "metrics", "seconds", "traffic")
@@ -477,3 +496,109 @@ class Failed(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class CheckRequest(_message.Message):
+    __slots__ = ("terms", "request")
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    terms: str
+    request: Request
+    def __init__(self, terms: _Optional[str] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
+
+class Review(_message.Message):
+    __slots__ = ("number", "terms", "request")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    terms: str
+    request: Request
+    def __init__(self, number: _Optional[int] = ..., terms: _Optional[str] = ..., request: _Optional[_Union[Request, _Mapping]] = ...) -> None: ...
+
+class Objections(_message.Message):
+    __slots__ = ("number", "reasons", "notes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., reasons: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CheckReply(_message.Message):
+    __slots__ = ("sites",)
+    SITES_FIELD_NUMBER: _ClassVar[int]
+    sites: _containers.RepeatedCompositeFieldContainer[SiteReply]
+    def __init__(self, sites: _Optional[_Iterable[_Union[SiteReply, _Mapping]]] = ...) -> None: ...
+
+class SiteReply(_message.Message):
+    __slots__ = ("party", "answered", "reasons", "notes")
+    PARTY_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    NOTES_FIELD_NUMBER: _ClassVar[int]
+    party: str
+    answered: bool
+    reasons: _containers.RepeatedScalarFieldContainer[str]
+    notes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, party: _Optional[str] = ..., answered: _Optional[bool] = ..., reasons: _Optional[_Iterable[str]] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class StatusReply(_message.Message):
+    __slots__ = ("version", "since", "now", "members", "sessions", "others")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    since: int
+    now: int
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    sessions: _containers.RepeatedCompositeFieldContainer[SessionStatus]
+    others: int
+    def __init__(self, version: _Optional[str] = ..., since: _Optional[int] = ..., now: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., sessions: _Optional[_Iterable[_Union[SessionStatus, _Mapping]]] = ..., others: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ("role", "name", "since", "seen", "version")
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    role: str
+    name: str
+    since: int
+    seen: int
+    version: str
+    def __init__(self, role: _Optional[str] = ..., name: _Optional[str] = ..., since: _Optional[int] = ..., seen: _Optional[int] = ..., version: _Optional[str] = ...) -> None: ...
+
+class SessionStatus(_message.Message):
+    __slots__ = ("state", "name", "analyst", "terms", "program", "protection", "done", "rounds", "since", "parties", "awaited")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ANALYST_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PROTECTION_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    PARTIES_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
+    state: SessionState
+    name: str
+    analyst: str
+    terms: str
+    program: str
+    protection: str
+    done: int
+    rounds: int
+    since: int
+    parties: _containers.RepeatedScalarFieldContainer[str]
+    awaited: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, state: _Optional[_Union[SessionState, str]] = ..., name: _Optional[str] = ..., analyst: _Optional[str] = ..., terms: _Optional[str] = ..., program: _Optional[str] = ..., protection: _Optional[str] = ..., done: _Optional[int] = ..., rounds: _Optional[int] = ..., since: _Optional[int] = ..., parties: _Optional[_Iterable[str]] = ..., awaited: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -65,7 +65,7 @@ def test_an_analyst_who_waits_for_a_party_blocks_nobody(folder):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             await until(lambda: len(one.log.named("party here")) == 2)
             submitted = submit(opened, terms(["north", "nobody"]))
-            assert await event_of(submitted) == Waiting(("nobody",))
+            assert await event_of(submitted) == Waiting(("nobody",), {"nobody": 0})
             return await one.train(terms(TWO), heard.append)
 
     assert in_time(scenario()).model.to_bytes() == expected(tables)
@@ -83,9 +83,9 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
             with pytest.raises(Refused, match="2 analysts are waiting already"):
                 await one.train(terms(["nobody"]))
             waiting[0].cancel()
-            await until(lambda: one.server.analysts.waiting == 1)
+            await until(lambda: one.server.analysts.waiters)
             again = submit(opened, terms(["nobody"]))
-            assert await event_of(again) == Waiting(("nobody",))
+            assert await event_of(again) == Waiting(("nobody",), {"nobody": 0})
 
     in_time(scenario())
 
@@ -133,7 +133,7 @@ def test_analysts_who_give_up_waiting_block_nobody(folder):
         async with consortium(folder, tables) as one, channel_to(one) as opened:
             await until(lambda: len(one.log.named("party here")) == 2)
             submitted = submit(opened, terms(["north", "nobody"]))
-            assert await event_of(submitted) == Waiting(("nobody",))
+            assert await event_of(submitted) == Waiting(("nobody",), {"nobody": 0})
             submitted.cancel()
             return await one.train(terms(TWO))
 

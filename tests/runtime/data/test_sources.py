@@ -216,7 +216,7 @@ def test_types_of_duckdb_become_numbers_and_text(folder):
 
 def test_one_table_is_split_by_the_column_of_sites(folder):
     frame = rows().to_pandas()
-    drafted = fb.Terms.draft(frame, label="y", site="site", rounds=2, protection="plain")
+    drafted = fb.Terms.draft(frame, label="y", exclude=["site"], rounds=2, protection="plain")
     assert "site" not in drafted.columns.features
     result = fb.simulate(drafted, frame, site="site")
     assert result.model.terms.parties == ("east", "north", "south")

@@ -83,7 +83,7 @@ def test_a_sparse_table_is_split_into_parties():
 def test_beside_dense_columns_and_several_matrices():
     X, y = data()
     table = {
-        "age": np.arange(ROWS),
+        "age": np.arange(ROWS) // 2,
         "a": scipy.sparse.csr_array(X[:, :3]),
         "b": scipy.sparse.csr_array(X[:, 3:]),
     }

@@ -255,8 +255,8 @@ def test_a_model_file_that_was_changed_is_refused():
 def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, monkeypatch):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
-    facts_of = SignedModel.facts
-    monkeypatch.setattr(SignedModel, "facts", lambda model: without_signatures(facts_of(model)))
+    bytes_of = SignedModel.to_bytes
+    monkeypatch.setattr(SignedModel, "to_bytes", lambda model: bytes_of(model, session=False))
 
     async def scenario():
         async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
@@ -264,7 +264,3 @@ def test_a_model_whose_signatures_were_taken_away_is_refused(tmp_path, monkeypat
                 await one.train(masked(tables))
 
     in_time(scenario())
-
-
-def without_signatures(facts):
-    return {key: value for key, value in facts.items() if key != "fedboost.attestations"}

@@ -251,10 +251,10 @@ def test_dropped_swapped_and_inserted_lines_are_found(path):
     lines = written(path)
     for at in range(len(lines) - 1):
         path.write_bytes(b"".join(lines[:at] + lines[at + 1 :]))
-        assert fault(path) == (
-            at + 1,
-            f"entry {at + 2} stands where {at + 1} is due: lines were removed or moved",
-        )
+        number, words = fault(path)
+        assert number == at + 1
+        assert words.startswith(f"entry {at + 2} stands where {at + 1} is due: lines were removed or moved")
+        assert ("older file" in words) == (at == 0)
         path.write_bytes(b"".join([*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]))
         assert fault(path)[0] == at + 1
     for at in range(len(lines)):

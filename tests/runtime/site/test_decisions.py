@@ -15,8 +15,8 @@ from fedboost.runtime.aggregator import connected
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.site import node
 from fedboost.runtime.site.audit import read_log
-from fedboost.runtime.site.node import MAX_MISFITS
 from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.rows import MAX_MISFITS
 from fedboost.wire.messages import encode_from_party
 
 # ---- what a site decides, and what it records -------------------------------------------------------

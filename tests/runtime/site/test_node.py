@@ -18,7 +18,6 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.site import Site
 from fedboost.runtime.data.shard import to_shard
 from fedboost.runtime.net import channel
-from fedboost.runtime.site import node as party_node
 from fedboost.wire.bounds import MAX_TO_AGGREGATOR
 from fedboost.wire.messages import decode_to_party, encode_from_party, encode_to_party
 
@@ -79,7 +78,7 @@ def test_an_analyst_of_another_version_is_told_so(folder):
 
 
 def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatch):
-    monkeypatch.setattr(party_node, "WIRE_VERSION", 4)
+    monkeypatch.setattr(channel, "VERSIONS", ((channel.VERSION_KEY, "4"),))
 
     async def scenario():
         async with consortium(folder, {}) as one:

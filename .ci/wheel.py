@@ -1,0 +1,121 @@
+"""Install the wheel into empty environments and do what the README says, as a user without rights.
+
+Usage: python .ci/wheel.py [PYTHON ...]    (this Python, unless others are named)
+
+Each environment holds the wheel and what it depends on, nothing else. The folder is empty, there is no home
+folder, and where this runs as root the commands do not, if another user can run this Python.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+NOBODY = 65534
+"""The user and group that have no rights on any system."""
+PATIENCE_SECONDS = 300.0
+
+
+def main() -> None:
+    """Build the wheel, and try it with each Python."""
+    with tempfile.TemporaryDirectory(prefix="fedboost-wheel-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        run([sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", name, str(ROOT)])
+        (wheel,) = folder.glob("*.whl")
+        for number, python in enumerate(sys.argv[1:] or [sys.executable]):
+            begin = time.monotonic()
+            environment = folder / f"env-{number}"
+            run([python, "-m", "venv", str(environment)])
+            version = output([str(environment / "bin" / "python"), "--version"])
+            run([str(environment / "bin" / "python"), "-m", "pip", "install", "--quiet", str(wheel)])
+            installed = time.monotonic()
+            try_readme(environment / "bin", folder / f"empty-{number}")
+            seconds = f"{installed - begin:.0f} s to install, {time.monotonic() - installed:.0f} s to run"
+            user = "without rights" if user_without_rights(environment / "bin") else "of this process"
+            print(f"{version}, user {user}: {wheel.name}: the README holds ({seconds})", flush=True)
+
+
+def try_readme(programs: Path, folder: Path) -> None:
+    """Run the demo, the README's session between organisations and its Python, in an empty folder."""
+    folder.mkdir()
+    os.chmod(folder, 0o777)
+    text = (ROOT / "README.md").read_text()
+    script, code = (
+        re.findall(rf"^```{language}\n(.*?)^```", text, re.S | re.M) for language in ("sh", "python")
+    )
+    session = script[-1].replace("7070", str(free_port())).replace("--analyst marie", "--analyst marie --yes")
+    for command in (
+        ["fedboost", "--version"],
+        ["fedboost", "demo"],
+        ["bash", "-e", "-c", session],
+        ["fedboost", "predict", "model.json", "fedboost-demo/new.csv", "--out", "predictions.csv"],
+        ["python", "-c", code[0]],
+    ):
+        run(command, programs, folder)
+    assert len((folder / "predictions.csv").read_text().splitlines()) == 143
+    modules = (
+        "import fedboost, pathlib; print((pathlib.Path(fedboost.__file__).parent / 'py.typed').exists())"
+    )
+    assert output([str(programs / "python"), "-c", modules]) == "True"
+
+
+def run(command: list[str], programs: Path | None = None, folder: Path | None = None) -> None:
+    """Run a command to its end; one of these programs without rights. SystemExit if it fails."""
+    unprivileged = user_without_rights(programs) if programs is not None else {}
+    environment = dict(os.environ)
+    if programs is not None:
+        environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/nonexistent", "LANG": "C.UTF-8"}
+    done = subprocess.run(
+        command if programs is None or "/" in command[0] else [which(command[0], programs), *command[1:]],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        **unprivileged,
+    )
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)[:300]}\n{done.stdout}exit code {done.returncode}")
+
+
+def user_without_rights(programs: Path) -> dict[str, Any]:
+    """Arguments of subprocess for a user without rights; none where this is no root, or where that user
+    cannot run this Python, as one under root's home."""
+    if os.geteuid() != 0:
+        return {}
+    other: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    try:
+        subprocess.run([programs / "python", "-c", ""], check=True, capture_output=True, **other)
+    except (PermissionError, subprocess.CalledProcessError):
+        return {}
+    return other
+
+
+def which(program: str, programs: Path) -> str:
+    """The path of a program: that of the environment, if it has it."""
+    return str(programs / program) if (programs / program).exists() else program
+
+
+def output(command: list[str]) -> str:
+    """What a command prints."""
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

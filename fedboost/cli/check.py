@@ -1,0 +1,132 @@
+"""`fedboost check`: what is odd in a table, before a training stumbles over it; or, with an aggregator, which
+sites would take part under some terms.
+
+Promises: nothing is written; of a table nothing leaves the machine: the text names columns and values, and is
+for the site's own eyes.
+Refuses: a table and a site's file at once, or neither (ConfigError).
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedboost.cli.options import InsecureLoopback, Json
+from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.database import Database
+
+EPILOG = (
+    "Example: fedboost check north.csv --label diagnosis\n\n"
+    "Example: fedboost check --config party.toml --terms terms.toml\n\n"
+    "Example: fedboost check terms.toml --aggregator fed.example.org:7070 --keys keys/marie"
+)
+ODD = 1
+"""Exit code where a training would be stopped or spoilt."""
+
+
+def check(
+    table: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A table: .csv, .tsv, .parquet or .libsvm; with --aggregator, terms.", show_default=False
+        ),
+    ] = None,
+    label: Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="This site's file, which names its table.", show_default=False)
+    ] = None,
+    terms: Annotated[
+        Path | None, typer.Option(help="Terms that the table must fit.", show_default=False)
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column that is no feature, such as the site's (may be repeated).", show_default=False
+        ),
+    ] = None,
+    aggregator: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT of the aggregator whose sites are asked.", show_default=False),
+    ] = None,
+    keys: Annotated[
+        Path | None, typer.Option(help="Folder of the analyst's keys.", show_default=False)
+    ] = None,
+    insecure_loopback: InsecureLoopback = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
+    json: Json = False,
+) -> None:
+    """Say what is odd in a table, and what to do about it. Exit code 1 for an error or a warning, 0 if there
+    are at most notes. With --aggregator: ask all sites at once whether they would take part under terms,
+    without a session; each says all its reasons. Exit code 1 unless all would."""
+    if aggregator is not None:
+        from fedboost.cli.check_sites import check_sites
+
+        if (table is None) == (terms is None) or label or config or exclude:
+            raise ConfigError(
+                "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
+            )
+        asked = table or terms
+        assert asked is not None
+        check_sites(asked, aggregator, keys, insecure_loopback, wait, json)
+        return
+    if keys is not None or insecure_loopback:
+        raise ConfigError("--keys and --insecure-loopback are for --aggregator HOST:PORT: name it")
+    _check_table(table, label, config, terms, exclude or [], json)
+
+
+def _check_table(
+    table: "Path | Database | None",
+    label: str | None,
+    config: Path | None,
+    terms: Path | None,
+    exclude: list[str],
+    json: bool,
+) -> None:
+    from fedboost.cli.output import show, unless_nobody_reads
+    from fedboost.people import oddities
+    from fedboost.runtime.data import check as checked
+    from fedboost.runtime.data.table import dense_of, read_table
+    from fedboost.runtime.data.values import column_of
+    from fedboost.runtime.site.config import read_party
+    from fedboost.runtime.terms_file import read_terms
+
+    if table is None and config is None:
+        raise ConfigError("nothing to check: give a table, or --config with the file of a site that names it")
+    if table is not None and Path(str(table)).suffix == ".toml":
+        raise ConfigError(
+            f"{table}: is no table; --terms {table} checks a table against terms, --aggregator HOST:PORT "
+            f"asks the sites about them"
+        )
+    if table is not None and config is not None:
+        raise ConfigError(
+            f"{table} and --config {config}: the site's file names its table; give one of the two"
+        )
+    _check_files(config, terms)
+    agreed = None if terms is None else read_terms(terms)
+    if agreed is not None and (label is not None or exclude):
+        raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
+    scratch = None
+    if config is not None:
+        site = read_party(config)
+        table, scratch = site.data, site.scratch
+    assert table is not None
+    rows = read_table(table, scratch)
+    for name in exclude:
+        column_of(dense_of(rows), name)
+    facts = checked.check(str(table), rows, label, agreed, exclude)
+    with unless_nobody_reads():
+        show(json, oddities.as_json(facts), oddities.check(facts))
+    if facts.serious:
+        raise typer.Exit(ODD)
+
+
+def _check_files(config: Path | None, terms: Path | None) -> None:
+    """ConfigError where terms stand in the place of a site's file, or a site's file in that of terms."""
+    from fedboost.runtime.config import read_toml
+
+    if config is not None and "columns" in read_toml(config):
+        raise ConfigError(f"{config}: these are terms, and no site's file; give them as --terms")
+    if terms is not None and "aggregator" in read_toml(terms):
+        raise ConfigError(f"{terms}: this is a site's file, and no terms; give it as --config")

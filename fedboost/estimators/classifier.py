@@ -1,0 +1,100 @@
+"""Classes as a scikit-learn classifier.
+
+Promises: `classes_` are the labels of the training rows, sorted.
+Refuses: an objective that is not for classes (ConfigError); classes to evaluate on that no training row has
+(ValueError).
+"""
+
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+
+from fedboost.errors import ConfigError
+from fedboost.estimators.base import Federated
+from fedboost.estimators.rows import checked
+from fedboost.fixedpoint import Float64
+from fedboost.gbdt.objectives.labels import LabelKind
+from fedboost.gbdt.objectives.registry import names_of
+from fedboost.terms.other_names import name_here
+
+
+class FederatedClassifier(ClassifierMixin, Federated):  # type: ignore[misc]
+    """Classes from trees that sites grow together: binary:logistic for two, multi:softprob for more.
+
+    All rows are here, so nothing is hidden from anybody: this tries what a federation would learn, and makes
+    the model it would have. `fedboost.connect` is for sites that keep their rows.
+    Parameters: those of `Terms`; n_estimators: its rounds; random_state: its seed, 0 unless given; n_jobs:
+    threads of a party, one unless given (-1: one a core); protection: "plain" unless "masked" is to be tried,
+    which makes the same model with more work; callbacks: as of `fedboost.simulate`.
+
+    classes_: the labels, sorted; n_features_in_, feature_names_in_, feature_importances_: as everywhere in
+    scikit-learn; model_: the `fedboost.Model`; history_, traffic_: as of `fedboost.Result`; evals_result_:
+    the metrics of each round by set and name, as of XGBoost's evals_result(); best_iteration: the last round
+    that early stopping kept.
+    """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sites: Any = None,
+        sample_weight: Any = None,
+        xgb_model: Any = None,
+        eval_set: Any = None,
+        sample_weight_eval_set: Any = None,
+        verbose: bool | int = False,
+    ) -> Self:
+        """Train. X: numbers [rows, features], NaN for what is missing, a sparse matrix of scipy's, or a
+        pandas DataFrame, whose columns of text and categories are categorical features; y: [rows]; sites: the
+        name of each row's site, [rows] (one site unless given); sample_weight: [rows], not below 0;
+        xgb_model: a Model to continue, such as the model_ of an estimator, or the path of its file; eval_set:
+        [(X, y)], rows that no tree grows on: they get metrics, and early stopping watches them;
+        sample_weight_eval_set: [sample_weight]; verbose: print the metrics of each round, or of each n-th."""
+        rows = checked(self, X, y, sample_weight, numbers=False)
+        check_classification_targets(rows.label)
+        self.classes_ = np.unique(rows.label)
+        names, objective = [_spelled(label) for label in self.classes_.tolist()], self.objective
+        if objective is None:
+            objective = "binary:logistic" if len(names) == 2 else "multi:softprob"
+        if objective not in (classifiers := names_of(LabelKind.CLASS)):
+            here = name_here(objective, classifiers)
+            hint = f" (did you mean {here}?)" if here else ""
+            raise ConfigError(
+                f"FederatedClassifier: objective is {objective!r}{hint}; it takes {' or '.join(classifiers)}"
+            )
+        if objective == "binary:logistic" and len(names) > 2:
+            raise ConfigError(
+                f"FederatedClassifier: binary:logistic is for two classes, y has {len(names)}: leave it out"
+            )
+        label_columns = {"positive": names[1]} if objective == "binary:logistic" else {"classes": names}
+        options = self._options(rows, sites, xgb_model, eval_set, sample_weight_eval_set, verbose)
+
+        def label(values: npt.NDArray[Any]) -> pa.Array:
+            codes = np.searchsorted(self.classes_, values).clip(max=len(names) - 1)
+            if (strange := self.classes_[codes] != values).any():
+                raise ValueError(f"eval_set: no training row has the class {values[strange][0]!s}")
+            return pa.DictionaryArray.from_arrays(codes.astype(np.int32), pa.array(names))
+
+        return self._fit(rows, label, {"objective": objective, "columns": label_columns}, options)
+
+    def predict_proba(self, X: Any) -> Float64:
+        """The probability of each of `classes_`: float64 [rows, classes]."""
+        predicted = self._predicted(X)
+        return predicted if predicted.ndim == 2 else np.column_stack([1.0 - predicted, predicted])
+
+    def predict(self, X: Any) -> npt.NDArray[Any]:
+        """The most probable of `classes_`, [rows]; of equal ones the first."""
+        best = np.argmax(self.predict_proba(X), axis=1)
+        chosen: npt.NDArray[Any] = self.classes_[best]
+        return chosen
+
+
+def _spelled(label: object) -> str:
+    """A label's text in the terms: that of a table's cell."""
+    if isinstance(label, bool):
+        return str(label).lower()
+    return str(int(label)) if isinstance(label, float) and label.is_integer() else str(label)

@@ -1,0 +1,139 @@
+"""Rows for the estimators, as scikit-learn checks them: arrays, sparse matrices and DataFrames.
+
+Promises: numbers become 32-bit floats, as everywhere in fedboost; words stay words.
+Refuses: what scikit-learn refuses, in its words (ValueError, TypeError); rows of which nothing can be learnt.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
+
+from fedboost.fixedpoint import Float64
+
+_FLOATS = {
+    "dtype": (np.float64, np.float32),
+    "ensure_all_finite": "allow-nan",
+    "accept_sparse": ("csr", "csc"),
+}
+_WEIGHTS = {
+    "ensure_2d": False,
+    "dtype": np.float64,
+    "ensure_non_negative": True,
+    "input_name": "sample_weight",
+}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows to train or to evaluate on: numbers [rows, features], a sparse matrix of them or a DataFrame with
+    words; labels [rows]; weights [rows]; groups [rows]. numbers: the labels are; X, y: as they were given."""
+
+    features: Any
+    label: npt.NDArray[Any]
+    weight: Float64 | None
+    numbers: bool
+    X: Any
+    y: Any
+    group: npt.NDArray[Any] | None = None
+
+
+def checked(estimator: Any, X: Any, y: Any, sample_weight: Any, numbers: bool, reset: bool = True) -> Rows:
+    """The rows, checked as scikit-learn does: those of `fit`, or with reset=False others of the same
+    features. ValueError if there is nothing to learn from."""
+    if has_words(X):
+        label = validate_data(estimator, y=y, y_numeric=numbers) if reset else column_or_1d(y, warn=True)
+        check_consistent_length(X, label)
+        features = validate_data(estimator, X, skip_check_array=True, reset=reset)
+    else:
+        least = {"ensure_min_samples": 2 if reset else 1}
+        features, label = validate_data(estimator, X, y, **_FLOATS, y_numeric=numbers, reset=reset, **least)
+        features = _float32(features)
+    weight = None
+    if sample_weight is not None:
+        weight = column_or_1d(check_array(sample_weight, **_WEIGHTS))
+        check_consistent_length(label, weight)
+        if not weight.any():
+            raise ValueError("sample_weight is zero in every row: there is nothing to learn")
+    if reset:
+        _check_learnable(label, weight, numbers)
+    return Rows(features, label, weight, numbers, X, y)
+
+
+def _check_learnable(label: npt.NDArray[Any], weight: Float64 | None, numbers: bool) -> None:
+    if len(label) < 2:
+        raise ValueError(f"X has {len(label)} rows: there is nothing to learn")
+    counted = label if weight is None else label[weight > 0]
+    if not numbers and len(set(counted.tolist())) == 1:
+        raise ValueError(f"y has one class, {counted[0]!r}: there is nothing to learn")
+    if numbers and (counted == counted[0]).all():
+        raise ValueError(f"y is {counted[0]!s} in every row: there is nothing to learn")
+
+
+def checked_features(estimator: Any, X: Any, as_words: bool) -> Any:
+    """The features of rows to predict."""
+    if has_words(X) or as_words:
+        return validate_data(estimator, X, reset=False, skip_check_array=True)
+    return _float32(validate_data(estimator, X, **_FLOATS, reset=False))
+
+
+def joined(first: Rows, second: Rows) -> Rows:
+    """The rows of both, the first ones first. A row without a weight weighs 1."""
+    weight = None
+    if first.weight is not None or second.weight is not None:
+        weights = (
+            np.ones(len(rows.label)) if rows.weight is None else rows.weight for rows in (first, second)
+        )
+        weight = np.concatenate([*weights])
+    group = None
+    if first.group is not None and second.group is not None:  # no group is in both
+        group = np.concatenate([first.group, second.group + first.group.max() + 1])
+    label = np.concatenate([first.label, second.label])
+    features = _stacked(first.features, second.features)
+    return Rows(features, label, weight, first.numbers, first.X, first.y, group)
+
+
+def _stacked(first: Any, second: Any) -> Any:
+    if is_frame(first):
+        import pandas as pd
+
+        # Categories of its own are none of the training's: those that it lacks count as missing.
+        kinds = {name: kind for name, kind in first.dtypes.items() if isinstance(kind, pd.CategoricalDtype)}
+        known = {
+            name: second[name].astype("category").cat.set_categories(kind.categories)
+            for name, kind in kinds.items()
+        }
+        return pd.concat([first, second.assign(**known)], ignore_index=True)
+    if hasattr(first, "tocsc") or hasattr(second, "tocsc"):
+        from scipy import sparse
+
+        return sparse.vstack([sparse.csr_matrix(first), sparse.csr_matrix(second)])
+    return np.concatenate([first, second])
+
+
+def names_of(estimator: Any) -> list[str]:
+    """Names of the features, in the order of X: those of a DataFrame, else x0, x1, ..."""
+    if hasattr(estimator, "feature_names_in_"):
+        return list(estimator.feature_names_in_)
+    return [f"x{index}" for index in range(estimator.n_features_in_)]
+
+
+def is_frame(X: Any) -> bool:
+    """Tell if X is a pandas DataFrame."""
+    return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "dtypes") and hasattr(X, "columns")
+
+
+def has_words(X: Any) -> bool:
+    """Tell if X is a pandas DataFrame with a column that is neither of numbers nor of booleans."""
+    return is_frame(X) and X.select_dtypes(exclude=["number", "bool"]).shape[1] > 0
+
+
+def _float32(rows: Any) -> Any:
+    with np.errstate(over="ignore"):
+        out = rows.astype(np.float32, copy=False)
+    before, after = (rows.data, out.data) if hasattr(rows, "tocsc") else (rows, out)
+    if np.isinf(after).any():
+        raise ValueError(f"X has a value too large for a 32-bit float: {before[np.isinf(after)][0]:g}")
+    return out

@@ -1,0 +1,241 @@
+"""The cache of compiled kernels: the folders that they are read from and kept in.
+
+Promises: kernels are kept in FEDBOOST_CACHE, or else NUMBA_CACHE_DIR, if that is set; else in the first
+folder that can be written of the package's own, the user's cache folder and one of this user in the system's
+temporary folder. A kernel that cannot be kept, be it for want of a folder or of room, is compiled all the
+same, and one line on standard error says so. A change of any kernel's source leaves the older ones unread.
+Refuses: a folder that other users can write, because what is read from a cache is code; a named folder that
+can neither be written nor has the kernels (ConfigError: one line).
+"""
+
+import errno
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache, IndexDataCacheFile, _CacheLocator
+from numba.misc.appdirs import AppDirs
+
+from fedboost.errors import ConfigError, printable
+from fedboost.version import VERSION
+
+VARIABLE = "FEDBOOST_CACHE"
+PACKAGE = Path(__file__).parent
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+_DAMAGED = (EOFError, UnpicklingError)
+
+
+def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return a decorator that compiles a function as `numba.njit` with these options does, when it is first
+    called, and keeps the result."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled = numba.njit(**options)(function)
+        compiled._cache = _KernelCache(function)
+        return compiled
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of this process: those to read from, in that order, and the one to keep kernels in."""
+
+    read: tuple[Path, ...]
+    write: Path | None
+    reasons: str
+    """Why none can be written: a line, without what to do."""
+
+
+@cache
+def folders() -> Folders:
+    """Return the folders, chosen once. ConfigError for a named one that cannot be used."""
+    name = VARIABLE if os.environ.get(VARIABLE) else "NUMBA_CACHE_DIR"
+    if not (value := os.environ.get(name)):
+        return _first_of(_ordinary())
+    folder = Path(value).absolute() / _version()
+    try:
+        _make(folder)
+        return Folders((folder,), folder, "")
+    except _Unsafe as error:
+        raise ConfigError(f"{name}={printable(value)}: {error.strerror}") from None
+    except OSError as error:
+        if error.errno in FULL_DISK:
+            return Folders((folder,), None, f"{name}={value}: {error.strerror}")
+        if not _holds_kernels(folder):
+            raise ConfigError(
+                f"{name}={printable(value)}: has no compiled kernels of this version, and none can be kept "
+                f"there: {error.strerror}; name a folder that this user can write, or unset {name}"
+            ) from None
+    others = _first_of(_ordinary())  # for what is not compiled there, or was for another processor
+    return Folders((folder, *others.read), others.write, others.reasons)
+
+
+def _ordinary() -> Iterator[Path]:
+    yield PACKAGE / "__pycache__"
+    yield Path(AppDirs("fedboost", appauthor=False).user_cache_dir)
+    yield Path(os.environ.get("TMPDIR") or "/tmp") / f"fedboost-{os.geteuid()}"
+
+
+def _first_of(places: Iterator[Path]) -> Folders:
+    """Return the folders of these places up to the first that can be written."""
+    read, reasons = list[Path](), list[str]()
+    for place in places:
+        folder = place / _version()
+        try:
+            if not place.is_absolute():  # of a user without a home
+                raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+            _make(folder)
+            return Folders((*read, folder), folder, "")
+        except OSError as error:
+            reasons.append(f"{place}: {error.strerror}")
+        if _holds_kernels(folder):
+            read.append(folder)
+    return Folders(tuple(read), None, ", ".join(reasons))
+
+
+class _Unsafe(OSError):
+    """A folder that other users can write."""
+
+
+@cache
+def _version() -> str:
+    """Return the name of the folder for these very kernels: numba alone would not notice a change in a kernel
+    that another file calls."""
+    digest = hashlib.sha256(f"{VERSION} {numba.__version__}".encode())
+    for file in (*sorted((PACKAGE / "gbdt" / "kernels").glob("*.py")), *PACKAGE.glob("privacy/kernels.py")):
+        digest.update(file.read_bytes())
+    return f"kernels-{digest.hexdigest()[:16]}"
+
+
+def _make(folder: Path) -> None:
+    """Make a folder for this user alone, or for all to read what root compiled, and try it. OSError unless it
+    can be written, and by nobody else."""
+    _check_link(folder.parent)
+    mode = 0o755 if os.geteuid() == 0 else 0o700
+    for path in (*reversed(folder.parents), folder):
+        if not path.is_dir():
+            try:
+                path.mkdir(mode)
+            except FileExistsError:
+                if not path.is_dir():
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
+    _check_safe(folder)
+    tempfile.TemporaryFile(dir=folder).close()
+
+
+def _holds_kernels(folder: Path) -> bool:
+    try:
+        _check_safe(folder)
+        return any(folder.glob("*.nbi"))
+    except OSError:
+        return False
+
+
+def _check_safe(folder: Path) -> None:
+    """Raise OSError if another user can put files in a folder or replace it. The package's own is as safe as
+    the package."""
+    if folder.parent == PACKAGE / "__pycache__":
+        return
+    _check_link(folder.parent)
+    real = folder.resolve(strict=True)
+    for path in (real, *real.parents):
+        status = path.stat()
+        if status.st_uid not in _trusted():
+            raise _Unsafe(errno.EPERM, f"{path} belongs to another user, who could put code there")
+        private_group = status.st_gid == status.st_uid  # nobody else is in the group of that number
+        writable = status.st_mode & (stat.S_IWOTH if private_group else stat.S_IWOTH | stat.S_IWGRP)
+        if writable and (path == real or not status.st_mode & stat.S_ISVTX):
+            raise _Unsafe(errno.EPERM, f"other users can write {path}, and put code there; chmod go-w {path}")
+
+
+def _check_link(place: Path) -> None:
+    if place.is_symlink() and place.lstat().st_uid not in _trusted():
+        raise _Unsafe(errno.EPERM, f"{place} is a link of another user")
+
+
+def _trusted() -> tuple[int, ...]:
+    """Return this user, and root, who has another number where users are mapped."""
+    return os.geteuid(), 0, Path("/").stat().st_uid
+
+
+class _Locator(_CacheLocator):
+    """The folder to keep a kernel in, for numba."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    @classmethod
+    def from_function(cls, function: Any, file: str) -> "_Locator":
+        return cls(function.__code__.co_firstlineno)
+
+    def get_cache_path(self) -> str:
+        return str(folders().write or "")
+
+    def get_source_stamp(self) -> str:
+        return _version()
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+    def ensure_cache_path(self) -> None:
+        if (folder := folders().write) is not None:
+            _make(folder)
+
+
+class _Kept(CompileResultCacheImpl):
+    _locator_classes: list[type[object]] = [_Locator]  # noqa: RUF012
+
+
+class _KernelCache(FunctionCache):
+    """Compiled versions of one kernel, one for each type of its arguments and each processor."""
+
+    _impl_class = _Kept
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)
+        name, version = self._impl.filename_base, _version()
+        self._files = [IndexDataCacheFile(str(folder), name, version) for folder in folders().read]
+
+    def _load_overload(self, sig: Any, target_context: Any) -> Any:
+        key = self._index_key(sig, target_context.codegen())
+        for file in self._files:
+            try:
+                data = file.load(key)
+            except (OSError, *_DAMAGED):  # a file that cannot be read counts as none, and is written anew
+                continue
+            if data is not None:
+                return self._impl.rebuild(target_context, data)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        if folders().write is None:
+            _say(f"{folders().reasons}; set {VARIABLE} to a folder that this user can write")
+            return
+        try:
+            try:
+                super().save_overload(sig, data)
+            except _DAMAGED:
+                self.flush()
+                super().save_overload(sig, data)
+        except OSError as error:
+            way = f"make room there, or set {VARIABLE} to a folder on another disk"
+            if error.errno not in FULL_DISK:
+                way = f"set {VARIABLE} to a folder that this user can write"
+            _say(f"{folders().write}: {error.strerror}; {way}")
+
+
+@cache
+def _say(reason: str) -> None:
+    """Print a line on standard error, once."""
+    line = f"fedboost: compiled kernels cannot be kept, so that each command compiles them anew: {reason}"
+    print(printable(line), file=sys.stderr, flush=True)

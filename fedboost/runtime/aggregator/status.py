@@ -1,0 +1,124 @@
+"""The status of an aggregator: who is connected, which sessions there are, and for whom they wait.
+
+Promises: an analyst sees the members and all sessions; a party sees itself, the sessions that name it, and
+the members of those. Nothing here was made of rows.
+Refuses: callers without a certificate of the consortium (Refused), or of another wire version (ConfigError).
+"""
+
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from fedboost.errors import FedboostError
+from fedboost.privacy.identity.certificates import Identified
+from fedboost.runtime.aggregator.active_session import ActiveSession
+from fedboost.runtime.aggregator.admission import Admission, refuse
+from fedboost.runtime.aggregator.analysts import Analysts
+from fedboost.runtime.aggregator.callers import caller_of, check_version
+from fedboost.runtime.aggregator.connected import ConnectedParties
+from fedboost.runtime.aggregator.limits import Peer
+from fedboost.runtime.aggregator.sessions import Sessions
+from fedboost.runtime.net.keys import Bundle
+from fedboost.version import VERSION
+from fedboost.wire import status as wire
+from fedboost.wire.status import Member, SessionState, SessionStatus, Status, encode_status
+
+
+class StatusOffice:
+    """The method Status of the service."""
+
+    def __init__(
+        self,
+        bundle: Bundle | None,
+        admission: Admission,
+        sessions: Sessions,
+        connected: ConnectedParties,
+        analysts: Analysts,
+    ) -> None:
+        self._bundle = bundle
+        self._admission = admission
+        self._sessions = sessions
+        self._connected = connected
+        self._analysts = analysts
+        self._since = int(time.time())
+
+    async def answer(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
+        """Answer one call."""
+        await self._admission.only_message(requests, context, peer)
+        try:
+            check_version(context, "caller")
+            caller = caller_of(self._bundle, context)
+        except FedboostError as error:
+            await refuse(context, error)
+        await context.write(encode_status(self.seen_by(caller)))
+
+    def seen_by(self, caller: Identified | None) -> Status:
+        """The status as this caller may see it; without keys everybody may see all."""
+        sessions = [*self._all_sessions()][: wire.MAX_SESSIONS]
+        members = [*self._all_members(sessions)]
+        others = 0
+        if caller is not None and caller.role == "party":
+            own = [session for session in sessions if caller.name in session.parties]
+            known = {("party", caller.name)}
+            known |= {("party", party) for session in own for party in session.parties}
+            known |= {("analyst", session.analyst) for session in own}
+            members = [member for member in members if (member.role, member.name) in known]
+            sessions, others = own, len(sessions) - len(own)
+        about = VERSION, self._since, int(time.time())
+        return Status(*about, tuple(members[: wire.MAX_MEMBERS]), tuple(sessions), others)
+
+    def _all_members(self, sessions: Iterable[SessionStatus]) -> Iterator[Member]:
+        """The parties that are connected, those that were, those that a session waits for, and the analysts
+        that follow a session or wait for one."""
+        connected = self._connected
+        for party, arrival in connected.arrivals.items():
+            yield Member("party", party, arrival.since, arrival.since, arrival.version)
+        awaited = (party for session in sessions for party in session.parties)
+        for party in sorted({*connected.seen.times, *awaited} - connected.names):
+            yield Member("party", party, 0, connected.seen.last(party))
+        for analyst, arrival in self._analysts.here.values():
+            yield Member("analyst", analyst, arrival.since, arrival.since, arrival.version)
+
+    def _all_sessions(self) -> Iterator[SessionStatus]:
+        sessions = self._sessions
+        if sessions.active is not None:
+            active = sessions.active
+            absent = self._connected.absent(active.session.awaited)
+            awaited = tuple(party for party in active.session.awaited if party in {*absent, *active.slow})
+            yield _status_of(active, SessionState.RUNNING, awaited)
+        for session in sessions.unfinished:
+            yield _status_of(session, SessionState.WAITING)
+        for waiter in self._analysts.waiters:
+            terms = waiter.terms
+            yield SessionStatus(
+                SessionState.WAITING,
+                "",
+                waiter.analyst,
+                terms.digest,
+                terms.session.program,
+                terms.hiding.protection,
+                0,
+                terms.trees.rounds,
+                waiter.since,
+                terms.parties,
+                tuple(self._connected.absent(terms.parties)),
+            )
+        for session in sessions.finished:
+            yield _status_of(session, SessionState.FINISHED)
+
+
+def _status_of(session: ActiveSession, state: SessionState, awaited: tuple[str, ...] = ()) -> SessionStatus:
+    terms = session.terms
+    return SessionStatus(
+        state,
+        session.session.name,
+        session.analyst_name,
+        terms.digest,
+        terms.session.program,
+        terms.hiding.protection,
+        len(session.session.history),
+        terms.trees.rounds,
+        session.since,
+        terms.parties,
+        awaited,
+    )

@@ -1,0 +1,193 @@
+"""Check of a table before a training: its oddities, those that a draft of terms met, and its fit to terms.
+
+Promises: an oddity is told once, by its most telling kind.
+Refuses: a label that is absent, a table without rows (ConfigError).
+"""
+
+import sys
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedboost.errors import ConfigError, TableWarning
+from fedboost.people.oddities import CheckFacts, Oddity, lines, worth_a_line
+from fedboost.people.text import delimited, shorten
+from fedboost.runtime.data.draft import Draft, draft_schema
+from fedboost.runtime.data.fits import misfits, undeclared_categories
+from fedboost.runtime.data.oddities import oddities
+from fedboost.runtime.data.parquet import ParquetTable
+from fedboost.runtime.data.sparse import SparseTable
+from fedboost.runtime.data.table import Table, dense_of
+from fedboost.runtime.data.values import column_of, texts
+from fedboost.terms.terms import Terms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+MAX_STORED_ROWS = 1 << 20
+"""Rows that are checked of a table which stays in its file."""
+MAX_WATCHED_ROWS = 100_000
+"""Rows that a simulation checks of each table: it was asked to train."""
+MAX_LABELS = 10
+"""Distinct labels that are counted one by one."""
+_TOLD = {
+    *("date", "identifier", "categories", "words", "decimal commas", "thousands", "signs"),
+    *("empty", "infinite"),
+}
+"""Kinds that say why a column was left out."""
+_OF_NUMBERS = {"distinct", "rounded"}
+"""Kinds that do not matter in columns which the terms take for categories."""
+
+
+def check(
+    source: str, table: Table, label: str | None, terms: Terms | None, exclude: Sequence[str] = ()
+) -> CheckFacts:
+    """Return the facts about a table: of the columns that the terms name, or of all."""
+    rows = _rows(table)
+    if rows.num_rows == 0:
+        raise ConfigError(f"{source}: the table has no rows")
+    sentence, draft = "", None
+    if terms is not None:
+        odd = of_terms(table if isinstance(table, SparseTable) else rows, terms)
+        if terms.columns.label in rows.column_names:
+            sentence = label_sentence(rows, terms.columns.label, terms.objective.name, terms.columns.positive)
+    else:
+        odd = []
+        if label is not None:
+            try:
+                draft = draft_schema(
+                    table if isinstance(table, SparseTable) else rows, label, exclude=exclude
+                )
+            except ConfigError as error:
+                column_of(rows, label)  # an absent one is refused
+                odd.append(Oddity("undraftable", label, values=(str(error),)))
+            else:
+                sentence = label_sentence(rows, label, draft.objective, draft.columns.positive)
+        odd += of_draft(rows, label, draft, exclude)
+    return CheckFacts(source, rows.num_rows, table.num_rows, len(rows.column_names), sentence, odd)
+
+
+def of_draft(
+    table: "pa.Table", label: str | None, draft: Draft | None, aside: Sequence[str] = ()
+) -> list[Oddity]:
+    """Return the oddities of a table and of what was drafted from it. aside: further columns that are no
+    features."""
+    classes = draft is not None and draft.objective == "multi:softprob"
+    aside = (*aside, *(() if draft is None else draft.columns.others[1:]))
+    out = oddities(table, label, aside, classes)
+    if draft is None or label is None:
+        return out
+    out = [
+        replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in draft.left_out) for oddity in out
+    ]
+    told = {oddity.column for oddity in out if oddity.left_out}
+    out += [
+        Oddity("left out", name, values=(reason,))
+        for name, reason in draft.left_out.items()
+        if name not in told
+    ]
+    if draft.columns.positive is not None:
+        codes, distinct = texts(column_of(table, label), label)
+        positive = draft.columns.positive
+        rows = int((codes == distinct.index(positive)).sum())
+        out.append(Oddity("positive", label, rows, table.num_rows, (repr(positive),)))
+    if draft.few_numbers:
+        out.append(Oddity("few numbers", label, draft.few_numbers, table.num_rows))
+    return out
+
+
+def of_terms(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
+    """Return the oddities of the columns that terms name, and what of them does not fit."""
+    odd = _in_terms(dense_of(table), terms)
+    known = {oddity.column for oddity in odd if oddity.kind in ("unlabelled", "infinite")}
+    return odd + [oddity for oddity in misfits(table, terms) if oddity.column not in known]
+
+
+def _in_terms(table: "pa.Table", terms: Terms) -> list[Oddity]:
+    schema = terms.columns
+    named = [name for name in (*schema.others, *schema.features) if name in table.column_names]
+    label = schema.label if schema.label in named else None
+    classes = terms.objective.num_class is not None
+    aside = set(schema.others) - {schema.label}
+    out = oddities(table.select(named), label, aside, classes)
+    return [
+        oddity
+        for oddity in out
+        if oddity.kind != "categories"  # those that are not declared are told
+        and not (oddity.column in schema.categorical and oddity.kind in _OF_NUMBERS)
+    ]
+
+
+def label_sentence(table: "pa.Table", label: str, objective: str, positive: str | None) -> str:
+    """Return the label, its objective, and the rows of each value if these are few."""
+    name = delimited(label)
+    try:
+        codes, distinct = texts(column_of(table, label), label)
+    except ConfigError:
+        return f"{name}: {objective}"
+    if len(distinct) > MAX_LABELS:
+        return f"{name}: {objective}, {len(distinct):,} distinct values"
+    rows = np.bincount(codes[codes >= 0], minlength=len(distinct))
+    ones = {positive} if positive is not None else {"1", "true"} if objective == "binary:logistic" else set()
+    parts = [
+        f"{shorten(repr(text))} in {rows[code]:,} rows" + (" (counts as 1)" if text in ones else "")
+        for code, text in sorted(enumerate(distinct), key=lambda pair: pair[1])
+    ]
+    return f"{name}: {objective}, {', '.join(parts)}"
+
+
+def warn(odd: Iterable[Oddity], where: str = "") -> None:
+    """Warn in Python of what is odd, in the name of the first caller outside of fedboost."""
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] == "fedboost":
+        level, frame = level + 1, frame.f_back
+    for line in lines(filter(worth_a_line, odd)):
+        warnings.warn(TableWarning(where + line), stacklevel=level)
+
+
+class Watch:
+    """The warnings about the tables of several parties: of each column and kind the first."""
+
+    def __init__(self) -> None:
+        self._names: list[str] = []
+        self._seen: set[tuple[str, str]] = set()
+
+    def table(self, terms: Terms, name: str, table: Table) -> None:
+        """Warn of what is odd in the table of a party, and in its name beside those of the parties before."""
+        self._names.append(name)
+        warn(odd for odd in alike_sites(self._names) if odd.column == name)
+        rows = _rows(table)
+        where = f"party {name}"
+        if rows.num_rows > MAX_WATCHED_ROWS:
+            rows = rows.slice(0, MAX_WATCHED_ROWS)
+            where += f", in its first {MAX_WATCHED_ROWS:,} rows"
+        odd = _in_terms(rows, terms)
+        for column, categories in terms.columns.categorical.items():
+            odd += undeclared_categories(rows, column, categories)
+        odd = [oddity for oddity in odd if (oddity.kind, oddity.column) not in self._seen]
+        self._seen |= {(oddity.kind, oddity.column) for oddity in odd}
+        warn(odd, f"{where}: ")
+
+
+def alike_sites(names: Iterable[str]) -> list[Oddity]:
+    """Return the sites whose names differ from one before in blanks or case alone."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(" ".join(name.split()).casefold(), name), name) for name in names]
+    return [Oddity("sites", name, values=(repr(other),)) for other, name in pairs if other != name]
+
+
+def _rows(table: Table) -> "pa.Table":
+    """The rows to check: all of a table in memory, the first of one in a file."""
+    import pyarrow as pa
+
+    if not isinstance(table, ParquetTable):
+        return dense_of(table)
+    groups = max(int(np.searchsorted(table.ends, MAX_STORED_ROWS, side="right")) - 1, 1)
+    columns = {}
+    for name in table.head.column_names:
+        parts = [table.group(number, name) for number in range(min(groups, len(table.ends) - 1))]
+        columns[name] = pa.concat_tables(parts or [table.head.select([name])]).column(name)
+    return pa.table(columns)

@@ -1,0 +1,243 @@
+"""Metrics of a process for Prometheus, and the page on which it reads them.
+
+Promises: numbers, and names of parties and metrics, and nothing of rows; the page is served by threads of
+its own, at the one path /metrics, and never holds a session up.
+Refuses: an address that cannot be listened on (ConfigError).
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from http.server import ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    MetricsHandler,
+    ProcessCollector,
+    disable_created_metrics,
+)
+
+from fedboost.errors import ConfigError
+from fedboost.runtime.config import is_loopback
+from fedboost.version import VERSION
+from fedboost.wire.bounds import WIRE_VERSION
+
+PATH = "/metrics"
+PATIENCE_SECONDS = 10.0
+"""Seconds for which a client of the page may say nothing."""
+TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+"""Bounds of the histogram of turns."""
+
+
+class Metrics:
+    """Metrics that every role has: sessions, rounds and turns."""
+
+    def __init__(self, role: str) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # when each counter was made
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._sessions = self.counter("sessions", "Sessions that began or ended.", ["state"])
+        self._active = self.gauge("session_active", "1 while a session is under way.")
+        self._turns = self.counter("turns", "Questions that were answered by a sum.")
+        self._seconds = Histogram(
+            "fedboost_turn_seconds", "Seconds of a turn.", buckets=TURN_SECONDS, registry=self.registry
+        )
+        self._rounds = self.counter("rounds", "Rounds of boosting that ended.")
+        self._last = self.gauge("last_round", "Number of the last round, from 1.")
+        self._last_seconds = self.gauge("last_round_seconds", "Seconds of the last round.")
+        about = self.gauge("build_info", "Version, wire version and role.", ["version", "wire", "role"])
+        about.labels(VERSION, str(WIRE_VERSION), role).set(1)
+        for state in ("begun", "done", "failed"):
+            self._sessions.labels(state)
+
+    def counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        """A new counter."""
+        return Counter(f"fedboost_{name}", text, [*labels], registry=self.registry)
+
+    def gauge(self, name: str, text: str, labels: Iterable[str] = ()) -> Gauge:
+        """A new gauge."""
+        return Gauge(f"fedboost_{name}", text, [*labels], registry=self.registry)
+
+    def begun(self) -> None:
+        """Count a session that began, or goes on."""
+        self._sessions.labels("begun").inc()
+        self._active.set(1)
+
+    def ended(self, state: str) -> None:
+        """Count a session that ended: done, failed, or, at a party, left."""
+        self._sessions.labels(state).inc()
+        self._active.set(0)
+
+    def paused(self) -> None:
+        """Note that no session is under way, though it did not end."""
+        self._active.set(0)
+
+    def turn(self, seconds: float) -> None:
+        """Count a turn."""
+        self._turns.inc()
+        self._seconds.observe(seconds)
+
+    def round(self, number: int, seconds: float) -> None:
+        """Count a round."""
+        self._rounds.inc()
+        self._last.set(number)
+        self._last_seconds.set(seconds)
+
+
+class AggregatorMetrics(Metrics):
+    """Metrics of an aggregator."""
+
+    def __init__(self) -> None:
+        super().__init__("aggregator")
+        self._bytes = {
+            way: self.counter(f"{way}_bytes", f"Bytes of messages {text} a party, in sessions.", ["party"])
+            for way, text in (("received", "from"), ("sent", "to"))
+        }
+        self._connected = self.gauge("party_connected", "1 while a party is connected.", ["party"])
+        self._refused = self.counter("refused", "Calls and connections that were refused.", ["event"])
+        self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
+        self._waiting = self.gauge("analysts_waiting", "Analysts that wait for a session to begin.")
+        self._turn: tuple[int, float] | None = None
+        """The turn under way, and when it began."""
+        for event in ("peer refused", "party refused", "analyst refused", "handshake refused"):
+            self._refused.labels(event)
+
+    def begun(self) -> None:
+        """Count a session that began, or goes on."""
+        super().begun()
+        self._turn = None
+
+    def ended(self, state: str) -> None:
+        """Count a session that ended, and its last turn if it is done."""
+        super().ended(state)
+        if state == "done" and self._turn is not None:
+            self.turn(time.monotonic() - self._turn[1])
+
+    def turn_is(self, number: int) -> None:
+        """Note the number of the turn under way: when it is another one, the last is over."""
+        if self._turn is None or number != self._turn[0]:
+            now = time.monotonic()
+            if self._turn is not None and 0 < self._turn[0] < number:
+                self.turn(now - self._turn[1])
+            self._turn = number, now
+
+    def waiting(self, analysts: int) -> None:
+        """Note how many analysts wait for a session to begin."""
+        self._waiting.set(analysts)
+
+    def connected(self, party: str, here: bool) -> None:
+        """Note that a party came, or went."""
+        if here:
+            self._connected.labels(party).set(1)
+        else:
+            self._connected.remove(party)
+
+    def refused(self, event: str) -> None:
+        """Count a caller that was refused."""
+        self._refused.labels(event).inc()
+
+    def moved(self, party: str, received: int, sent: int) -> None:
+        """Count bytes of a party's messages."""
+        self._bytes["received"].labels(party).inc(received)
+        self._bytes["sent"].labels(party).inc(sent)
+
+    def results(self, metrics: Mapping[str, float]) -> None:
+        """Note the metrics of the last round, of all parties together."""
+        self._result.clear()
+        for name, value in metrics.items():
+            self._result.labels(name).set(value)
+
+
+class PartyMetrics(Metrics):
+    """Metrics of a party or a key holder."""
+
+    def __init__(self, role: str = "party") -> None:
+        super().__init__(role)
+        self._sessions.labels("left")
+        self._connected = self.gauge("connected", "1 while the aggregator is at hand.")
+        self._bytes = {
+            way: self.counter(f"{way}_bytes", f"Bytes of messages {text} the aggregator.")
+            for way, text in (("received", "from"), ("sent", "to"))
+        }
+        self._spent = self.gauge("privacy_epsilon_spent", "Epsilon spent on these rows so far.", ["delta"])
+        self._left = self.gauge("privacy_epsilon_left", "Epsilon left of the budget.", ["delta"])
+
+    def connected(self, here: bool) -> None:
+        """Note that the aggregator is at hand, or was lost."""
+        self._connected.set(here)
+
+    def received(self, size: int) -> None:
+        """Count bytes from the aggregator."""
+        self._bytes["received"].inc(size)
+
+    def sent(self, size: int) -> None:
+        """Count bytes to the aggregator."""
+        self._bytes["sent"].inc(size)
+
+    def budget(self, spent: float, left: float | None, delta: float) -> None:
+        """Note the epsilon spent on the rows, and what is left if there is a budget."""
+        self._spent.labels(f"{delta:g}").set(spent)
+        if left is not None:
+            self._left.labels(f"{delta:g}").set(left)
+
+
+class MetricsPage:
+    """The page at http://HOST:PORT/metrics, from its making until it is closed."""
+
+    def __init__(self, metrics: Metrics, address: str, log: Any) -> None:
+        """Listen. ConfigError if that cannot be."""
+        host, _, port = address.rpartition(":")
+        host = host.strip("[]")
+        kind = _Server6 if ":" in host else _Server
+        try:
+            self._server = kind((host, int(port)), _Page.factory(metrics.registry))
+        except OSError as error:
+            raise ConfigError(
+                f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another "
+                f"address of this machine, or end what listens there"
+            ) from None
+        self.address = f"{address.rpartition(':')[0]}:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread.start()
+        log.info("metrics are served", address=f"http://{self.address}{PATH}")
+        if not is_loopback(address):
+            log.warning(
+                "metrics are served without keys or encryption to whoever reaches this address",
+                address=self.address,
+            )
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # not HTTPServer's, which asks the name service for this machine's name
+        self.server_name, self.server_port = "fedboost", self.server_address[1]
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Leave it: a client that hung up is no fault of this process."""
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Page(MetricsHandler):
+    timeout = PATIENCE_SECONDS
+
+    def do_GET(self) -> None:
+        """Answer at PATH alone."""
+        if self.path.partition("?")[0] == PATH:
+            super().do_GET()
+        else:
+            self.send_error(404, f"only {PATH} is here")

@@ -1,0 +1,169 @@
+"""Checks of terms at a site: would it take part? Each is answered without a session, and nothing of it is
+remembered as one.
+
+Promises: an analyst whom the site's policy or its approval of these terms names is told all that stands
+against the terms: rules, budget, columns that lack, and once nothing else does, whether the rows fit, as an
+offer would tell. Any other caller is told no more than the first sentence of a refusal. No person is asked.
+Refuses: nothing; what cannot be read is a reason.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+from fedboost.errors import ConfigError, FedboostError, Refused
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import CHECK, Credentials
+from fedboost.protocol.membership import check_rows
+from fedboost.protocol.site_memory import Limits, SessionOffer, judge
+from fedboost.runtime.net import channel
+from fedboost.runtime.site.approval import between_sessions, policy_for, read_past
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.policy import Policy
+from fedboost.runtime.site.rows import SiteRows
+from fedboost.runtime.site.terminal import has_terminal
+from fedboost.terms.terms import Terms
+from fedboost.version import VERSION
+from fedboost.wire.bounds import terms_of
+from fedboost.wire.checks import Objections, Review, decode_review, encode_objections
+
+PAUSE_SECONDS = 0.1
+"""Seconds between two checks, at least."""
+NO_LIMITS = Limits(max_sessions=1 << 62, similar_groups=True)
+"""Limits under which only what no policy changes is refused."""
+ASKED = "a person there is asked about each session"
+BUSY = "its rows were not looked at: a session is under way there"
+
+
+class Reviewer:
+    """The answers of a site to checks. credentials: what it trusts now, None without keys; busy: tells if a
+    session is under way."""
+
+    def __init__(
+        self,
+        config: PartyConfig,
+        rows: SiteRows,
+        credentials: Callable[[], Credentials | None],
+        busy: Callable[[], bool],
+        log: Any,
+    ) -> None:
+        self._config = config
+        self._rows = rows
+        self._credentials = credentials
+        self._busy = busy
+        self._log = log
+
+    async def serve(self, opened: Any) -> None:
+        """Answer checks over a connection until it is lost, or until cancelled."""
+        metadata = ((channel.PARTY_KEY, self._config.party.encode()), *channel.VERSIONS)
+        call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
+        try:
+            async for data in call:
+                await call.write(await asyncio.to_thread(self._answer, data))
+                await asyncio.sleep(PAUSE_SECONDS)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # an aggregator of an older version; or its loss, which the stream of sessions tells
+        except FedboostError as error:
+            self._log.warning("checks of terms are answered no more", reason=str(error))
+            call.cancel()
+
+    def _answer(self, data: bytes) -> bytes:
+        """The answer to one check. Runs in a thread."""
+        review = decode_review(data)
+        objections = self.objections(review)
+        return encode_objections(objections)
+
+    def objections(self, review: Review) -> Objections:
+        """All that this site has against terms, as far as the analyst may know it."""
+        party, notes = self._config.party, list[str]()
+        analyst = ""
+        try:
+            terms = _read(review)
+            if party not in terms.parties:
+                raise Refused(f"the terms do not name party {party!r}")
+            analyst = self._analyst(review, terms)
+            self._rows.check_misfits()
+            policy = policy_for(self._config, terms, analyst)
+            reasons = [*self._reasons(terms, policy, analyst, notes)]
+        except FedboostError as error:
+            reasons = [error.public]
+        short = tuple(_without_name(reason, party) for reason in reasons)
+        about = {"analyst": analyst} if analyst else {}
+        self._log.info("terms checked", **about, would=not short, **({"reasons": short} if short else {}))
+        return Objections(review.number, short, () if short else tuple(notes))
+
+    def _analyst(self, review: Review, terms: Terms) -> str:
+        """The analyst who signed a check; '' without keys."""
+        credentials, request = self._credentials(), review.request
+        if credentials is None:
+            return ""
+        if request is None:
+            raise Refused(f"party {self._config.party}: the terms are signed by no analyst")
+        analyst = key_exchange.check_request(credentials, terms, request, CHECK)
+        key_exchange.check_age(request, credentials.clock())
+        return analyst
+
+    def _reasons(self, terms: Terms, policy: Policy, analyst: str, notes: list[str]) -> Iterator[str]:
+        """The reasons, one after the other; puts what else is to be known into the notes."""
+        party, rows = self._config.party, self._rows
+        breaches = [*policy.breaches(terms, analyst)]
+        if any(breach.rule == "analysts" for breach in breaches):
+            yield breaches[0].refusal(party).public  # all that a refusal tells whom nobody here knows
+            return
+        try:
+            past = read_past(self._config)
+        except ConfigError as error:
+            self._log.warning("terms cannot be checked", reason=str(error))
+            yield "it cannot read its memory; its own log says why"
+            return
+        breaches += between_sessions(policy, party, terms, past)
+        yield from (breach.refusal(party).public for breach in breaches)
+        checks: list[Callable[[], object]] = [
+            lambda: check_rows(party, terms, rows.table is not None),
+            lambda: judge(SessionOffer("", terms), None, past.sessions, NO_LIMITS, party),
+        ]
+        if policy.budget is not None and terms.noise is not None:
+            budget = policy.budget
+            checks.append(lambda: budget.check_session(party, terms, past.cost, 0.0))
+        reasons = [*filter(None, map(_refusal, checks))]
+        if policy.approval == "ask":
+            notes.append(ASKED)
+            if not has_terminal():
+                reasons.append('its policy has approval = "ask", and nobody there can be asked')
+        if not any(breach.rule == "columns" for breach in breaches):
+            reasons += rows.missing_columns(terms)
+        yield from reasons
+        if breaches or reasons:
+            return
+        if self._busy():
+            notes.append(BUSY)
+        elif misfit := rows.check(terms):
+            yield misfit
+
+
+def _refusal(check: Callable[[], object]) -> str:
+    """The sentence of a check that refuses; '' if it does not."""
+    try:
+        check()
+    except Refused as error:
+        return error.public
+    return ""
+
+
+def _read(review: Review) -> Terms:
+    """The terms of a check. ConfigError for those of another version."""
+    try:
+        return terms_of(review.terms)
+    except FedboostError as error:
+        raise ConfigError(
+            f"its version of fedboost, {VERSION}, cannot follow these terms: {error.public}"
+        ) from None
+
+
+def _without_name(reason: str, party: str) -> str:
+    """A reason where the name of the site stands beside it."""
+    for prefix in (f"site {party} refuses: ", f"party {party} refuses: ", f"party {party}: "):
+        reason = reason.removeprefix(prefix)
+    return f"it {rest}" if (rest := reason.removeprefix(f"party {party} ")) != reason else reason

@@ -1,0 +1,80 @@
+"""The rows of a site: a table that is read once, when its process starts.
+
+Promises: how often the rows did not fit what was offered is counted, whoever asked; what a check of terms is
+told of the rows is one bit, the same each time.
+Refuses: tables that cannot be read (ConfigError); further questions after MAX_MISFITS that did not fit.
+"""
+
+from typing import Any
+
+from fedboost.errors import Refused, SchemaMismatch
+from fedboost.horizontal.shard import Shard
+from fedboost.people.text import shown
+from fedboost.runtime.data.features import undeclared
+from fedboost.runtime.data.shard import column_faults, to_shard
+from fedboost.runtime.data.table import site_table
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.terms.terms import Terms
+
+MAX_MISFITS = 10
+"""Offers that this party's rows did not fit, before it refuses all others: each told one bit about the rows,
+and a reader of the site's log knows by then what does not fit."""
+MAX_CHECKED = 100
+"""Different terms that the rows are checked for without a session, until the site is started again."""
+
+
+class SiteRows:
+    """The table of a site's file; None for a key holder, which has no rows. ConfigError if it cannot be
+    read."""
+
+    def __init__(self, config: PartyConfig, log: Any) -> None:
+        self.table = None if config.data is None else site_table(config.data, config.scratch)
+        self._party = config.party
+        self._log = log
+        self._misfits = 0
+        self._checked: dict[str, str] = {}
+        """The reason against terms, by their digest; '' where the rows fit."""
+
+    def check_misfits(self) -> None:
+        """Raise Refused after too many offers that the rows did not fit."""
+        if self._misfits >= MAX_MISFITS:
+            raise Refused(
+                f"party {self._party}: its rows did not fit {self._misfits} offers, and each refusal tells "
+                f"something of them, so it refuses all others until it is started again"
+            )
+
+    def read(self, terms: Terms) -> Shard:
+        """The rows as these terms want them."""
+        assert self.table is not None
+        try:
+            shard = to_shard(self.table, terms, self._party)
+        except SchemaMismatch:
+            self._misfits += 1
+            raise
+        for column, category, count in undeclared(self.table, terms.columns):
+            warning = "categories the terms do not declare count as missing"
+            self._log.warning(warning, column=column, category=shown(category), rows=count)
+        return shard
+
+    def missing_columns(self, terms: Terms) -> list[str]:
+        """A sentence for each column that the terms name and the table lacks."""
+        return [] if self.table is None else [str(e.public) for e in column_faults(self.table, terms.columns)]
+
+    def check(self, terms: Terms) -> str:
+        """The reason why the rows do not fit these terms; '' if they do."""
+        if self.table is None:
+            return ""
+        if terms.digest not in self._checked:
+            if len(self._checked) >= MAX_CHECKED:
+                return (
+                    f"it looked at its rows for {MAX_CHECKED} different terms without a session, and does so "
+                    f"for no others until it is started again"
+                )
+            try:
+                self.check_misfits()
+                self.read(terms)
+                self._checked[terms.digest] = ""
+            except Refused as error:
+                self._log.warning("rows do not fit the terms that were checked", reason=str(error))
+                self._checked[terms.digest] = error.public
+        return self._checked[terms.digest]

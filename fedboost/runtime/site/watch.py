@@ -1,0 +1,69 @@
+"""Sights of a party from outside: the rounds in its log, and its metrics.
+
+Promises: nothing of the rows; the metrics of a round are the aggregator's and the analyst's, no party is told
+them.
+Refuses: an address for the metrics that cannot be listened on (ConfigError).
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fedboost.protocol.messages import Ask, Offer
+from fedboost.runtime.metrics import MetricsPage, PartyMetrics
+from fedboost.runtime.site.budget import Spent, facts_of
+from fedboost.runtime.site.config import PartyConfig
+
+
+class Watch:
+    """The watch over one party. spent: the privacy that was spent on its rows, at any time."""
+
+    def __init__(self, config: PartyConfig, log: Any, spent: Callable[[], Spent]) -> None:
+        self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
+        self._log, self._budget, self._spent = log, config.policy.budget, spent
+        self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
+        self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
+        self._look_at_budget()
+
+    def close(self) -> None:
+        """Serve metrics no more."""
+        if self._page is not None:
+            self._page.close()
+
+    def offered(self, offer: Offer) -> None:
+        """A session was offered, or is offered again."""
+        self.metrics.begun()
+        self._session, self._rounds = offer.session, offer.terms.trees.rounds
+        self._round, self._since = 0, time.monotonic()
+
+    def sent(self, data: bytes) -> bytes:
+        """Count a message to the aggregator, and return it."""
+        self.metrics.sent(len(data))
+        return data
+
+    def answered(self, ask: Ask, seconds: float) -> None:
+        """A question was answered in so many seconds, for the first time or again."""
+        self.metrics.turn(seconds)
+        done = ask.query.tree + 1 if ask.query.ends_tree else 0
+        if done > self._round:
+            now = time.monotonic()
+            self.metrics.round(done, now - self._since)
+            about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
+            self._log.info("round", session=self._session, **about)
+            self._round, self._since = done, now
+            self._look_at_budget()
+
+    def ended(self, session: str, reason: str, left: bool) -> None:
+        """A session is over: with a model if there is no reason, else it failed, or this party left it."""
+        state = "" if not reason else "left" if left else "failed"
+        self.metrics.ended(state or "done")
+        event = "left the session" if left else f"session {state or 'done'}"
+        if reason:
+            self._log.warning(event, session=session, reason=reason)
+        else:
+            self._log.info(event, session=session)
+        self._look_at_budget()
+
+    def _look_at_budget(self) -> None:
+        facts = facts_of(self._spent(), self._budget, own=True)
+        self.metrics.budget(facts.spent, facts.left, facts.delta)

@@ -1,0 +1,284 @@
+"""`fedboost check TERMS --aggregator`: what each site has against terms, without a session."""
+
+import asyncio
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import grpc
+import pyarrow as pa
+import pytest
+from consortia import channel_to
+from sites import consortium, fedboost, in_time, rows, status_of, terms, until
+
+from fedboost.errors import PeerError, SessionFailed
+from fedboost.protocol import key_exchange
+from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
+from fedboost.protocol.messages import Request
+from fedboost.runtime.aggregator import checks, limits
+from fedboost.runtime.local.cluster import ANYTHING
+from fedboost.runtime.net import channel
+from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.site import rows as site_rows
+from fedboost.runtime.site.config import PartyConfig
+from fedboost.runtime.site.memory_start import init_memory
+from fedboost.runtime.terms_file import terms_to_toml
+from fedboost.wire.checks import Objections, Review, encode_objections
+
+THREE = ("north", "south", "east")
+NAMED = {**ANYTHING, "analysts": ["analyst"]}
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    """The bundles of three parties, and of two analysts."""
+    folder = tmp_path_factory.mktemp("consortium") / "keys"
+    roles = {**dict.fromkeys(THREE, "party"), "analyst": "analyst", "stranger": "analyst"}
+    for words in (["init-consortium"], ["aggregator"], *([role, name] for name, role in roles.items())):
+        assert fedboost("keys", *words, "--folder", folder).code == 0
+    roles["aggregator"] = "aggregator"
+    return {name: read_bundle(folder / name, role) for name, role in roles.items()}
+
+
+async def check(one, agreed, name="analyst", *options):
+    """The exit code and the output of the command."""
+    path = one.folder / "terms.toml"
+    path.write_text(terms_to_toml(agreed))
+    keys = ("--keys", one.bundles[name].folder) if one.bundles else ("--insecure-loopback",)
+    return await asyncio.to_thread(fedboost, "check", path, "--aggregator", one.address, *keys, *options)
+
+
+async def replies(one, agreed, name="analyst"):
+    """The exit code, and the answer of each site."""
+    end = await check(one, agreed, name, "--json")
+    assert end.err == "", end.err
+    return end.code, {site["party"]: site for site in map(json.loads, end.out.splitlines())}
+
+
+def scenario_of(folder, bundles, policies, ask, tables=None):
+    """Run with one party for each policy, and return what `ask` does."""
+
+    async def scenario():
+        async with consortium(folder, {}, bundles=bundles) as one:
+            for name, policy in policies.items():
+                audit = one.folder / f"{name}.audit.jsonl"
+                if "epsilon" in policy:  # a memory of what is spent is begun by hand
+                    config = {"party": name, "aggregator": one.address, "state": one.folder / name}
+                    init_memory(PartyConfig(**config, audit=audit, policy=policy))
+                one.start_party(
+                    name, (tables or {}).get(name, rows()), state=name, policy=policy, audit=audit
+                )
+            await until(lambda: len(one.server._checks._reviewers) == len(policies))
+            return await ask(one), one.log
+
+    return in_time(scenario())
+
+
+def test_all_would_and_nothing_begins(tmp_path, bundles):
+    agreed = terms(THREE, protection="masked")
+
+    async def ask(one):
+        return await check(one, agreed), [path.stat().st_size for path in one.folder.glob("*.audit.jsonl")]
+
+    (end, logs), log = scenario_of(tmp_path / "one", bundles, dict.fromkeys(THREE, NAMED), ask)
+    assert (end.code, end.err) == (0, "")
+    assert end.out.splitlines()[0].split() == ["north", "yes"]
+    assert end.out.endswith("\nall 3 sites would take part\n")
+    assert not log.named("session begins")
+    assert not log.named("session offered")
+    assert logs == [0, 0, 0]
+    assert [event["would"] for event in log.named("terms checked")] == [True, True, True, 3]
+    assert {event["analyst"] for event in log.named("terms checked")} == {"analyst"}
+
+
+def test_each_site_says_all_its_reasons(tmp_path, bundles):
+    """Rules, columns, budget and sessions; and who is not here."""
+    strict = {**NAMED, "max_depth": 2, "max_rounds": 2, "epsilon": 0.5, "delta": 1e-5, "max_sessions": 1}
+    noise = {"epsilon": 2.0, "delta": 1e-5}
+    columns = {"label": "y", "numeric": ["age", "dose", "height", "weight"], "label_range": [0, 1],
+               "ranges": {name: [0, 100] for name in ("age", "dose", "height", "weight")}}  # fmt: skip
+    agreed = terms([*THREE, "away"], columns=columns, noise=noise, protection="masked")
+
+    async def ask(one):
+        return await replies(one, agreed), await check(one, agreed)
+
+    policies = {"north": strict, "south": NAMED}
+    ((code, sites), end), _ = scenario_of(tmp_path / "one", bundles, policies, ask)
+    assert code == end.code == 1
+    north, south = sites["north"], sites["south"]
+    assert (north["answered"], north["would"]) == (True, False)
+    for said in (
+        "max_depth = 2",
+        "max_rounds = 2",
+        "epsilon 2",
+        "'height' is missing",
+        "'weight' is missing",
+    ):
+        assert any(said in reason for reason in north["reasons"]), said
+    assert south["reasons"] == ["column 'height' is missing", "column 'weight' is missing"]
+    for name in ("east", "away"):
+        assert sites[name]["answered"] is False
+        assert sites[name]["reasons"] == ["it has never connected to this aggregator"]
+    assert all(len(line) < 80 for line in end.out.splitlines())
+    assert "\n0 of 4 sites would take part\n" in end.out
+
+
+def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bundles):
+    """One sentence, of the first rule, nothing of columns or rows; the same as an offer gets."""
+    agreed = terms(["north"], max_depth=9, columns={"label": "y", "numeric": ["height"]})
+    policy = {**NAMED, "max_depth": 2}
+
+    async def ask(one):
+        return await replies(one, agreed, "stranger"), await replies(one, agreed)
+
+    ((code, sites), (_, known)), log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)
+    (reason,) = sites["north"]["reasons"]
+    assert code == 1
+    assert reason.startswith("its policy has analysts = [...], and the analyst is stranger; ")
+    assert len(known["north"]["reasons"]) == 2
+    assert log.named("terms checked")[0]["analyst"] == "stranger"
+
+
+def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeypatch):
+    monkeypatch.setattr(site_rows, "MAX_CHECKED", 3)
+    spoilt = rows().set_column(rows().column_names.index("age"), "age", pa.array(["old"] * rows().num_rows))
+
+    async def ask(one):
+        first = await replies(one, terms(["north"]))
+        again = await replies(one, terms(["north"]))
+        others = [await replies(one, terms(["north"], rounds=n)) for n in (4, 5, 6)]
+        return first, again, others, one.nodes["north"]._rows._misfits
+
+    found, log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask, {"north": spoilt})
+    first, again, others, misfits = found
+    (reason,) = first[1]["north"]["reasons"]
+    assert reason == "its rows do not fit the terms; its own log says which column and why"
+    assert again == first
+    assert misfits == 3  # each digest once
+    assert "for 3 different terms without a session" in others[-1][1]["north"]["reasons"][0]
+    assert "'old'" in log.named("rows do not fit the terms that were checked")[0]["reason"]
+
+
+def test_a_check_is_no_request_for_a_session(bundles):
+    """An aggregator cannot begin a session with what was signed for a check, nor the other way round."""
+    agreed, signer = terms(["north"]), bundles["analyst"].signer
+    trust = Trust(bundles["north"].roots, (), lambda: datetime.now(UTC))
+    for signed, wanted in ((CHECK, SESSION), (SESSION, CHECK)):
+        request = key_exchange.request(signer, agreed, bytes(32), 0, signed)
+        assert key_exchange.check_request(trust, agreed, request, signed) == "analyst"
+        with pytest.raises(PeerError, match="signature"):
+            key_exchange.check_request(trust, agreed, request, wanted)
+
+
+def test_a_site_believes_no_check_that_no_analyst_signed(tmp_path, bundles):
+    agreed = terms(["north"])
+
+    async def ask(one):
+        reviewer = one.nodes["north"]._reviewer
+        forged = Request(bytes(32), 0, bundles["south"].certificate, b"x")
+        return [reviewer.objections(Review(1, agreed.canonical(), request)) for request in (None, forged)]
+
+    (unsigned, forged), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert unsigned.reasons == ("the terms are signed by no analyst",)
+    assert forged.reasons == ("the terms are signed by party south, which is no analyst",)
+
+
+def test_terms_of_another_version_are_a_reason(tmp_path):
+    async def ask(one):
+        return one.nodes["north"]._reviewer.objections(Review(1, '{"new": 1}'))
+
+    found, _ = scenario_of(tmp_path / "one", None, {"north": ANYTHING}, ask)
+    assert found.reasons[0].startswith("its version of fedboost, 0.1.0, cannot follow these terms: ")
+
+
+def test_a_person_is_not_asked(tmp_path):
+    async def ask(one):
+        return await replies(one, terms(["north"]))
+
+    (code, sites), _ = scenario_of(tmp_path / "one", None, {"north": {**ANYTHING, "approval": "ask"}}, ask)
+    assert code == 1
+    assert sites["north"]["reasons"] == ['its policy has approval = "ask", and nobody there can be asked']
+
+
+def test_sites_that_cannot_answer_are_named(tmp_path, monkeypatch):
+    """One of an older version has no stream for checks; one takes too long."""
+    monkeypatch.setattr(checks, "SITE_SECONDS", 0.05)
+
+    async def ask(one):
+        del one.server._checks._reviewers["north"]
+        one.server._checks._reviewers["south"].outgoing.put = lambda data: None
+        return await replies(one, terms(["north", "south"]))
+
+    (code, sites), _ = scenario_of(tmp_path / "one", None, {"north": ANYTHING, "south": ANYTHING}, ask)
+    assert code == 1
+    assert sites["north"]["reasons"] == [
+        "it cannot be asked: it runs an older version of fedboost; update it there"
+    ]
+    assert sites["south"]["reasons"] == ["it did not answer within 0.05 s"]
+
+
+def test_a_party_goes_on_at_an_aggregator_without_checks(tmp_path, monkeypatch):
+    monkeypatch.setattr(channel, "ADVISE", f"/{channel.SERVICE}/Newer")
+
+    async def scenario():
+        async with consortium(tmp_path / "one", {"north": rows()}) as one:
+            return (await one.train(terms(["north"]))).model, one.log
+
+    model, log = in_time(scenario())
+    assert model.rounds
+    assert len(log.named("at hand")) == 1
+
+
+def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "MAX_CHECKS", 0)
+
+    async def ask(one):
+        return await check(one, terms(["north"]))
+
+    end, log = scenario_of(tmp_path / "one", None, {"north": ANYTHING}, ask)
+    assert (end.code, end.out) == (2, "")
+    assert end.err == "fedboost: 0 checks are under way already; try again later\n"
+    assert log.named("check refused")
+
+
+def test_a_party_may_not_check_terms(tmp_path, bundles):
+    async def ask(one):
+        return await check(one, terms(["north"]), "south")
+
+    end, _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert end.code == 2
+    assert "is the bundle of a party, an analyst's is needed" in end.err
+
+
+def test_the_analyst_of_an_offer_is_in_log_and_audit(tmp_path, bundles):
+    """Of one that is refused, too."""
+
+    async def ask(one):
+        with pytest.raises(SessionFailed, match="analysts"):
+            await one.train(terms(["north"]))
+        return fedboost("audit", one.folder / "north.audit.jsonl")
+
+    policy = {**ANYTHING, "analysts": ["marie"]}
+    end, log = scenario_of(tmp_path / "one", bundles, {"north": policy}, ask)
+    assert "signed by    analyst, the analyst" in end.out
+    for event in ("session offered", "session begins", "session failed"):
+        assert log.named(event)[0]["analyst"] == "analyst", event
+
+
+def test_a_party_that_answers_what_nobody_asked_is_cut_off(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "UNWANTED_SAVED", 0.1)
+    monkeypatch.setattr(limits, "UNWANTED_PER_SECOND", 0.0)
+
+    async def scenario():
+        async with consortium(tmp_path / "one", {}) as one, channel_to(one) as opened:
+            metadata = ((channel.PARTY_KEY, b"odd"), *channel.VERSIONS)
+            call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
+            with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                for number in range(8):  # the first six are let pass
+                    await call.write(encode_objections(Objections(number, ("no",))))
+            return await status_of(call), one.server._checks._reviewers
+
+    (code, details), reviewers = in_time(scenario())
+    assert code == grpc.StatusCode.DATA_LOSS
+    assert details == "it keeps sending what nobody asked for"
+    assert reviewers == {}

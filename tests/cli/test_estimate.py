@@ -1,0 +1,90 @@
+"""`fedboost estimate`: its bytes are those of a training over the network."""
+
+import json
+
+import pytest
+from masked_consortia import masked
+from pyarrow import parquet
+from sites import bundles_of, consortium, fedboost, in_time, rows, terms
+
+from fedboost.privacy.protections import PROTECTIONS
+from fedboost.runtime.data.draft import split_by_weights
+from fedboost.runtime.local import estimate
+from fedboost.runtime.local.generated import table_for
+from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.terms_file import terms_to_toml
+
+NAMES = ("north", "south", "east")
+ROUNDS = 8
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    monkeypatch.setattr(estimate, "MAX_SECONDS", 1.0)
+    hidden = {name: row for name, row in PROTECTIONS.items() if not row.uses_key_holder}  # keys take seconds
+    monkeypatch.setattr(estimate, "PROTECTIONS", hidden)
+
+
+def estimated(folder, agreed, *options):
+    """Protection -> its estimate."""
+    (folder / "terms.toml").write_text(terms_to_toml(agreed))
+    end = fedboost("estimate", folder / "terms.toml", *options, "--json")
+    assert end.code == 0, end.err
+    return {line["protection"]: line for line in map(json.loads, end.out.splitlines())}
+
+
+@pytest.mark.parametrize("depth", [3, 8])
+@pytest.mark.parametrize("protection", ["plain", "masked"])
+def test_the_bytes_are_those_of_a_training(tmp_path, depth, protection):
+    table = rows(900)
+    parquet.write_table(table, tmp_path / "rows.parquet")
+    agreed = masked(NAMES, max_depth=depth, rounds=ROUNDS).changed(protection=protection)
+    tables = split_by_weights(table, NAMES, [1.0] * 3, 0)
+
+    async def scenario():
+        bundles = bundles_of(tmp_path / "keys", NAMES)
+        async with consortium(tmp_path / "c", tables, bundles=bundles) as one:
+            return await one.train(agreed)
+
+    sent = sum(sent for sent, _ in in_time(scenario()).traffic.values()) / 3 / ROUNDS / 1e6
+    facts = estimated(tmp_path, agreed, "--data", tmp_path / "rows.parquet")[protection]
+    assert facts["megabytes"] == pytest.approx(sent, rel=0.2)
+    assert facts["seconds"] > facts["seconds_a_round"] > 0
+    assert facts["rows"] == 900
+
+
+def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, monkeypatch):
+    agreed = masked(NAMES, max_depth=4, rounds=ROUNDS)
+    whole = estimated(tmp_path, agreed, "--rows", 9000)
+    monkeypatch.setattr(estimate, "MAX_VALUES", 3 * 3000)
+    part = estimated(tmp_path, agreed, "--rows", 9000)
+    for name in ("plain", "masked"):
+        assert part[name]["megabytes"] == pytest.approx(whole[name]["megabytes"], rel=0.35)
+    # A round asks once a level and once at its end; masks double the trips.
+    assert whole["masked"]["round_trips"] == pytest.approx(2 * whole["plain"]["round_trips"])
+    assert 5 <= whole["plain"]["round_trips"] < 6
+
+
+def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path):
+    (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 101)
+    assert end.code == 0, end.err
+    assert "masked: takes 100 parties at most" in end.out
+    assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 101)) == {"plain"}
+
+
+OBJECTIVES = {
+    "multi:softprob": {"num_class": 3},
+    "reg:gamma": {},
+    "count:poisson": {},
+    "reg:quantileerror": {"quantile_alpha": 0.5},
+    "rank:ndcg": {"columns": {"label": "y", "group": "q", "numeric": ["a"], "weight": "w"}},
+    "survival:aft": {"columns": {"label": "y", "label_upper_bound": "u", "numeric": ["a"]}},
+    "binary:logistic": {"columns": {"label": "y", "positive": "ill", "categorical": {"c": ["x", "y"]}}},
+}
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_generated_rows_fit_any_terms(objective):
+    agreed = terms(objective=objective, rounds=2, **OBJECTIVES[objective])
+    assert len(simulate(agreed, [table_for(agreed, 200)]).model.rounds) == 2

@@ -1,0 +1,123 @@
+"""Command lines that cannot be: one line, the nearest name, where to look; and completion by the shell."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from refusals import check_one_line
+from sites import fedboost
+
+WRONG = {
+    "option": (
+        "demo --rouns 3",
+        "demo has no option --rouns (did you mean --rounds?); see fedboost demo --help",
+    ),
+    "option of one letter": ("-v", "no option -v; see fedboost --help"),
+    "option of the root": ("--versoin", "no option --versoin (did you mean --version?); see fedboost --help"),
+    "option of a sub-command": (
+        "keys party north --folde x",
+        "keys party has no option --folde (did you mean --folder?); see fedboost keys party --help",
+    ),
+    "longer option": ("predict m x --output y", "predict has no option --output (did you mean --out?); see"),
+    "setting of the terms": (
+        "simulate t --data x --max-depth 3",
+        "simulate has no option --max-depth (max_depth is a setting of the terms file); see",
+    ),
+    "another library's setting": (
+        "simulate t --data x --n-estimators 3",
+        "simulate has no option --n-estimators (did you mean rounds in the terms file?); see",
+    ),
+    "setting that there is none of": (
+        "train t --booster dart",
+        "train has no option --booster: boosting is always gbtree (gbdt): leave it out; see",
+    ),
+    "nothing near": ("train t --xyzzy", "train has no option --xyzzy; see fedboost train --help"),
+    "command": ("traim", "no command 'traim' (did you mean train?); see fedboost --help"),
+    "command that is nothing": ("xyzzy", "no command 'xyzzy'; see fedboost --help"),
+    "sub-command": (
+        "privacy plna",
+        "no command 'privacy plna' (did you mean plan?); see fedboost privacy --help",
+    ),
+    "missing argument": ("train", "train needs TERMS (the terms, a TOML file); see fedboost train --help"),
+    "missing option": (
+        "train t",
+        "train needs --aggregator (HOST:PORT of the aggregator); see fedboost train --help",
+    ),
+    "option without its value": ("simulate t --data", "'--data' needs a value; see fedboost simulate --help"),
+    "flag with a value": ("demo --json=3", "'--json' does not take a value; see fedboost demo --help"),
+    "sub-command without a value": ("keys party --folder", "needs a value; see fedboost keys party --help"),
+    "number that is none": ("demo --rounds abc", "--rounds abc: "),
+    "number too low": ("demo --rounds=0", "--rounds 0: "),
+    "number too high": ("demo --parties 99", "--parties 99: "),
+    "argument too many": ("simulate a b --data x", "(b); see fedboost simulate --help"),
+}
+
+
+@pytest.mark.parametrize(("command", "says"), WRONG.values(), ids=WRONG)
+def test_a_wrong_command_line_is_one_line(command, says):
+    end = fedboost(*command.split())
+    assert end.code == 2
+    assert end.out == ""
+    check_one_line(end.err, (says, "; see fedboost"))
+
+
+@pytest.mark.parametrize("command", [(), ("keys",), ("privacy",)])
+def test_no_command_is_the_help(command):
+    end = fedboost(*command)
+    assert end.err == ""
+    assert "Usage: fedboost" in end.out
+
+
+def test_a_name_from_outside_does_not_move_the_cursor():
+    check_one_line(fedboost("train", "t", "--a\x1b[2J\nb").err, ("no option --a\\x1b[2J",))
+
+
+# ---- completion -------------------------------------------------------------------------------------
+
+
+def completed(words):
+    """What bash is told to complete the last word with, and the modules that this took."""
+    code = (
+        "import sys\nfrom fedboost.cli.main import main\ntry:\n    main()\n"
+        "finally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    variables = {
+        "_FEDBOOST_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    command = [sys.executable, "-c", code]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=60, env={**os.environ, **variables})
+    return end.stdout.split(), {name.split(".")[0] for name in end.stderr.split()}
+
+
+def test_the_shell_completes_commands_and_options_and_files():
+    words, modules = completed("fedboost t")
+    assert {"train", "terms"} <= {*words} <= {name for name in words if name.startswith("t")}
+    assert modules & {"numpy", "numba", "pyarrow", "grpc", "sklearn", "structlog"} == set()
+    assert completed("fedboost train terms.toml --ag")[0] == ["--aggregator"]
+    assert {"party", "analyst"} <= {*completed("fedboost keys ")[0]}
+    assert completed("fedboost predict mod")[0] in ([], ["mod"])  # nothing of ours: files are the shell's
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_for_a_shell(shell, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    end = fedboost("--show-completion", shell)
+    assert end.code == 0
+    assert "_FEDBOOST_COMPLETE" in end.out
+    if shell == "bash":
+        assert "complete -o default -F" in end.out  # files, where there is nothing of ours
+
+
+def test_completion_is_installed_or_says_why_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".bash_completions").write_text("a file where a folder is wanted")
+    check_one_line(fedboost("--install-completion", "bash").err, ("cannot write", "--show-completion"))
+    (tmp_path / ".bash_completions").unlink()
+    assert fedboost("--install-completion", "bash").code == 0
+    assert "fedboost" in (tmp_path / ".bashrc").read_text()
+    assert "_FEDBOOST_COMPLETE" in (tmp_path / ".bash_completions" / "fedboost.sh").read_text()
