@@ -119,6 +119,10 @@ MISTAKES = {
         ("site.toml", "query is for a database", "take query away"),
         {"site.toml": f'{SITE}data = "rows.csv"\nquery = "SELECT 1"\n'},
     ),
+    "a database for a command that reads files": Mistake(
+        f"check postgresql://marie:{SECRET}@127.0.0.1/registry --label y",
+        ("a database is read with --query, which is not for this table",),
+    ),
     "a query of no rows": Mistake(
         f"explain model.json {SELECT}", ("--query is for the rows of --shap or --data",)
     ),
