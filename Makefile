@@ -35,6 +35,7 @@ bench: $(VENV)/dev
 	mkdir -p $(RESULTS)
 	$(call measure,speed,$(if $(DATA),--data $(DATA)))
 	$(call measure,memory)
+	$(call measure,sources)
 	$(call measure,predict)
 	$(call measure,contributions)
 	$(call measure,startup)

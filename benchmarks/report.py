@@ -44,6 +44,7 @@ SECTIONS = {
     "parity": Section("Objectives"),
     "speed": Section("Speed"),
     "memory": Section("Memory"),
+    "sources": Section("Rows of a database"),
     "predict": Section("Prediction"),
     "contributions": Section("SHAP values"),
     "startup": Section("Start-up"),

@@ -17,6 +17,7 @@ from fedboost.version import VERSION
 __version__ = VERSION
 
 _HOMES = {
+    "Database": "fedboost.runtime.data.database",
     "FederatedClassifier": "fedboost.estimators",
     "FederatedRanker": "fedboost.estimators",
     "FederatedRegressor": "fedboost.estimators",
@@ -38,12 +39,14 @@ if TYPE_CHECKING:
     from fedboost.errors import ConfigError, FedboostError, PeerError, Refused, SessionFailed, TableWarning
     from fedboost.estimators import FederatedClassifier, FederatedRanker, FederatedRegressor
     from fedboost.runtime.analyst import Training, connect
+    from fedboost.runtime.data.database import Database
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.result import Result
     from fedboost.sdk import Terms, simulate
 
 __all__ = [
     "ConfigError",
+    "Database",
     "FedboostError",
     "FederatedClassifier",
     "FederatedRanker",

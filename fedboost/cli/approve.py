@@ -133,11 +133,11 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     from fedboost.runtime.data.features import category_rows, label_counts, undeclared
     from fedboost.runtime.data.places import shown
     from fedboost.runtime.data.shard import to_shard
-    from fedboost.runtime.data.table import read_table
+    from fedboost.runtime.data.table import site_table
 
     if site.data is None or site.party not in agreed.holders:
         return None
-    table, columns = read_table(site.data, site.scratch, site.read), agreed.columns
+    table, columns = site_table(site.data, site.scratch, site.read), agreed.columns
     try:
         label = to_shard(table, agreed, site.party).label
     except SchemaMismatch as error:

@@ -15,7 +15,7 @@ from fedboost.cli.options import InsecureLoopback, Json, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Database, Reading
 
 EPILOG = (
     "Example: fedboost check north.csv --label diagnosis\n\n"
@@ -28,7 +28,7 @@ ODD = 1
 
 @reads_a_table
 def check(
-    read: "ReadOptions",
+    read: "Reading",
     table: Annotated[
         str | None,
         typer.Argument(
@@ -64,8 +64,9 @@ def check(
     without a session; each says all its reasons. Exit code 1 unless all would."""
     if aggregator is not None:
         from fedboost.cli.check_sites import check_sites
+        from fedboost.runtime.data.database import Reading
 
-        if (table is None) == (terms is None) or label or config or exclude or read.chosen:
+        if (table is None) == (terms is None) or label or config or exclude or read != Reading():
             raise ConfigError(
                 "--aggregator asks all sites about terms: fedboost check terms.toml --aggregator HOST:PORT"
             )
@@ -80,7 +81,7 @@ def check(
 
 def _check_table(
     table: str | None,
-    read: "ReadOptions",
+    read: "Reading",
     label: str | None,
     config: Path | None,
     terms: Path | None,
@@ -91,7 +92,7 @@ def _check_table(
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked
     from fedboost.runtime.data.places import shown
-    from fedboost.runtime.data.table import dense_of, read_table
+    from fedboost.runtime.data.table import dense_of, read_table, site_table
     from fedboost.runtime.data.values import column_of
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
@@ -111,13 +112,15 @@ def _check_table(
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
-    source: Path | str | None = table
-    scratch = None
-    if config is not None:
+    if config is None:
+        assert table is not None
+        source: Path | str | Database = read.source(table)
+        rows = read_table(source, None, read.options)
+    else:
         site = read_party(config)
-        source, scratch, read = site.data, site.scratch, site.read.model_copy(update=read.chosen)
-    assert source is not None
-    rows = read_table(source, scratch, read)
+        assert site.data is not None
+        source = site.data
+        rows = site_table(source, site.scratch, site.read.model_copy(update=read.options.chosen))
     for name in exclude:
         column_of(dense_of(rows), name)
     facts = checked.check(shown(source), rows, label, agreed, exclude)

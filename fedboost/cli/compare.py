@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.evaluation.compare import Trial
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Reading
     from fedboost.terms.terms import Terms
 
 EPILOG = "Example: fedboost compare terms.toml --data all.csv --site hospital --seeds 10"
@@ -30,7 +30,7 @@ def compare(
     terms: TermsFile,
     data: Annotated[str, typer.Option(help="A table with rows of all sites.", show_default=False)],
     site: Annotated[str, typer.Option(help="Column that names the site of each row.", show_default=False)],
-    read: "ReadOptions",
+    read: "Reading",
     held_out: Annotated[
         float, typer.Option(help="Share of each site's rows to compare the models on.")
     ] = 0.2,
@@ -59,15 +59,16 @@ def compare(
 
     if not 0 < held_out < 1:
         raise ConfigError(f"--held-out is {held_out:g}: give a share between 0 and 1, such as 0.2")
+    source = read.source(data)
     if csv is not None:
-        check_writable(csv, terms, *local_files(data), force=force)
+        check_writable(csv, terms, *local_files(source), force=force)
     agreed = read_terms(terms)
     if agreed.columns.group is not None:
         raise ConfigError(
             f"{terms}: {agreed.objective.name} ranks whole groups, and rows are held out one by one"
         )
-    table = read_table(data, None, read)
-    sites = _sites(agreed, terms, table, data, site)
+    table = read_table(source, None, read.options)
+    sites = _sites(agreed, terms, table, source, site)
     notice_undeclared(table, agreed.columns)
     names, equal = shown_metrics(agreed), True
     trials = {
@@ -86,7 +87,7 @@ def compare(
     show(json, as_json.comparison(facts), comparison.comparison(facts))
 
 
-def _sites(agreed: "Terms", terms: Path, table: Any, data: str, column: str) -> dict[str, Any]:
+def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
     from fedboost.cli.inputs import rows_as_in_file, rows_of_sites
     from fedboost.runtime.data.places import shown

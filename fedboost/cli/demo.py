@@ -17,7 +17,7 @@ from fedboost.errors import ConfigError, FedboostError
 
 if TYPE_CHECKING:
     from fedboost.people.facts import Traffic
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Reading
     from fedboost.runtime.local.demo_sites import Sites
     from fedboost.runtime.model_file import Model
     from fedboost.terms.terms import Terms
@@ -29,7 +29,7 @@ EPILOG = (
 
 @reads_a_table
 def demo(
-    read: "ReadOptions",
+    read: "Reading",
     data: Annotated[
         str | None, typer.Option(help="Your own table instead of the breast-cancer one.", show_default=False)
     ] = None,

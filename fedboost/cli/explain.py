@@ -10,7 +10,7 @@ from fedboost.cli.options import Force, Json, ModelFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Database, Reading
 
 EPILOG = (
     "Example: fedboost explain model.json\n\n"
@@ -23,7 +23,7 @@ EPILOG = (
 @reads_a_table
 def explain(
     model: ModelFile,
-    read: "ReadOptions",
+    read: "Reading",
     tree: Annotated[
         int | None, typer.Option(help="Print this tree, counted from 0.", min=0, show_default=False)
     ] = None,
@@ -62,6 +62,33 @@ def explain(
     options = [option for option, value in asked.items() if value is not None]
     if len(options) > 1:
         raise ConfigError(f"give {' or '.join(options)}, not both")
+    _check_together(tree, svg, shap, partial_dependence, data, out)
+    if json and options:
+        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
+    rows = shap or data
+    if (read.query or read.query_file) and rows is None:
+        raise ConfigError("--query is for the rows of --shap or --data: name the database there")
+    source = None if rows is None else read.source(rows)
+    _check_outputs([svg, out], model, source, force)
+    if source is not None and partial_dependence is not None:
+        _dependence(model, partial_dependence, source, read, out)
+    elif source is not None:
+        _contributions(model, source, read, out)
+    elif tree is not None:
+        _tree(model, tree, svg)
+    else:
+        _importances(model, json)
+
+
+def _check_together(
+    tree: int | None,
+    svg: Path | None,
+    shap: str | None,
+    partial_dependence: str | None,
+    data: str | None,
+    out: Path | None,
+) -> None:
+    """ConfigError for a file that nothing is read from or written to."""
     if (partial_dependence is None) != (data is None):
         raise ConfigError("--partial-dependence FEATURE and --data DATA go together: rows to predict for")
     if svg is not None and tree is None:
@@ -70,20 +97,11 @@ def explain(
         raise ConfigError(
             "--out is for the CSV of --shap or --partial-dependence; a picture goes to the file of --svg"
         )
-    if json and options:
-        raise ConfigError(f"--json prints the importances; leave it out with {options[0]}")
-    _check_outputs([svg, out], model, shap or data, force)
-    if shap is not None:
-        _contributions(model, shap, read, out)
-    elif partial_dependence is not None and data is not None:
-        _dependence(model, partial_dependence, data, read, out)
-    elif tree is not None:
-        _tree(model, tree, svg)
-    else:
-        _importances(model, json)
 
 
-def _check_outputs(outputs: list[Path | None], model: Path, data: str | None, force: bool) -> None:
+def _check_outputs(
+    outputs: list[Path | None], model: Path, data: "str | Database | None", force: bool
+) -> None:
     from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
 
@@ -115,7 +133,7 @@ def _tree(model: Path, tree: int, svg: Path | None) -> None:
         write(Model.load(model).tree_svg(tree), svg)
 
 
-def _contributions(model: Path, data: str, read: "ReadOptions", out: Path | None) -> None:
+def _contributions(model: Path, data: "str | Database", read: "Reading", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
@@ -125,7 +143,7 @@ def _contributions(model: Path, data: str, read: "ReadOptions", out: Path | None
     from fedboost.runtime.model_file import Model
 
     trained = Model.load(model)
-    table, columns = read_table(data, None, read), trained.terms.columns
+    table, columns = read_table(data, None, read.options), trained.terms.columns
     base_margin = to_base_margin(table, trained.terms, shown(data))
     values = trained.booster.contributions(to_features(table, columns, shown(data)), base_margin)
     notice_undeclared(table, columns)
@@ -133,14 +151,14 @@ def _contributions(model: Path, data: str, read: "ReadOptions", out: Path | None
     write(as_csv.contributions(values, trained.booster.features, classes), out)
 
 
-def _dependence(model: Path, feature: str, data: str, read: "ReadOptions", out: Path | None) -> None:
+def _dependence(model: Path, feature: str, data: "str | Database", read: "Reading", out: Path | None) -> None:
     from fedboost.cli.inputs import notice_undeclared
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model_file import Model
 
-    trained, table = Model.load(model), read_table(data, None, read)
+    trained, table = Model.load(model), read_table(data, None, read.options)
     grid, means = trained.partial_dependence(table, feature)
     notice_undeclared(table, trained.terms.columns)
     write(as_csv.dependence(feature, grid, means, trained.classes if means.ndim == 2 else ()), out)

@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def rows_as_in_file(table: Any, terms: Terms, data: str) -> Iterator[None]:
+def rows_as_in_file(table: Any, terms: Terms, data: object) -> Iterator[None]:
     """Count the rows of a misfit as the file does, and not as a site does that got some of them."""
     try:
         yield
     except SchemaMismatch:
         try:
-            to_shard(table, terms, data)
+            to_shard(table, terms, shown(data))
         except SchemaMismatch as error:
             raise ConfigError(f"{shown(data)}: its rows do not fit the terms", error.detail) from None
         raise
 
 
-def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: str, column: str) -> dict[str, Any]:
+def rows_of_sites(terms: Terms, terms_file: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return each site's rows by the column that names it, which stays where the terms name it, too.
     ConfigError if the terms name other parties."""
     if isinstance(table, SparseTable):

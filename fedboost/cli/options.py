@@ -14,8 +14,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a lin
 Data = Annotated[
     str,
     typer.Argument(
-        help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, or an "
-        "address (s3://, https://).",
+        help="A table: a file (.csv, .parquet, .xlsx, ...), a folder or glob of Parquet files, an address "
+        "(s3://, https://), or a database (postgresql://, sqlite:///, duckdb:///) with --query.",
         show_default=False,
     ),
 ]
@@ -55,6 +55,8 @@ _READ = {
         list[str] | None,
         typer.Option(help="A word that means a missing value (may be repeated).", **_TABLES),
     ],
+    "query": Annotated[str | None, typer.Option(help="SELECT ...: the rows of a database.", **_TABLES)],
+    "query_file": Annotated[Path | None, typer.Option(help="A file that has the query.", **_TABLES)],
     "sheet": Annotated[str | None, typer.Option(help="Of a workbook (the first one).", **_TABLES)],
 }
 
@@ -66,15 +68,17 @@ def reads_a_table(command: Callable[..., None]) -> Callable[..., None]:
     def run(**arguments: Any) -> None:
         from pydantic import ValidationError
 
+        from fedboost.runtime.data.database import Reading
         from fedboost.runtime.data.read_options import ReadOptions
 
         values = {name: arguments.pop(name) for name in _READ}
+        query = values.pop("query"), values.pop("query_file")
         try:
-            read = ReadOptions(**{name: value for name, value in values.items() if value is not None})
+            options = ReadOptions(**{name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
             fault = error.errors()[0]
             raise ConfigError(f"--{fault['loc'][0]}: {fault['ctx']['error']}") from None
-        command(**arguments, read=read)
+        command(**arguments, read=Reading(options, *query))
 
     own = inspect.signature(command)
     keyword = inspect.Parameter.KEYWORD_ONLY

@@ -10,7 +10,7 @@ import typer
 from fedboost.cli.options import Data, Force, ModelFile, reads_a_table
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Reading
 
 EPILOG = (
     "Example: fedboost predict model.json new.csv --out predictions.csv\n\n"
@@ -22,7 +22,7 @@ EPILOG = (
 def predict(
     model: ModelFile,
     data: Data,
-    read: "ReadOptions",
+    read: "Reading",
     keep: Annotated[
         list[str] | None,
         typer.Option(help="A column to write beside the prediction (may be repeated).", show_default=False),
@@ -38,16 +38,17 @@ def predict(
     from fedboost.cli.inputs import notice_categories
     from fedboost.cli.output import write
     from fedboost.cli.progress import rows_done
-    from fedboost.runtime.data.parts import TableParts
+    from fedboost.runtime.data.parts import in_parts
     from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing
 
+    source = read.source(data)
     if out is not None:
-        check_writable(out, model, *local_files(data), force=force)
+        check_writable(out, model, *local_files(source), force=force)
         check_form(out)
-    trained, table = Model.load(model), TableParts(data, read)
+    trained, table = Model.load(model), in_parts(source, read.options)
     predictor = Predictor(trained, table, keep or [])
     with ExitStack() as stack:
         seen = out is None and sys.stdout.isatty()  # the rows themselves are progress

@@ -10,7 +10,7 @@ from fedboost.cli.options import Force, Json, Site, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fedboost.runtime.data.read_options import ReadOptions
+    from fedboost.runtime.data.database import Reading
 
 EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital --out model.json"
 
@@ -19,7 +19,7 @@ EPILOG = "Example: fedboost simulate terms.toml --data all.csv --site hospital -
 def simulate(
     terms: TermsFile,
     data: Annotated[str, typer.Option(help="The table whose rows the sites share out.", show_default=False)],
-    read: "ReadOptions",
+    read: "Reading",
     site: Site = None,
     parties: Annotated[
         int | None, typer.Option(help="Split the rows evenly among that many.", min=1, show_default=False)
@@ -47,17 +47,18 @@ def simulate(
 
     if site is not None and parties is not None:
         raise ConfigError("give --site or --parties, not both")
+    source = read.source(data)
     if out is not None:
         for file in (out, session_file(out)):
-            check_writable(file, terms, *local_files(data), force=force)
-    agreed, table = read_terms(terms), read_table(data, None, read)
+            check_writable(file, terms, *local_files(source), force=force)
+    agreed, table = read_terms(terms), read_table(source, None, read.options)
     if site is not None:
-        shards = rows_of_sites(agreed, terms, table, data, site)
+        shards = rows_of_sites(agreed, terms, table, source, site)
     else:
         by_terms = parties is None and agreed.parties
         names = agreed.parties if by_terms else [f"party-{i + 1}" for i in range(parties or 3)]
         shards = split_by_weights(table, names, [1.0] * len(names), seed, agreed.columns.group)
-    misfits = rows_as_in_file(table, agreed, data)
+    misfits = rows_as_in_file(table, agreed, source)
     with misfits, finish_at_interrupt() as interruption, progress(agreed, json) as draw:
 
         def after_round(row: Mapping[str, float]) -> None:

@@ -10,11 +10,15 @@ from fedboost.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedboost.people.oddities import Oddity
+    from fedboost.runtime.data.database import Database, Reading
     from fedboost.runtime.data.draft import Draft
-    from fedboost.runtime.data.read_options import ReadOptions
 
 EPILOG = "Example: fedboost terms north.csv --label diagnosis --party north --party south > terms.toml"
 
+Exclude = Annotated[
+    list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
+]
+SiteFeature = Annotated[bool, typer.Option("--site-feature", help="The column of --site is a feature, too.")]
 Protection = Annotated[
     str | None,
     typer.Option(help="What hides sites' numbers; plain for more than 100.", show_default="masked"),
@@ -24,7 +28,7 @@ Protection = Annotated[
 @reads_a_table
 def terms(
     data: Data,
-    read: "ReadOptions",
+    read: "Reading",
     label: Annotated[str, typer.Option(help="The column to predict.", show_default=False)],
     label_upper_bound: Annotated[
         str | None,
@@ -43,12 +47,8 @@ def terms(
         str | None,
         typer.Option(help="A column that names the site of each row: the parties.", show_default=False),
     ] = None,
-    site_feature: Annotated[
-        bool, typer.Option("--site-feature", help="Make the column of --site a feature, too.")
-    ] = False,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="A column to leave out (may be repeated).", show_default=False)
-    ] = None,
+    site_feature: SiteFeature = False,
+    exclude: Exclude = None,
     party: Annotated[
         list[str] | None, typer.Option(help="A party's name (may be repeated).", show_default=False)
     ] = None,
@@ -72,9 +72,9 @@ def terms(
     from fedboost.runtime.data.draft import draft_schema, split_by_site
     from fedboost.runtime.data.table import dense_of, read_table
 
-    _check_sites(site, party, site_feature)
-    _check_output(out, data, force)
-    table, parties, excluded = read_table(data, None, read), party or [], [*(exclude or [])]
+    source = read.source(data)
+    _check(out, source, force, site, site_feature, party or [])
+    table, parties, excluded = read_table(source, None, read.options), party or [], [*(exclude or [])]
     if site is not None:
         parties, excluded = list(split_by_site(table, site)), excluded + [site] * (not site_feature)
     draft = draft_schema(table, label, weight, excluded, base_margin, objective, label_upper_bound, group)
@@ -84,21 +84,24 @@ def terms(
         notice('before training over the network, name the sites: parties = ["north", "south"]')
 
 
-def _check_output(out: Path | None, data: str, force: bool) -> None:
-    """ConfigError if terms cannot be written there."""
+def _check(
+    out: Path | None,
+    source: "str | Database",
+    force: bool,
+    site: str | None,
+    site_feature: bool,
+    party: list[str],
+) -> None:
+    """ConfigError for options that exclude or need each other, and where the file could not be written."""
     from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
 
-    if out is not None:
-        check_writable(out, *local_files(data), force=force)
-
-
-def _check_sites(site: str | None, party: list[str] | None, site_feature: bool) -> None:
-    """ConfigError for options about sites that exclude or need each other."""
     if site is not None and party:
         raise ConfigError("give --site or --party, not both: the values of the column are the parties")
     if site is None and site_feature:
         raise ConfigError("--site-feature makes a feature of the column of --site: name that, too")
+    if out is not None:
+        check_writable(out, *local_files(source), force=force)
 
 
 def _notice_draft(draft: "Draft", label: str, odd: "list[Oddity]") -> None:

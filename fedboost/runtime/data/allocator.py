@@ -28,6 +28,13 @@ def share_freed_memory() -> None:
     _set({_M_ARENA_MAX: 1})
 
 
+def give_back() -> None:
+    """Release the memory that Arrow's allocator keeps after its tables are gone."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 def _set(values: Mapping[int, int]) -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -6,6 +6,7 @@ have no names once they are open, so nothing is left behind however the process 
 Refuses: a file that is no Parquet, a folder without room (ConfigError).
 """
 
+import io
 import mmap
 import os
 import tempfile
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
+from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.runtime.data.parquet_files import ParquetFiles
 from fedboost.runtime.data.places import Places
 from fedboost.runtime.data.values import BadRow
@@ -29,16 +31,54 @@ STRETCH = 1 << 20
 """Rows of a column that are kept at a time where all are wanted."""
 
 
-class ParquetTable(ParquetFiles):
-    """Parquet files, and the folder where what is made of their rows is kept."""
+_NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
 
-    def __init__(self, places: Places, scratch: Path) -> None:
+
+class UnnamedFile(io.RawIOBase):
+    """A reader of an open file with a place of its own, so that several read at once."""
+
+    def __init__(self, file: int) -> None:
+        self._file, self._place = file, 0
+        self._size = os.fstat(file).st_size
+
+    def readable(self) -> bool:
+        """True: it is there to be read."""
+        return True
+
+    def seekable(self) -> bool:
+        """True: reading starts anywhere."""
+        return True
+
+    def tell(self) -> int:
+        """The place of the next byte."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Go to a place."""
+        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        return self._place
+
+    def readinto(self, buffer: "memoryview", /) -> int:  # type: ignore[override]
+        """Read into a buffer; the number of bytes."""
+        content = os.pread(self._file, len(buffer), self._place)
+        buffer[: len(content)] = content
+        self._place += len(content)
+        return len(content)
+
+
+class ParquetTable(ParquetFiles):
+    """Parquet files, and the folder where what is made of their rows is kept: in memory where there is
+    none."""
+
+    def __init__(self, places: Places, scratch: Path | None) -> None:
         super().__init__(places)
         self._scratch = scratch
         self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
 
     def allocate(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """An array in a file without a name. ConfigError if there is no room for it."""
+        """An array in a file without a name, or in memory. ConfigError if there is no room for it."""
+        if self._scratch is None:
+            return allocate_in_memory(shape, dtype)
         count = int(np.prod(shape))
         size = max(count * dtype.itemsize, 1)
         try:
@@ -61,7 +101,7 @@ class ParquetColumn:
     def __init__(self, table: ParquetTable, name: str, read: Callable[["pa.Table"], Float32]) -> None:
         self.size = table.num_rows
         self._table, self._name, self._read = table, name, read
-        self._at_hand: tuple[int, Float32] = (-1, np.empty(0, np.float32))
+        self._at_hand = _NOTHING_AT_HAND
         """The group of rows that was read last, if more of it is wanted."""
 
     def __getitem__(self, rows: slice) -> Float32:
@@ -73,7 +113,7 @@ class ParquetColumn:
             values, begin = self._group(group), int(ends[group])
             low, high = max(first, begin), min(last, begin + values.size)
             out[low - first : high - first] = values[low - begin : high - begin]
-            self._at_hand = (group, values) if high < begin + values.size else (-1, out[:0])
+            self._at_hand = (group, values) if high < begin + values.size else _NOTHING_AT_HAND
         return out
 
     def _group(self, group: int) -> Float32:

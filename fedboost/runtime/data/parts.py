@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
+from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.forms import PART_ROWS, form_of
 from fedboost.runtime.data.lines import line_of
 from fedboost.runtime.data.places import places_of
 from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
-from fedboost.runtime.data.table import as_config_error, distinct
+from fedboost.runtime.data.table import as_config_error, check_no_options, distinct
 from fedboost.runtime.data.values import BadRow, column_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,50 @@ class TableParts:
                 place = self._places.files[0]
                 error = error.on_line(line_of(place, self._options, error.row) if single else None)
             raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
+
+
+class QueryParts(TableParts):
+    """The rows of a query, of which none is asked for yet."""
+
+    rows = None
+
+    def __init__(self, source: Database) -> None:
+        self._database = source
+        self.shown = str(source)
+
+    def check_columns(self, columns: Collection[str]) -> None:
+        """Nothing: what a query yields is known once it runs."""
+
+    def read(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+        """Yield the rows of these columns in parts."""
+        import pyarrow as pa
+
+        from fedboost.runtime.data.sql import opened
+
+        with opened(self._database) as batches:
+            for batch in batches:
+                part = distinct(pa.Table.from_batches([batch], batches.schema), self.shown)
+                with self.named():
+                    for name in columns:
+                        column_of(part, name)
+                yield part.select(list(columns))
+
+    @contextmanager
+    def named(self, before: int = 0) -> Iterator[None]:
+        """Name the database in errors. before: the rows before those that are worked at."""
+        try:
+            yield
+        except ConfigError as error:
+            moved = error.moved(before) if isinstance(error, BadRow) else error
+            raise ConfigError(f"{self.shown}: {moved.public}", moved.detail) from None
+
+
+def in_parts(source: str | Path | Database, options: ReadOptions = AS_USUAL) -> TableParts:
+    """A table some rows at a time. ConfigError."""
+    if not isinstance(source, Database):
+        return TableParts(source, options)
+    check_no_options(source, options)
+    return QueryParts(source)
 
 
 def _parts_of(table: "pa.Table | SparseTable") -> "Iterator[pa.Table | SparseTable]":

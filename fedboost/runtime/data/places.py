@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import shorten
+from fedboost.runtime.data.database import POSTGRESQL, Database
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,13 +50,13 @@ class Places:
     together: bool = False
 
 
-def is_remote(source: str | Path) -> bool:
+def is_remote(source: object) -> bool:
     """Tell if a table is at an address, not on this machine."""
     return isinstance(source, str) and source.lower().startswith(REMOTE)
 
 
-def shown(source: str | Path) -> str:
-    """Return a path, or an address without what gives access: user, password, query."""
+def shown(source: object) -> str:
+    """Return a path, a database, or an address without what gives access: user, password, query."""
     if not is_remote(source):
         return str(source)
     try:
@@ -67,8 +68,10 @@ def shown(source: str | Path) -> str:
     return f"{parts.scheme}://{hidden}{host}{parts.path}{'?...' if parts.query else ''}"
 
 
-def local_files(source: str | Path) -> tuple[Path, ...]:
+def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
     """Return the files on this machine that a table is read from; none where there are none."""
+    if isinstance(source, Database):
+        return () if source.kind == POSTGRESQL else (source.path,)
     if is_remote(source):
         return ()
     try:

@@ -24,6 +24,7 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.binned import allocate_in_memory
 from fedboost.gbdt.objectives.labels import MAX_LABEL
 from fedboost.horizontal.shard import Shard
+from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.lines import in_file
 from fedboost.runtime.data.parquet import ParquetColumn, ParquetTable
 from fedboost.runtime.data.sparse import SparseTable
@@ -32,7 +33,7 @@ from fedboost.terms.terms import Terms
 
 if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no table
     import pyarrow as pa
-from fedboost.runtime.data.table import Table, dense_of, give_back, parts_of
+from fedboost.runtime.data.table import Table, dense_of, parts_of
 from fedboost.runtime.data.values import (
     UNKNOWN,
     Rows,

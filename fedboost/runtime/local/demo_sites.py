@@ -15,9 +15,9 @@ import numpy as np
 from fedboost.errors import ConfigError
 from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
 from fedboost.runtime.data.places import local_files
-from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.simulation import simulate
@@ -96,11 +96,11 @@ def hospitals() -> Sites:
     return Sites(split_by_weights(train, list(HOSPITALS), list(HOSPITALS.values()), SEED), held_out, "benign")
 
 
-def own_sites(data: str, read: ReadOptions, label: str | None, site: str | None, parties: int) -> Sites:
+def own_sites(data: str, read: Reading, label: str | None, site: str | None, parties: int) -> Sites:
     """Return the user's own table, by its site column or split unevenly."""
     if label is None:
         raise ConfigError("--data needs --label, the column to predict")
-    table = read_table(data, None, read)
+    table = read_table(read.source(data), None, read.options)
     train, held_out = _hold_out(table)
     if site is None:
         names = [f"site-{i + 1}" for i in range(parties)]

@@ -28,9 +28,13 @@ from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import Site
 from fedboost.runtime.aggregator.programs import program_of
-from fedboost.runtime.data.allocator import keep_freed_memory
+from fedboost.runtime.data.allocator import give_back, keep_freed_memory
+from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.draft import split_by_site
+from fedboost.runtime.data.parquet import ParquetTable
 from fedboost.runtime.data.shard import to_shard
-from fedboost.runtime.data.table import as_table, give_back
+from fedboost.runtime.data.stream import keep, stream_of
+from fedboost.runtime.data.table import as_table
 from fedboost.runtime.result import Result, finish
 from fedboost.runtime.telemetry import Meter, Row
 from fedboost.terms.terms import Terms
@@ -49,11 +53,14 @@ def simulate(
     nthread: int = 1,
     callbacks: Iterable[Callback] = (),
     on_table: OnTable | None = None,
+    site: str | None = None,
 ) -> Result:
     """Train in this process.
 
-    shards: party name to table (path, pandas, Arrow, or a mapping of columns to arrays), or a list of
-    tables, whose parties are then called party-1, party-2, ... The terms' own parties are replaced by these.
+    shards: party name to table (path, `Database`, pandas, polars, Arrow, or a mapping of columns to arrays),
+    or a list of tables, whose parties are then called party-1, party-2, ..., or with `site` one table. The
+    terms' own parties are replaced by these. site: the column of that table that names the site of each row;
+    it is a feature where the terms have it as one.
     program: the algorithm, a generator over queries; boosting unless given.
     seed: of the order of messages, not of the model. nthread: threads of each party, which take turns.
     on_round: called with each row of the history as it comes.
@@ -64,14 +71,7 @@ def simulate(
     if nthread < 1:
         raise ConfigError(f"nthread is {nthread}; a party needs at least one")
     keep_freed_memory()
-    if isinstance(shards, str | Path):
-        raise ConfigError(
-            f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
-        )
-    if not isinstance(shards, Mapping):
-        shards = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
-    if not shards:
-        raise ConfigError("no parties: give at least one table")
+    shards = _by_party(terms, shards, site)
     terms = _for_parties(terms, list(shards))
     if program is None and terms.session.program != "boosting":
         raise ConfigError(f"program {terms.session.program!r}: give it as simulate(..., program=...)")
@@ -100,6 +100,27 @@ def simulate(
                 on_round(row)
         busy = _deliver(outbox, nodes, meter) or busy
     return finish(session, meter)
+
+
+def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
+    """The table of each party. ConfigError if there is none, or one of nobody in particular."""
+    if site is not None:
+        shards = split_by_site(as_table(shards), site, keep=site in terms.columns.features)
+    elif isinstance(shards, str | Path):
+        raise ConfigError(
+            f"{shards}: is one table; give one for each party: {{'north': {str(shards)!r}, ...}}"
+        )
+    elif isinstance(shards, Database) or hasattr(shards, "__arrow_c_stream__"):
+        raise ConfigError(
+            "this is one table; give one for each party, {'north': table, ...}, or site=, the name of the "
+            "column that names the site of each row"
+        )
+    by_party = dict(shards) if isinstance(shards, Mapping) else {}
+    if not isinstance(shards, Mapping):
+        by_party = {f"party-{i + 1}": shard for i, shard in enumerate(shards)}
+    if not by_party:
+        raise ConfigError("no parties: give at least one table")
+    return by_party
 
 
 def _for_parties(terms: Terms, shards: list[str]) -> Terms:
@@ -148,12 +169,14 @@ def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[st
 
 def _reader(data: object, terms: Terms, name: str, on_table: OnTable | None) -> Reader:
     """The reader of these rows: they are checked against the terms now, and kept until they are read."""
+    stream = stream_of(data)
+    data = data if stream is None else keep(stream)  # which may be read but once
     shards = [_read(data, terms, name, on_table)]
     return lambda terms: shards.pop() if shards else _read(data, terms, name)
 
 
 def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None) -> Shard:
-    table = as_table(data)
+    table = data if isinstance(data, ParquetTable) else as_table(data)
     shard = to_shard(table, terms, name)
     if on_table is not None:
         on_table(terms, name, table)

@@ -6,7 +6,8 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
-from fedboost.runtime.data.places import is_remote
+from fedboost.runtime.data.database import Database, database_of, with_query
+from fedboost.runtime.data.places import shown
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy
@@ -16,8 +17,14 @@ STATE = "fedboost.state"
 """The folder beside a site's file in which it keeps its state, unless the file names another."""
 
 
+def _uri_or_path(value: object) -> object:
+    """A URI as a database, whose query stands under another key: a path would lose its slashes."""
+    return (database_of(value) if isinstance(value, str) else None) or value
+
+
 class PartyConfig(Frozen):
-    """A site's file. `data` is its table, a path or an address, `read` how that is read, `keys` the folder of
+    """A site's file. `data` is its table: a path, an address, or the URI of a database, whose rows are those
+    of `query`, or of the query in `query_file`; `read` how a file is read, `keys` the folder of
     its bundle, `state` the folder of its memory, beside the file unless named, `audit` its log of what left,
     beside the memory unless named, of `audit_size` MiB a file, `metrics` the address at which Prometheus
     reads metrics, none unless named, `dataset` the name of these rows there (the party's, so that a table
@@ -27,7 +34,9 @@ class PartyConfig(Frozen):
 
     party: Name
     aggregator: str
-    data: Path | str | None = None
+    data: Path | str | Database | None = None
+    query: str | None = None
+    query_file: Path | None = None
     keys: Path | None = None
     audit: Path | None = None
     audit_size: float = Field(default=64.0, gt=0)
@@ -42,6 +51,7 @@ class PartyConfig(Frozen):
     _file: Path = PrivateAttr(Path("party.toml"))
 
     _check = field_validator("aggregator")(require_dialable)
+    _keep_uri = field_validator("data", mode="before")(_uri_or_path)
     _check_metrics = field_validator("metrics")(require_address)
 
     @property
@@ -69,20 +79,36 @@ def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
         raise ConfigError(f"{path}: key 'data' is missing")
     if holds_rows is False and config.data is not None:
         raise ConfigError(f"{path}: a key holder has no rows: take data away, or run `fedboost party`")
-    remote = config.data is not None and is_remote(config.data)
+    source = _source(config, path)
+    elsewhere = source is None or isinstance(source, Database) or is_remote(source)
     paths = {
-        "data": None if remote or config.data is None else Path(config.data),
+        "data": None if elsewhere else Path(str(source)),
         "keys": config.keys,
         "scratch": config.scratch,
         "audit": config.audit,
         "state": config.state or Path(STATE),
     }
-    absolute: dict[str, Path | str | None] = {**from_folder(path, paths)}
-    config = config.model_copy(update=absolute | ({"data": config.data} if remote else {}))
+    absolute: dict[str, Path | str | Database | None] = {**from_folder(path, paths)}
+    if elsewhere:
+        absolute["data"] = source.beside(path.parent) if isinstance(source, Database) else source
+    config = config.model_copy(update=absolute)
     audit = config.audit or state_folder(config) / f"{folder_name(config.party)}.audit.jsonl"
     config = config.model_copy(update={"audit": audit})
     config._file = path
     return config
+
+
+def _source(config: PartyConfig, path: Path) -> Path | str | Database | None:
+    """The rows that a site's file names, with the query that belongs to them. ConfigError."""
+    file = from_folder(path, {"query_file": config.query_file})["query_file"]
+    if isinstance(config.data, Database):
+        return with_query(config.data, config.query, file, "query", str(path))
+    if config.query is not None or file is not None:
+        key = "query_file" if config.query is None else "query"
+        raise ConfigError(
+            f"{path}: {key} is for a database, and data names {shown(config.data)}; take {key} away"
+        )
+    return config.data
 
 
 def state_folder(config: PartyConfig) -> Path:

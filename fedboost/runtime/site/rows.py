@@ -12,7 +12,7 @@ from fedboost.horizontal.shard import Shard
 from fedboost.people.text import shown
 from fedboost.runtime.data.features import undeclared
 from fedboost.runtime.data.shard import column_faults, to_shard
-from fedboost.runtime.data.table import read_table
+from fedboost.runtime.data.table import site_table
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.terms.terms import Terms
 
@@ -28,7 +28,7 @@ class SiteRows:
     read."""
 
     def __init__(self, config: PartyConfig, log: Any) -> None:
-        self.table = None if config.data is None else read_table(config.data, config.scratch, config.read)
+        self.table = None if config.data is None else site_table(config.data, config.scratch, config.read)
         self._party = config.party
         self._log = log
         self._misfits = 0

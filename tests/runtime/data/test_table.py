@@ -178,10 +178,11 @@ def test_pandas_categories_are_levels() -> None:
     [
         (3, "cannot make a table of builtins.int"),
         ([[1, 2]], "cannot make a table of builtins.list"),
-        (np.zeros((2, 2)), "cannot make a table of numpy.ndarray"),
+        (np.zeros((2, 2)), "a matrix (ndarray) has no column names: give {'x': matrix, 'y': labels}"),
+        (np.zeros(2), "cannot make a table of numpy.ndarray"),
         (pd.Series([1]), "cannot make a table of pandas."),
         ({"a": [1, 2], "b": [1]}, "cannot make a table of this dict: "),
-        ({"a": np.zeros((2, 2))}, "cannot make a table of this dict: "),
+        ({"a": np.zeros((2, 2, 2))}, "cannot make a table of this dict: "),
         ({"a": 3}, "cannot make a table of this dict: "),
         (pd.DataFrame({"a": [1, "u"]}), "cannot make a table of this DataFrame: "),
         (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot make a table of this DataFrame: "),
