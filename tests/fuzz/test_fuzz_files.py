@@ -21,7 +21,7 @@ from fedboost.privacy.identity.issue import issue, new_root
 from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.config import read_aggregator
 from fedboost.runtime.model_file import Model
-from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, _to_pem, read_bundle
+from fedboost.runtime.net.keys import CERTIFICATE, DENIED, KEY, ROOTS, key_to_pem, read_bundle
 from fedboost.runtime.site.audit import AuditLog, read_log
 from fedboost.runtime.site.config import read_party
 from fedboost.runtime.terms_file import read_terms
@@ -240,7 +240,7 @@ def bundles():
     key, certificate = issue(root_key, root, "north", "party", now, 10)
     files = {
         CERTIFICATE: to_pem(certificate),
-        KEY: _to_pem(key, NoEncryption()),
+        KEY: key_to_pem(key, NoEncryption()),
         ROOTS: to_pem(root),
         DENIED: b"4f:a0:17  # lost\n0xabcd\n",
     }
