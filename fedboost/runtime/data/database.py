@@ -21,8 +21,12 @@ _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
 _KEYWORDS = re.compile(r"(host|hostaddr|port|dbname|user|password|service)\s*=", re.IGNORECASE)
 """The beginning of a connection string that is no URI."""
-_QUOTED = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|(\$\w*\$).*?\1|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Texts, quoted names and comments of a query."""
+_QUOTED = re.compile(
+    r"(?<![\w$])[eE]'(?:[^'\\]|''|\\.)*'|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|"
+    r"(?<![\w$])(\$(?:[^\W\d]\w*)?\$).*?\1|--[^\r\n]*|/\*.*?\*/",
+    re.DOTALL,
+)
+"""Texts, also with escapes, quoted names and comments of a query."""
 _READS = ("select", "with", "values", "table", "from", "(")
 """The first words of a query that reads."""
 _FILES = {".db": SQLITE, ".sqlite": SQLITE, ".sqlite3": SQLITE, ".duckdb": DUCKDB, ".ddb": DUCKDB}

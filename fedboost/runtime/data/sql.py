@@ -164,7 +164,10 @@ def _ask_sqlite(driver: Any, database: Database, query: str, enter: Enter) -> "p
 def _ask_duckdb(driver: Any, database: Database, query: str, enter: Enter) -> "pa.RecordBatchReader":
     settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
     connection = enter(driver.connect(str(database.path), read_only=True, config=settings))
-    return connection.sql(query).to_arrow_reader(BATCH_ROWS)
+    statements = connection.extract_statements(query)  # also COPY writes a file, and all of several are run
+    if [statement.type for statement in statements] != [driver.StatementType.SELECT]:
+        raise ConfigError(f"{database}: one SELECT is read, and the query is another statement, or several")
+    return connection.sql(statements[0]).to_arrow_reader(BATCH_ROWS)
 
 
 _READERS = {POSTGRESQL: _ask_postgresql, SQLITE: _ask_sqlite, DUCKDB: _ask_duckdb}

@@ -3,6 +3,7 @@
 import stat
 import subprocess
 import sys
+from contextlib import nullcontext
 from unittest import mock
 
 import duckdb
@@ -17,7 +18,7 @@ from sites import fedboost, rows, terms
 
 import fedboost as fb
 from fedboost.errors import ConfigError
-from fedboost.runtime.data import stream
+from fedboost.runtime.data import sql, stream
 from fedboost.runtime.data.database import Database, database_of
 from fedboost.runtime.data.stream import keep
 from fedboost.runtime.data.table import as_table, read_table, site_table
@@ -139,6 +140,19 @@ def test_nothing_is_written(folder, uri):
             read_table(Database(uri, query))
     assert file.read_bytes() == before
     assert not (folder / "other.db").exists()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    ["SELECT E'\\'' AS a FROM rows", "SELECT y é$$ FROM rows", "SELECT y a$$ FROM rows", "FROM rows --\r"],
+)
+def test_no_second_statement_hides_in_quotes(folder, begin):
+    """What looks like a text or a comment, and is none to the database, hides nothing from the check."""
+    query = f"{begin}; COPY (SELECT 1) TO '{folder}/written.csv' -- $$ '"
+    for check in (nullcontext(), mock.patch.object(sql, "check_query", lambda query, source: query)):
+        with check, pytest.raises(ConfigError, match="one SELECT is read"):
+            read_table(Database("duckdb:///rows.duckdb", query))
+        assert not (folder / "written.csv").exists()
 
 
 @pytest.mark.parametrize(
