@@ -204,12 +204,15 @@ class _KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         name, version = self._impl.filename_base, _version()
-        self._files = [IndexDataCacheFile(str(folder), name, version) for folder in folders().read]
+        self._files = [
+            (folder, IndexDataCacheFile(str(folder), name, version)) for folder in folders().read
+        ]
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         key = self._index_key(sig, target_context.codegen())
-        for file in self._files:
+        for folder, file in self._files:
             try:
+                _check_safe(folder)  # each time: who cleans up temporary files leaves its name to anybody
                 data = file.load(key)
             except (OSError, *_DAMAGED):  # a file that cannot be read counts as none, and is written anew
                 continue

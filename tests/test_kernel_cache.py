@@ -127,6 +127,25 @@ def test_a_folder_in_tmp_that_another_user_can_write_is_not_used(package, place,
     assert not files(place)
 
 
+def test_a_folder_that_another_user_makes_later_is_not_read(package, place):
+    """The folder in tmp is cleaned up while the process runs, and a stranger takes its name, with kernels."""
+    check(python(package, place))
+    own, planted = place / "tmp" / f"fedboost-{NOBODY}", place / "planted"
+    own.rename(planted)
+    for path in (planted, *planted.rglob("*")):
+        os.chown(path, STRANGER, STRANGER)
+        path.chmod(0o755)
+    code = (
+        f"import os; from fedboost.kernel_cache import folders; w = folders().write; "
+        f"os.rmdir(w); os.rmdir(w.parent); os.symlink({str(planted)!r}, w.parent); "
+        f"from fedboost.gbdt.kernels import elementwise as e; import numpy; e.exps(numpy.zeros(1)); "
+        f"print(sum(e.exps.stats.cache_hits.values()))"
+    )
+    end = python(package, place, code)
+    assert end.returncode == 0, end.stderr
+    assert end.stdout == "0\n"
+
+
 def test_without_any_folder_kernels_are_compiled_and_one_line_says_so(package, place):
     made(place / "closed", 0, 0o755)
     end = python(package, place, f"{EXPS}; {LOGS}", TMPDIR=place / "closed")

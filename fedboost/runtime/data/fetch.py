@@ -2,12 +2,14 @@
 
 Promises: a user and a password in the address go to that host alone, and into no message; certificates are
 checked against the system's roots, or those of SSL_CERT_FILE.
-Refuses: http:// to another machine, also by way of a redirect; answers that end early (ConfigError).
+Refuses: http:// to another machine, also by way of a redirect; redirects of another machine to this one;
+answers that end early (ConfigError).
 """
 
 import base64
 import ipaddress
 import mmap
+import socket
 import ssl
 import tempfile
 import threading
@@ -86,7 +88,7 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
             self, request: urllib.request.Request, answer: Any, *values: Any
         ) -> urllib.request.Request | None:
             try:
-                check_encrypted(urlsplit(values[-1]), source)
+                _check_redirect(urlsplit(request.full_url), urlsplit(values[-1]), source)
             except ConfigError:
                 answer.close()
                 raise
@@ -101,6 +103,24 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
         file.flush()
     if expected is not None and file.tell() != int(expected):
         raise ConfigError(f"{source}: the answer ended after {file.tell():,} of {int(expected):,} bytes")
+
+
+def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
+    """ConfigError for http:// to another machine, and where another machine points to this one, whose services
+    are not for it to ask."""
+    check_encrypted(end, source)
+    if _is_this_machine(end.hostname or "") and not _is_this_machine(begin.hostname or ""):
+        raise ConfigError(f"{source}: the server redirects to this machine ({end.hostname}), which is refused")
+
+
+def _is_this_machine(host: str) -> bool:
+    """Tell if a name, or any address that it has, is of this machine alone or of its network segment."""
+    try:
+        found = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return _is_loopback(host)  # nobody is asked
+    addresses = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in found))]
+    return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in addresses)
 
 
 def _is_loopback(host: str) -> bool:

@@ -11,6 +11,7 @@ from columns import config_error
 from pyarrow import parquet
 from stores import own_certificate, serving
 
+from fedboost.runtime.data import fetch
 from fedboost.runtime.data.parts import TableParts
 from fedboost.runtime.data.places import shown
 from fedboost.runtime.data.table import read_table
@@ -123,6 +124,22 @@ def test_what_can_go_wrong_by_https(https, monkeypatch):
 )
 def test_addresses_that_are_refused_unseen(address, said):
     assert without_secrets(config_error(lambda: read_table(address))).startswith(said)
+
+
+def test_another_machine_redirects_not_to_this_one(https, monkeypatch):
+    """What a service of this machine answers is nothing for another machine to choose as a table."""
+    here = fetch._is_this_machine
+    for other in ("127.0.0.1", "localhost", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254"):
+        assert here(other.strip("[]")), other
+    assert not here("192.0.2.1")
+    https.moved["away.csv"] = f"https://{https.address}/t.csv"
+    assert read_table(f"https://{https.address}/away.csv").to_pydict() == VALUES
+    asked = len(https.asked)
+    monkeypatch.setattr(fetch, "_is_this_machine", lambda host: host == "localhost")  # its number is another
+    https.moved["away.csv"] = f"https://localhost:{https.address.rpartition(':')[2]}/t.csv"
+    said = config_error(lambda: read_table(f"https://{https.address}/away.csv"))
+    assert said.endswith("the server redirects to this machine (localhost), which is refused")
+    assert len(https.asked) == asked + 1
 
 
 def test_http_is_for_this_machine(https):
