@@ -26,6 +26,7 @@ FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def end_in_one_line(command: Callable[[], None]) -> None:
     """Run a command to its end, and end the process if it fails."""
+    _open_closed_streams()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what goes wrong is said here, once
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name may hold what the locale cannot write
@@ -57,6 +58,17 @@ def end_in_one_line(command: Callable[[], None]) -> None:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still in the buffer
         _refuse(f"cannot write the output: {error.strerror}")
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for standard streams that are closed: no table or socket is to get their number, to
+    which anybody may write."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
 
 
 def _refuse(text: str) -> NoReturn:

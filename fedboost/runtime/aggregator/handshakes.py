@@ -4,18 +4,22 @@ gRPC has no hook before the first call; its core can only trace handshakes to th
 that is read here: what the core traces of a failure becomes an event, the rest of its trace is dropped, and
 what else is written there goes on to the real standard error.
 
-Promises: a flood of handshakes costs a bounded share of a thread, and never holds up who writes.
-Refuses: nothing.
+Promises: a flood of handshakes costs a bounded share of a thread, and never holds up who writes; Python's own
+lines, tracebacks and faults are written to the real standard error, and none is lost.
+Refuses: nothing. What C code writes in the very moment in which it ends the process is lost.
 """
 
+import faulthandler
 import io
+import math
 import os
 import re
+import select
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from urllib.parse import unquote
 
 TRACE = {"GRPC_VERBOSITY": "INFO", "GRPC_TRACE": "handshaker"}
@@ -24,7 +28,11 @@ SILENT = "NONE"
 """GRPC_VERBOSITY as the command sets it where nobody else did."""
 READ_BYTES, READ_PAUSE_SECONDS = 1 << 16, 0.05
 """How much of the trace is read at a time, and how often; what comes faster is lost."""
-_RECORD = re.compile(r"^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ", re.MULTILINE)
+PATIENCE_SECONDS = 0.5
+"""How long a pipe that a child process holds open is read after the end."""
+_RECORD = re.compile(r"[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ ")
+_REST = re.compile(r"=== Source|\S+\.(?:cc|h):\d+$| shutdown=|$")
+"""The further lines of a record, as the core writes them; any other is somebody else's."""
 _FAILURE = re.compile(
     r"CallNextHandshakerLocked: error=(?!OK)(?P<error>.*?)(?:=== Source|shutdown=).*"
     r"endpoint_peer_address=(?P<peer>[^,}\s]+)",
@@ -73,11 +81,15 @@ class Handshakes:
 
     def __init__(self) -> None:
         self.note: Callable[[str, str], object] = lambda address, reason: None
-        self._before, self._text = sys.stderr, ""
+        self._before, self._text, self._record = sys.stderr, "", ""
+        self._ends = math.inf
         self._error = os.dup(2)
         self._trace, writer = os.pipe()
         os.set_blocking(writer, False)  # who writes to a full pipe goes on
         sys.stderr.flush()
+        self._has_faults = faulthandler.is_enabled()
+        if self._has_faults:
+            faulthandler.enable(self._error)  # what a crash says last is read by nobody here
         os.dup2(writer, 2)
         os.close(writer)
         sys.stderr = io.TextIOWrapper(
@@ -89,35 +101,55 @@ class Handshakes:
     def close(self) -> None:
         """Give standard error back."""
         os.dup2(self._error, 2)  # the last writer of the pipe is closed, and its reader ends
+        if self._has_faults:
+            faulthandler.enable(2)
+        self._ends = time.monotonic() + PATIENCE_SECONDS  # unless a child process has the pipe, too
         self._thread.join()
         sys.stderr = self._before
         os.close(self._error)
         os.close(self._trace)
 
     def _read(self) -> None:
-        while data := os.read(self._trace, READ_BYTES):
+        while time.monotonic() < self._ends:
+            if not select.select([self._trace], [], [], PATIENCE_SECONDS)[0]:
+                continue
+            data = os.read(self._trace, READ_BYTES)
+            if not data:
+                break
             self._take(data.decode(errors="replace"))
             time.sleep(READ_PAUSE_SECONDS)
         if self._text and not _RECORD.match(self._text):
-            os.write(self._error, self._text.encode())
+            self._pass_on(self._text)
 
     def _take(self, text: str) -> None:
         """Take the next piece of the trace."""
-        whole, newline, rest = (self._text + text).rpartition("\n")
-        whole += newline
-        records = [*_RECORD.finditer(whole)]
-        if other := whole[: records[0].start()] if records else whole:
-            os.write(self._error, other.encode())
-        kept = ""
-        ends = [*(record.start() for record in records[1:]), len(whole)]
-        for record, end in zip(records, ends, strict=False):
-            kept = whole[record.start() : end]
-            failure = _FAILURE.search(kept)
-            if failure:
-                self.note(unquote(failure["peer"]).partition(":")[2], reason_of(failure["error"]))
-            if failure or len(kept) > READ_BYTES:
-                kept = f"{record[0]}\n"  # what comes before the next record is the rest of this one
-        self._text = kept + rest
+        *lines, self._text = (self._text + text).split("\n")
+        others = [line + "\n" for line in lines if not self._is_traced(line)]
+        if len(self._text) > READ_BYTES:
+            others.append("" if self._is_traced(self._text) else self._text)
+            self._text = ""
+        if others:
+            self._pass_on("".join(others))
+
+    def _is_traced(self, line: str) -> bool:
+        """Tell if a line is of the trace, and take it if it is."""
+        if _RECORD.match(line):
+            self._record = ""
+        elif not (self._record and _REST.match(line)):
+            self._record = ""
+            return False
+        self._record += f"{line}\n"
+        failure = _FAILURE.search(self._record)
+        if failure:
+            self.note(unquote(failure["peer"]).partition(":")[2], reason_of(failure["error"]))
+        if failure or len(self._record) > READ_BYTES:
+            self._record = "\n"  # lines of its rest may follow
+        return True
+
+    def _pass_on(self, text: str) -> None:
+        """Write to the real standard error; who closed it wants nothing from it."""
+        with suppress(OSError):
+            os.write(self._error, text.encode())
 
 
 def reason_of(error: str) -> str:

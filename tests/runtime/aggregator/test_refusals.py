@@ -2,6 +2,7 @@
 them."""
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -111,6 +112,58 @@ def test_a_trace_in_pieces(capfd):
     with handshakes.watched():
         print("to people", file=sys.stderr)
     assert capfd.readouterr().err == "other\n" * 4 + "to people\n"
+
+
+def test_lines_of_others_between_records_go_on(capfd):
+    """A line that the core did not write is not taken for the rest of a record before it."""
+    with handshakes.watched() as traced:
+        for text in (f"{BEGIN}OK{END}\n", "a crash\n", f"{BEGIN}X: ALERT\n=== Source\nsrc/core/a.cc:6\n{END}\n"):
+            traced._take(text)
+        traced._take("\nof others\n")
+        traced._take("." * handshakes.READ_BYTES)
+        traced._take(".\nlast\n")
+    dots = "." * (handshakes.READ_BYTES + 1)
+    assert capfd.readouterr().err == f"a crash\nof others\n{dots}\nlast\n"
+
+
+def test_a_child_process_that_stays_holds_nobody_up():
+    with handshakes.watched() as traced:
+        child = subprocess.Popen(["sleep", "20"])
+    with ending(child):
+        assert child.poll() is None
+        assert not traced._thread.is_alive()
+
+
+def test_standard_error_without_a_reader_ends_no_trace(capfd):
+    with handshakes.watched() as traced:
+        nobody, writer = os.pipe()
+        kept = os.dup(traced._error)
+        os.dup2(writer, traced._error)
+        os.close(writer)
+        os.close(nobody)
+        traced._take("to nobody\n")
+        os.dup2(kept, traced._error)
+        os.close(kept)
+        traced._take("to somebody\n")
+    assert capfd.readouterr().err == "to somebody\n"
+
+
+def test_a_crash_is_told(tmp_path):
+    code = "import ctypes; from fedboost.runtime.aggregator.handshakes import watched; watched().__enter__(); "
+    command = [sys.executable, "-X", "faulthandler", "-c", code + "ctypes.string_at(0)"]
+    end = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "Fatal Python error: Segmentation fault" in end.stderr
+
+
+def test_closed_standard_streams_are_no_numbers_for_other_files(tmp_path):
+    (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
+    run = f"exec {sys.executable} -m fedboost aggregator --config aggregator.toml --insecure-loopback <&- 2>&-"
+    process = subprocess.Popen(["sh", "-c", run], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    with ending(process):
+        assert "listening on 127.0.0.1" in process.stdout.readline()
+        links = [os.readlink(f"/proc/{process.pid}/fd/{number}") for number in (0, 2)]
+    assert links[0] == os.devnull
+    assert links[1] == os.devnull or links[1].startswith("pipe:")
 
 
 def test_handshakes_that_fail_are_in_the_log_of_a_process(tmp_path):
