@@ -204,9 +204,7 @@ class _KernelCache(FunctionCache):
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         name, version = self._impl.filename_base, _version()
-        self._files = [
-            (folder, IndexDataCacheFile(str(folder), name, version)) for folder in folders().read
-        ]
+        self._files = [(folder, IndexDataCacheFile(str(folder), name, version)) for folder in folders().read]
 
     def _load_overload(self, sig: Any, target_context: Any) -> Any:
         key = self._index_key(sig, target_context.codegen())

@@ -61,8 +61,8 @@ def end_in_one_line(command: Callable[[], None]) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for standard streams that are closed: no table or socket is to get their number, to
-    which anybody may write."""
+    """Open the null device for standard streams that are closed: no table or socket is to get their number,
+    to which anybody may write."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)

@@ -1,13 +1,14 @@
 """The status of an aggregator and the answers to a check of terms, in words.
 
-Promises: a party that never connected is told from one that is away; names from outside cannot pose as
-another line.
+Promises: a party that never connected is told from one that is away; names and sentences from outside
+cannot pose as another line.
 Refuses: nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
+from fedboost.errors import printable
 from fedboost.people.text import Block, cell, counted, delimited, duration, entry, paragraph, table
 from fedboost.wire.checks import SiteReply
 from fedboost.wire.status import Member, SessionState, SessionStatus, Status
@@ -63,7 +64,7 @@ def _members(facts: Status) -> Block:
     lines = table("role", "name", "connected", "fedboost", numbers=())
     for member in facts.members:
         version = cell(member.version or ("older" if member.since else ""))
-        lines.add_row(member.role, cell(delimited(member.name)), _presence(member), version)
+        lines.add_row(cell(member.role), cell(delimited(member.name)), _presence(member), version)
     return lines
 
 
@@ -119,4 +120,4 @@ def check(sites: Sequence[SiteReply]) -> Iterator[str]:
 def _site(site: SiteReply, width: int) -> Iterator[str]:
     answer = "yes" if site.would else "no" if site.answered else "unknown"
     yield f"{delimited(site.party):<{width}}  {answer}"
-    yield from (entry("  -", sentence, 4) for sentence in site.reasons or site.notes)
+    yield from (entry("  -", printable(sentence), 4) for sentence in site.reasons or site.notes)

@@ -9,9 +9,11 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from http.server import ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client import (
     CollectorRegistry,
@@ -30,7 +32,9 @@ from fedboost.wire.bounds import WIRE_VERSION
 
 PATH = "/metrics"
 PATIENCE_SECONDS = 10.0
-"""Seconds for which a client of the page may say nothing."""
+"""Seconds that a client of the page has for its request and the answer."""
+MAX_CLIENTS = 16
+"""Clients of the page at a time: each takes a thread and a file, which sessions need, too."""
 TURN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 """Bounds of the histogram of turns."""
 
@@ -194,9 +198,10 @@ class MetricsPage:
         """Listen. ConfigError if that cannot be."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        kind = _Server6 if ":" in host else _Server
+        kind, local = _Server6 if ":" in host else _Server, is_loopback(address)
         try:
-            self._server = kind((host, int(port)), _Page.factory(metrics.registry))
+            page = _LocalPage if local else _Page
+            self._server = kind((host, int(port)), page.factory(metrics.registry))
         except OSError as error:
             raise ConfigError(
                 f"metrics: cannot listen on {address}: {error.strerror or error}; give `metrics` another "
@@ -206,7 +211,7 @@ class MetricsPage:
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
         log.info("metrics are served", address=f"http://{self.address}{PATH}")
-        if not is_loopback(address):
+        if not local:
             log.warning(
                 "metrics are served without keys or encryption to whoever reaches this address",
                 address=self.address,
@@ -223,9 +228,33 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # not HTTPServer's, which asks the name service for this machine's name
         self.server_name, self.server_port = "fedboost", self.server_address[1]
+        self._clients = threading.BoundedSemaphore(MAX_CLIENTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a client in a thread of its own, or hang up on it where there are too many."""
+        if self._clients.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a client, for so long as it may take at most."""
+        end = threading.Timer(PATIENCE_SECONDS, _hang_up, [request])
+        end.daemon = True
+        end.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            end.cancel()
+            self._clients.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Leave it: a client that hung up is no fault of this process."""
+
+
+def _hang_up(request: socket.socket) -> None:
+    with suppress(OSError):  # it is over already
+        request.shutdown(socket.SHUT_RDWR)
 
 
 class _Server6(_Server):
@@ -241,3 +270,15 @@ class _Page(MetricsHandler):
             super().do_GET()
         else:
             self.send_error(404, f"only {PATH} is here")
+
+
+class _LocalPage(_Page):
+    """The page of a loopback address: for those who name it so, and no website whose name leads there."""
+
+    def do_GET(self) -> None:
+        """Answer who asks for an address, or for localhost."""
+        host = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
+        if host in ("", "localhost") or is_loopback(f"[{host}]:0" if ":" in host else f"{host}:0"):
+            super().do_GET()
+        else:
+            self.send_error(421, "ask for this machine's own address")

@@ -1,5 +1,6 @@
 """`fedboost backup` and `fedboost restore`: what was backed up comes back, and an older memory is noticed."""
 
+import io
 import tarfile
 
 import pytest
@@ -202,3 +203,40 @@ def test_a_damaged_backup_is_one_line(site, damage):
     out.write_bytes(damage(out.read_bytes()))
     lose(site)
     refused(site.parent, ("restore", out, "--config", site), "is no backup, or is damaged")
+
+
+@pytest.mark.parametrize("odd", ["link", "loop", "name", "up", "large"])
+def test_an_archive_of_other_things_is_no_backup(site, odd, monkeypatch):
+    """Links, other names, and more than fits into a memory, are refused before anything is read of them."""
+    held(site, "s", 1)
+    out = backup(site)
+    members = {"link": "audit.jsonl", "loop": "memory.sqlite", "name": "x", "up": "terms/../../x.json"}
+    info = tarfile.TarInfo(members.get(odd, "memory.sqlite"))
+    with tarfile.open(out, "r:gz") as archive:
+        kept = [(member, archive.extractfile(member).read()) for member in archive]
+    with tarfile.open(out, "w:gz") as archive:
+        if odd in ("link", "loop"):
+            info.type, info.linkname = tarfile.SYMTYPE, "memory.sqlite"
+        archive.addfile(info)
+        for member, content in kept:
+            archive.addfile(member, io.BytesIO(content))
+    if odd == "large":
+        monkeypatch.setattr("fedboost.runtime.site.backup.MAX_BYTES", 1000)
+    lose(site)
+    before = sorted(site.parent.rglob("*"))
+    refused(site.parent, ("restore", out, "--config", site), "is no backup, or is damaged")
+    assert not {path for path in {*site.parent.rglob("*")} - {*before} if path.is_file()}
+
+
+def test_terms_that_were_changed_in_a_backup_are_refused(site):
+    """They say which sums of other sessions a site may not answer again."""
+    held(site, "s", 1)
+    out = backup(site)
+    with tarfile.open(out, "r:gz") as archive:
+        kept = [(member, archive.extractfile(member).read()) for member in archive]
+    with tarfile.open(out, "w:gz") as archive:
+        for member, content in kept:
+            text = content.replace(b"south", b"SOUTH") if member.name.startswith("terms/") else content
+            archive.addfile(member, io.BytesIO(text))
+    lose(site)
+    refused(site.parent, ("restore", out, "--config", site), "was changed; take another backup")

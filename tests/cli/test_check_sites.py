@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -12,6 +13,7 @@ from consortia import channel_to
 from sites import consortium, fedboost, in_time, rows, status_of, terms, until
 
 from fedboost.errors import PeerError, SessionFailed
+from fedboost.people import status
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, SESSION, Trust
 from fedboost.protocol.messages import Request
@@ -19,11 +21,21 @@ from fedboost.runtime.aggregator import checks, limits
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.net import channel
 from fedboost.runtime.net.keys import read_bundle
+from fedboost.runtime.site import review
 from fedboost.runtime.site import rows as site_rows
 from fedboost.runtime.site.config import PartyConfig
 from fedboost.runtime.site.memory_start import init_memory
 from fedboost.runtime.terms_file import terms_to_toml
-from fedboost.wire.checks import Objections, Review, encode_objections
+from fedboost.wire.checks import (
+    Objections,
+    Review,
+    SiteReply,
+    decode_check_reply,
+    decode_objections,
+    encode_check_reply,
+    encode_objections,
+    encode_review,
+)
 
 THREE = ("north", "south", "east")
 NAMED = {**ANYTHING, "analysts": ["analyst"]}
@@ -159,9 +171,59 @@ def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeyp
     (reason,) = first[1]["north"]["reasons"]
     assert reason == "its rows do not fit the terms; its own log says which column and why"
     assert again == first
-    assert misfits == 3  # each digest once
+    assert misfits == 0  # those of sessions
     assert "for 3 different terms without a session" in others[-1][1]["north"]["reasons"][0]
     assert "'old'" in log.named("rows do not fit the terms that were checked")[0]["reason"]
+
+
+def test_checks_keep_no_session_away(tmp_path, bundles, monkeypatch):
+    """However often an analyst checks terms that do not fit, sessions of terms that fit begin."""
+    monkeypatch.setattr(site_rows, "MAX_MISFITS", 2)
+    misfit = {"label": "y", "numeric": ["ward"]}
+
+    async def ask(one):
+        found = [await replies(one, terms(["north"], rounds=n, columns=misfit)) for n in (1, 2, 3)]
+        await one.train(terms(["north"]))
+        return [sites["north"]["reasons"][0] for _, sites in found]
+
+    reasons, log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert reasons[0] == reasons[1] == "its rows do not fit the terms; its own log says which column and why"
+    assert reasons[2].startswith("it looked at its rows for 2 terms that they did not fit without a session")
+    assert log.named("session begins")
+
+
+def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
+    """One check at a time is worked on, the next comes after a pause as long as it took three times, and of
+    many reasons some are in the log."""
+    columns = {"label": "y", "numeric": [f"column {n}" for n in range(200)]}
+    agreed, begun, go_on = terms(["north"], columns=columns), threading.Event(), threading.Event()
+
+    async def ask(one):
+        end = await replies(one, agreed)
+        reviewer = one.nodes["north"]._reviewer
+        monkeypatch.setattr(reviewer, "objections", lambda review: begun.set() or go_on.wait(10))
+        encoded = encode_review(Review(7, agreed.canonical()))
+        first = asyncio.create_task(asyncio.to_thread(reviewer._answer, encoded))
+        await asyncio.to_thread(begun.wait, 10)
+        second = decode_objections(await asyncio.to_thread(reviewer._answer, encoded))
+        go_on.set()
+        with suppress(AttributeError):  # there was nothing to encode
+            await first
+        return end, second
+
+    ((_, sites), second), log = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert len(sites["north"]["reasons"]) == 64
+    assert len(log.named("terms checked")[0]["reasons"]) == review.MAX_LOGGED
+    assert (second.number, second.reasons) == (7, (review.LATER,))
+
+
+def test_words_of_a_site_cannot_pose_as_another_line():
+    """Escapes, and lines, of a site that does not go by the rules."""
+    words = "no\x1b[2J\nsouth  yes"
+    answers = decode_check_reply(encode_check_reply([SiteReply("no\x1brth", True, (words,))]))
+    shown = "\n".join(status.check(answers))
+    assert "\x1b" not in shown
+    assert r"no\x1b[2J\nsouth  yes" in shown
 
 
 def test_a_check_is_no_request_for_a_session(bundles):

@@ -3,8 +3,12 @@
 import asyncio
 import json
 import re
+import socket
+import threading
+import time
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sites import PATIENCE, Log, consortium, in_time, rows, shared_out, terms, until, written
 
 from fedboost.errors import ConfigError
+from fedboost.runtime import metrics
 from fedboost.runtime.local.cluster import ANYTHING
 from fedboost.runtime.metrics import AggregatorMetrics, MetricsPage, PartyMetrics
 from fedboost.runtime.site.budget import Budget
@@ -91,6 +96,43 @@ def test_only_the_page_is_there():
         page.close()
     with pytest.raises(urllib.error.URLError):
         read(page)
+
+
+def test_clients_that_stay_take_a_bounded_part(monkeypatch):
+    """However many connect, and however slowly each of them talks."""
+    monkeypatch.setattr(metrics, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(metrics, "MAX_CLIENTS", 4)
+    page, threads = MetricsPage(PartyMetrics(), NONE, Log()), threading.active_count()
+    host, _, port = page.address.rpartition(":")
+    with ExitStack() as stack:
+        stack.callback(page.close)
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), 5)) for _ in range(12)]
+        end = time.monotonic() + 1.5
+        most = 0
+        while time.monotonic() < end:  # each says something all the time
+            for client in slow:
+                with suppress(OSError):
+                    client.send(b"G")
+            most = max(most, threading.active_count() - threads)
+            time.sleep(0.05)
+        assert 4 <= most <= 8  # and a clock each
+        assert read(page)
+
+
+def test_a_website_whose_name_leads_here_is_told_nothing():
+    """DNS rebinding: a browser on this machine asks for the page in the name of a website."""
+    page = MetricsPage(PartyMetrics(), NONE, Log())
+    try:
+        for host, code in (("evil.example:9", 421), ("localhost:9", 200), ("127.0.0.1", 200), ("[::1]:9", 200)):
+            asked = urllib.request.Request(f"http://{page.address}/metrics", headers={"Host": host})
+            try:
+                with urllib.request.urlopen(asked, timeout=10) as answer:
+                    assert answer.status == code
+            except urllib.error.HTTPError as error:
+                assert error.code == code, host
+                error.close()
+    finally:
+        page.close()
 
 
 @pytest.mark.parametrize(("address", "warned"), [(NONE, False), ("0.0.0.0:0", True)])

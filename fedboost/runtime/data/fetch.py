@@ -106,11 +106,13 @@ def _receive(parts: SplitResult, source: str, file: IO[bytes]) -> None:
 
 
 def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
-    """ConfigError for http:// to another machine, and where another machine points to this one, whose services
-    are not for it to ask."""
+    """ConfigError for http:// to another machine, and where another machine points to this one, whose
+    services are not for it to ask."""
     check_encrypted(end, source)
     if _is_this_machine(end.hostname or "") and not _is_this_machine(begin.hostname or ""):
-        raise ConfigError(f"{source}: the server redirects to this machine ({end.hostname}), which is refused")
+        raise ConfigError(
+            f"{source}: the server redirects to this machine ({end.hostname}), which is refused"
+        )
 
 
 def _is_this_machine(host: str) -> bool:

@@ -12,8 +12,10 @@ forced; to restore while a party works with the memory.
 """
 
 import fcntl
+import hashlib
 import io
 import os
+import re
 import sqlite3
 import tarfile
 import tempfile
@@ -23,9 +25,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import moment
@@ -41,6 +43,9 @@ from fedboost.version import VERSION
 
 ABOUT, MEMORY, LOG = "backup.json", "memory.sqlite", "audit.jsonl"
 """Members of a backup, besides the terms."""
+_TERMS = re.compile(rf"{TERMS}/[0-9a-f]{{64}}\.json")
+MAX_BYTES = 4 << 30
+"""Bytes of all members: more is read of no archive, however small it is."""
 
 
 class About(Frozen):
@@ -49,7 +54,7 @@ class About(Frozen):
     format: Literal["fedboost backup 1"] = "fedboost backup 1"
     party: Name
     dataset: Name
-    time: str
+    time: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     version: str
 
 
@@ -191,7 +196,9 @@ def _read(file: Path) -> Backup:
         except ConfigError as error:
             fault = str(error).replace(f"{folder}/", "").partition(";")[0]
             raise ConfigError(f"{file}: is damaged: {fault}; take another backup") from None
-    terms = {Path(name).stem: text for name, text in members.items() if name.startswith(f"{TERMS}/")}
+    terms = {Path(name).stem: text for name, text in members.items() if _TERMS.fullmatch(name)}
+    if other := next((d for d, text in terms.items() if hashlib.sha256(text).hexdigest() != d), None):
+        raise ConfigError(f"{file}: is damaged: {TERMS}/{other}.json was changed; take another backup")
     return Backup(about, memory, log, terms, entries)
 
 
@@ -199,10 +206,15 @@ _NO_BACKUP = "is no backup, or is damaged; give a file that `fedboost backup` of
 
 
 def _contents(archive: tarfile.TarFile) -> Iterator[tuple[str, bytes]]:
+    """The plain files of an archive. ReadError for any that is in no backup."""
+    left = MAX_BYTES
     for member in archive:
-        file = archive.extractfile(member)
-        if file is not None:
-            yield member.name, file.read()
+        left -= member.size
+        known = member.name in (ABOUT, MEMORY, LOG) or _TERMS.fullmatch(member.name)
+        file = archive.extractfile(member) if known and member.isreg() and left >= 0 else None
+        if file is None:
+            raise tarfile.ReadError
+        yield member.name, file.read()
 
 
 def _newer_entries(log: Path, backup: Backup) -> int | None:

@@ -8,12 +8,14 @@ Refuses: nothing; what cannot be read is a reason.
 """
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 
-from fedboost.errors import ConfigError, FedboostError, Refused
+from fedboost.errors import ConfigError, FedboostError, Refused, quoted
 from fedboost.protocol import key_exchange
 from fedboost.protocol.key_exchange import CHECK, Credentials
 from fedboost.protocol.membership import check_rows
@@ -31,9 +33,14 @@ from fedboost.wire.checks import Objections, Review, decode_review, encode_objec
 
 PAUSE_SECONDS = 0.1
 """Seconds between two checks, at least."""
+PAUSE_SHARE = 3.0
+"""Seconds of pause for each second that a check took: an aggregator could ask without an end."""
+MAX_LOGGED = 8
+"""Reasons of a check in the log; the analyst is told all."""
 NO_LIMITS = Limits(max_sessions=1 << 62, similar_groups=True)
 """Limits under which only what no policy changes is refused."""
 ASKED = "a person there is asked about each session"
+LATER = "it still works on the check before this one; ask again later"
 BUSY = "its rows were not looked at: a session is under way there"
 
 
@@ -54,6 +61,8 @@ class Reviewer:
         self._credentials = credentials
         self._busy = busy
         self._log = log
+        self._answering = threading.Lock()
+        """Held while a check is answered: one of a connection that was lost may still be under way."""
 
     async def serve(self, opened: Any) -> None:
         """Answer checks over a connection until it is lost, or until cancelled."""
@@ -61,8 +70,9 @@ class Reviewer:
         call = opened.stream_stream(channel.ADVISE)(metadata=metadata)
         try:
             async for data in call:
+                begin = time.monotonic()
                 await call.write(await asyncio.to_thread(self._answer, data))
-                await asyncio.sleep(PAUSE_SECONDS)
+                await asyncio.sleep(max(PAUSE_SECONDS, PAUSE_SHARE * (time.monotonic() - begin)))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # an aggregator of an older version; or its loss, which the stream of sessions tells
         except FedboostError as error:
@@ -72,8 +82,12 @@ class Reviewer:
     def _answer(self, data: bytes) -> bytes:
         """The answer to one check. Runs in a thread."""
         review = decode_review(data)
-        objections = self.objections(review)
-        return encode_objections(objections)
+        if not self._answering.acquire(blocking=False):
+            return encode_objections(Objections(review.number, (LATER,)))
+        try:
+            return encode_objections(self.objections(review))
+        finally:
+            self._answering.release()
 
     def objections(self, review: Review) -> Objections:
         """All that this site has against terms, as far as the analyst may know it."""
@@ -91,7 +105,8 @@ class Reviewer:
             reasons = [error.public]
         short = tuple(_without_name(reason, party) for reason in reasons)
         about = {"analyst": analyst} if analyst else {}
-        self._log.info("terms checked", **about, would=not short, **({"reasons": short} if short else {}))
+        logged = [quoted(reason) for reason in short[:MAX_LOGGED]]
+        self._log.info("terms checked", **about, would=not short, **({"reasons": logged} if short else {}))
         return Objections(review.number, short, () if short else tuple(notes))
 
     def _analyst(self, review: Review, terms: Terms) -> str:

@@ -1,10 +1,11 @@
 """The rows of a site: a table that is read once, when its process starts.
 
 Promises: how often the rows did not fit what was offered is counted, whoever asked; what a check of terms is
-told of the rows is one bit, the same each time.
+told of the rows is one bit, the same each time; checks are counted apart, so that none keeps a session away.
 Refuses: tables that cannot be read (ConfigError); further questions after MAX_MISFITS that did not fit.
 """
 
+import threading
 from typing import Any
 
 from fedboost.errors import Refused, SchemaMismatch
@@ -32,6 +33,8 @@ class SiteRows:
         self._party = config.party
         self._log = log
         self._misfits = 0
+        self._reading = threading.Lock()
+        """Held while rows are read: a session and a check at a time would take the memory twice."""
         self._checked: dict[str, str] = {}
         """The reason against terms, by their digest; '' where the rows fit."""
 
@@ -45,12 +48,16 @@ class SiteRows:
 
     def read(self, terms: Terms) -> Shard:
         """The rows as these terms want them."""
-        assert self.table is not None
         try:
-            shard = to_shard(self.table, terms, self._party)
+            return self._shard(terms)
         except SchemaMismatch:
             self._misfits += 1
             raise
+
+    def _shard(self, terms: Terms) -> Shard:
+        assert self.table is not None
+        with self._reading:
+            shard = to_shard(self.table, terms, self._party)
         for column, category, count in undeclared(self.table, terms.columns):
             warning = "categories the terms do not declare count as missing"
             self._log.warning(warning, column=column, category=shown(category), rows=count)
@@ -65,14 +72,17 @@ class SiteRows:
         if self.table is None:
             return ""
         if terms.digest not in self._checked:
-            if len(self._checked) >= MAX_CHECKED:
-                return (
-                    f"it looked at its rows for {MAX_CHECKED} different terms without a session, and does so "
-                    f"for no others until it is started again"
-                )
+            for done, most, what in (
+                (len(self._checked), MAX_CHECKED, "different terms"),
+                (sum(map(bool, self._checked.values())), MAX_MISFITS, "terms that they did not fit"),
+            ):
+                if done >= most:
+                    return (
+                        f"it looked at its rows for {most} {what} without a session, and does so for no "
+                        f"others until it is started again"
+                    )
             try:
-                self.check_misfits()
-                self.read(terms)
+                self._shard(terms)
                 self._checked[terms.digest] = ""
             except Refused as error:
                 self._log.warning("rows do not fit the terms that were checked", reason=str(error))

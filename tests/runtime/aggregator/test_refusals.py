@@ -117,7 +117,11 @@ def test_a_trace_in_pieces(capfd):
 def test_lines_of_others_between_records_go_on(capfd):
     """A line that the core did not write is not taken for the rest of a record before it."""
     with handshakes.watched() as traced:
-        for text in (f"{BEGIN}OK{END}\n", "a crash\n", f"{BEGIN}X: ALERT\n=== Source\nsrc/core/a.cc:6\n{END}\n"):
+        for text in (
+            f"{BEGIN}OK{END}\n",
+            "a crash\n",
+            f"{BEGIN}X: ALERT\n=== Source\nsrc/core/a.cc:6\n{END}\n",
+        ):
             traced._take(text)
         traced._take("\nof others\n")
         traced._take("." * handshakes.READ_BYTES)
@@ -149,7 +153,9 @@ def test_standard_error_without_a_reader_ends_no_trace(capfd):
 
 
 def test_a_crash_is_told(tmp_path):
-    code = "import ctypes; from fedboost.runtime.aggregator.handshakes import watched; watched().__enter__(); "
+    code = (
+        "import ctypes; from fedboost.runtime.aggregator.handshakes import watched; watched().__enter__(); "
+    )
     command = [sys.executable, "-X", "faulthandler", "-c", code + "ctypes.string_at(0)"]
     end = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert "Fatal Python error: Segmentation fault" in end.stderr
@@ -157,7 +163,9 @@ def test_a_crash_is_told(tmp_path):
 
 def test_closed_standard_streams_are_no_numbers_for_other_files(tmp_path):
     (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
-    run = f"exec {sys.executable} -m fedboost aggregator --config aggregator.toml --insecure-loopback <&- 2>&-"
+    run = (
+        f"exec {sys.executable} -m fedboost aggregator --config aggregator.toml --insecure-loopback <&- 2>&-"
+    )
     process = subprocess.Popen(["sh", "-c", run], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     with ending(process):
         assert "listening on 127.0.0.1" in process.stdout.readline()

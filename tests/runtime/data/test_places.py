@@ -138,7 +138,7 @@ def test_another_machine_redirects_not_to_this_one(https, monkeypatch):
     monkeypatch.setattr(fetch, "_is_this_machine", lambda host: host == "localhost")  # its number is another
     https.moved["away.csv"] = f"https://localhost:{https.address.rpartition(':')[2]}/t.csv"
     said = config_error(lambda: read_table(f"https://{https.address}/away.csv"))
-    assert said.endswith("the server redirects to this machine (localhost), which is refused")
+    assert said.endswith("the server redirects to this machine, localhost: refused")
     assert len(https.asked) == asked + 1
 
 
