@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedboost import __version__
-from fedboost.errors import ConfigError
+from fedboost.errors import Altered, ConfigError
 from fedboost.people.privacy_report import report_of
 from fedboost.protocol.messages import Attest, Request
 from fedboost.terms.terms import Terms
@@ -20,6 +20,9 @@ TERMS = _PREFIX + "terms"
 """The attribute of a model file that has the terms."""
 SIGNATURES = _PREFIX + "attestations"
 """The attribute that has the signatures of the parties."""
+
+_XGBOOSTS = ("best_iteration",)
+"""Attributes by which XGBoost's estimators leave trees out of a prediction."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,18 @@ class Facts:
             signed = session_of(attributes)
         except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{source}: an XGBoost model without fedboost's facts ({error})") from None
-        return cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request)
+        facts = cls(terms, rounds, signed.attestations, signed.session, rosters, signed.request)
+        facts._check_repeated(attributes, source)
+        return facts
+
+    def _check_repeated(self, attributes: Mapping[str, str], source: str) -> None:
+        """Raise Altered for attributes that say something else than the terms, or that XGBoost goes by."""
+        ours = self.to_attributes(session=False)
+        repeated = (_PREFIX + name for name in ("terms_digest", "protection", "parties"))
+        odd = [name for name in repeated if attributes.get(name, ours[name]) != ours[name]]
+        odd += [name for name in _XGBOOSTS if name in attributes]
+        if odd:
+            raise Altered(f"{source}: not as fedboost wrote it: its attribute {odd[0]} was changed or added")
 
     def session_attributes(self) -> dict[str, str]:
         """The attributes that two sessions of the same terms differ in; none where nobody signed."""

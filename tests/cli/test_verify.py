@@ -113,6 +113,28 @@ def test_a_leaf_that_was_changed_does_not_hold(folder):
     assert "signed.json: not as fedboost wrote it" in facts["conclusion"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fedboost.parties", '["north", "south", "west"]'),
+        ("fedboost.protection", "plain"),
+        ("fedboost.terms_digest", "0" * 64),
+        ("best_iteration", "0"),
+    ],
+)
+def test_attributes_that_nobody_signed_say_nothing_else(folder, name, value):
+    """What the terms say is there a second time, for readers of XGBoost's file; and by best_iteration its
+    estimators predict with fewer trees."""
+    content = json.loads((folder / "signed.json").read_text())
+    content["learner"]["attributes"][name] = value
+    (folder / "signed.json").write_text(json.dumps(content))
+    code, facts = verified("signed.json")
+    assert (code, facts["holds"]) == (1, False)
+    assert facts["conclusion"] == (
+        f"signed.json: not as fedboost wrote it: its attribute {name} was changed or added"
+    )
+
+
 def test_a_party_whose_signature_is_wrong_is_named_alone(folder):
     session = json.loads((folder / "again-1.session.json").read_text())
     signatures = json.loads(session["fedboost.attestations"])

@@ -16,6 +16,8 @@ from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 
 POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
 _SCHEMES = {POSTGRESQL: POSTGRESQL, "postgres": POSTGRESQL, SQLITE: SQLITE, "sqlite3": SQLITE, DUCKDB: DUCKDB}
+_ADDRESSES = ("s3", "https", "http")
+"""Schemes of addresses of files (`fedboost.runtime.data.places`)."""
 _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc jdbc mongodb db2 clickhouse"
 """Names in the URIs of databases that have no driver here."""
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
@@ -116,6 +118,8 @@ def with_query(
 def database_of(text: str) -> Database | None:
     """The database of a URI, without a query yet; None for another text. ConfigError where there is no driver
     of it, or where its password cannot be hidden."""
+    if "://" in text and text != text.strip():
+        raise ConfigError("a URI begins or ends with a blank: take that away")
     parts = _SCHEME.fullmatch(text)
     if parts is None:
         if _KEYWORDS.match(text):
@@ -128,6 +132,11 @@ def database_of(text: str) -> Database | None:
             "or export the rows to Parquet"
         )
     if scheme not in _SCHEMES:
+        if parts[3].startswith("//") and scheme not in _ADDRESSES:
+            raise ConfigError(
+                f"{scheme}://: tables are not read from such addresses; write s3://, https://, "
+                f"postgresql://, sqlite:///, duckdb:///, or the path of a file"
+            )
         return None
     kind = _SCHEMES[scheme]
     form = "postgresql://USER@HOST:PORT/DATABASE" if kind == POSTGRESQL else f"{kind}:///FILE"

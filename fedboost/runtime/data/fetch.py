@@ -110,9 +110,7 @@ def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
     services are not for it to ask."""
     check_encrypted(end, source)
     if _is_this_machine(end.hostname or "") and not _is_this_machine(begin.hostname or ""):
-        raise ConfigError(
-            f"{source}: the server redirects to this machine ({end.hostname}), which is refused"
-        )
+        raise ConfigError(f"{source}: the server redirects to this machine, {end.hostname}: refused")
 
 
 def _is_this_machine(host: str) -> bool:

@@ -63,9 +63,11 @@ def shown(source: object) -> str:
         parts = urlsplit(str(source))
     except ValueError:
         return str(source).partition("://")[0] + "://..."
-    host = parts.netloc.rpartition("@")[2]
-    hidden = "***@" if "@" in parts.netloc else ""
-    return f"{parts.scheme}://{hidden}{host}{parts.path}{'?...' if parts.query else ''}"
+    place = parts.netloc + parts.path
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in place):  # a slash may be part of a password
+        begin = place if "@" not in parts.netloc else parts.netloc
+        place = f"***@{place[begin.rindex('@') + 1 :]}"
+    return f"{parts.scheme}://{place}{'?...' if parts.query else ''}"
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
@@ -88,8 +90,9 @@ def places_of(source: str | Path, scratch: Path | None = None) -> Places:
     try:
         parts = urlsplit(str(source))
         parts.port  # noqa: B018 - raises for what is no number
-    except ValueError as error:
-        raise ConfigError(f"{shown(source)}: is no address: {error}") from None
+    except ValueError:
+        why = "a port is a number, and before the host %2F stands for / and %40 for @"
+        raise ConfigError(f"{shown(source)}: is no address: {why}") from None
     if parts.scheme == "s3":
         return _in_bucket(parts, shown(source))
     from fedboost.runtime.data.fetch import fetch

@@ -150,6 +150,10 @@ def test_http_is_for_this_machine(https):
 def test_addresses_are_shown_without_what_gives_access():
     assert shown("https://a:b@h/x.csv?y=z") == "https://***@h/x.csv?..."
     assert shown("https://[broken/x") == "https://..."
+    assert shown("s3://key:wo/rd@bucket/x.csv") == "s3://***@bucket/x.csv"  # keys of AWS have slashes
+    assert shown("https://h/a@b.csv") == "https://h/a@b.csv"
+    said = config_error(lambda: read_table("s3://key:wo/rd@bucket/x.csv"))
+    assert said.startswith("s3://***@bucket/x.csv: is no address: a port is a number")
     assert shown("data/x.csv") == "data/x.csv"
 
 

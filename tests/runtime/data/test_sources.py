@@ -200,6 +200,25 @@ def test_a_password_that_cannot_be_told_from_the_rest_is_not_printed(uri):
     assert "cret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "ftp://u:secret@h/x.csv",
+        "gs://u:secret@h/x.csv",
+        " postgresql://u:secret@h/x",
+        "https://u:secret@h/x ",
+    ],
+)
+def test_an_address_that_cannot_be_read_is_not_printed(uri):
+    """A path of that name would be, with the password."""
+    with pytest.raises(ConfigError) as error:
+        database_of(uri)
+    assert "cret" not in str(error.value)
+    end = fedboost("check", uri, "--label", "y")
+    assert (end.code, end.out) == (2, "")
+    assert "cret" not in end.err
+
+
 def test_a_semicolon_or_a_comment_in_quotes_ends_no_query(folder):
     query = "SELECT *, ';' AS \"a;b\", '--' AS c FROM rows -- to the end;"
     for uri in ("sqlite:///rows.db", "duckdb:///rows.duckdb"):
