@@ -152,10 +152,22 @@ def _check_safe(folder: Path) -> None:
         status = path.stat()
         if status.st_uid not in _trusted():
             raise _Unsafe(errno.EPERM, f"{path} belongs to another user, who could put code there")
-        private_group = status.st_gid == status.st_uid  # nobody else is in the group of that number
-        writable = status.st_mode & (stat.S_IWOTH if private_group else stat.S_IWOTH | stat.S_IWGRP)
+        others = stat.S_IWOTH if _is_private(status.st_gid, status.st_uid) else stat.S_IWOTH | stat.S_IWGRP
+        writable = status.st_mode & others
         if writable and (path == real or not status.st_mode & stat.S_ISVTX):
             raise _Unsafe(errno.EPERM, f"other users can write {path}, and put code there; chmod go-w {path}")
+
+
+def _is_private(group: int, user: int) -> bool:
+    """Tell if a group is that of a user alone: of the same number and name, and without other members."""
+    import grp  # which not every system has
+    import pwd
+
+    try:
+        known, owner = grp.getgrgid(group), pwd.getpwuid(user).pw_name
+    except KeyError:  # without names, as in a container, the number says it
+        return group == user
+    return group == user and known.gr_name == owner and not {*known.gr_mem} - {owner}
 
 
 def _check_link(place: Path) -> None:

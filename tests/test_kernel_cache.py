@@ -1,8 +1,10 @@
 """Compiled kernels of accounts that can write here and there, or nowhere: real processes."""
 
+import grp
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -16,6 +18,8 @@ from unprivileged import (
     needs_nobody,
     open_folder,
 )
+
+from fedboost import kernel_cache
 
 CALL = "import numpy; from fedboost.gbdt.kernels import elementwise as e; print(e.{}(numpy.zeros(1)))"
 EXPS, LOGS = CALL.format("exps"), CALL.format("logs").replace("zeros", "ones")
@@ -125,6 +129,18 @@ def test_a_folder_in_tmp_that_another_user_can_write_is_not_used(package, place,
         os.chown(own, STRANGER, STRANGER, follow_symlinks=False)
     check(python(package, place), 0, "fedboost: compiled kernels cannot be kept", str(own), "FEDBOOST_CACHE")
     assert not files(place)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "safe"), [("root", [], True), ("root", ["marie"], False), ("users", [], False)]
+)
+def test_a_group_with_others_in_it_is_not_its_owners_alone(place, monkeypatch, name, members, safe):
+    """Also where it has the number of the user, as `users` may have."""
+    monkeypatch.setattr(grp, "getgrgid", lambda number: grp.struct_group((name, "x", number, members)))
+    (place / "cache").mkdir(mode=0o700)
+    (place / "cache").chmod(0o770)
+    with nullcontext() if safe else pytest.raises(OSError, match="other users can write"):
+        kernel_cache._check_safe(place / "cache")
 
 
 def test_a_folder_that_another_user_makes_later_is_not_read(package, place):

@@ -193,8 +193,9 @@ def test_checks_keep_no_session_away(tmp_path, bundles, monkeypatch):
 
 
 def test_a_flood_of_checks_has_a_share_of_a_thread(tmp_path, bundles, monkeypatch):
-    """One check at a time is worked on, the next comes after a pause as long as it took three times, and of
-    many reasons some are in the log."""
+    """One check at a time is worked on, the next comes after a pause as long as it took, and of many reasons
+    some are in the log."""
+    assert [review.pause_after(seconds) for seconds in (0, 2, 60)] == [0.1, 2, 10]
     columns = {"label": "y", "numeric": [f"column {n}" for n in range(200)]}
     agreed, begun, go_on = terms(["north"], columns=columns), threading.Event(), threading.Event()
 
@@ -306,6 +307,27 @@ def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
     assert (end.code, end.out) == (2, "")
     assert end.err == "fedboost: 0 checks are under way already; try again later\n"
     assert log.named("check refused")
+
+
+def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
+    """While a party does not answer the checks of one analyst, those of another are answered."""
+    agreed = terms(["north"])
+
+    async def ask(one):
+        reviewer = one.nodes["north"]._reviewer
+        answer, go_on = reviewer._answer, threading.Event()
+        monkeypatch.setattr(reviewer, "_answer", lambda data: go_on.wait(10) and answer(data))
+        first = [asyncio.create_task(check(one, agreed)) for _ in range(checks.MAX_CHECKS_OF_ONE)]
+        await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 2)
+        third = await check(one, agreed)
+        other = asyncio.create_task(check(one, agreed, "stranger"))
+        await until(lambda: sum(one.server._services[channel.SERVICE]["Check"].__self__._open.values()) == 3)
+        go_on.set()
+        return third, [end.code for end in await asyncio.gather(*first)], (await other).code
+
+    (third, codes, other), _ = scenario_of(tmp_path / "one", bundles, {"north": NAMED}, ask)
+    assert third.err == "fedboost: 2 checks of yours are under way already; try again later\n"
+    assert (codes, other) == ([0, 0], 1)
 
 
 def test_a_party_may_not_check_terms(tmp_path, bundles):

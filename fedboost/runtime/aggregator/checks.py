@@ -3,12 +3,14 @@
 Promises: each party is handed the terms with the analyst's signature and answers for itself; one that is not
 here, or says nothing in time, is named with the reason; nothing of a check is kept.
 Refuses: callers that are no analysts, checks that the analyst who calls has not signed, more of them at a
-time than `MAX_CHECKS` (Refused); answers that nobody asked for (PeerError).
+time than `MAX_CHECKS`, or of one analyst than `MAX_CHECKS_OF_ONE` (Refused); answers that nobody asked for
+(PeerError).
 """
 
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -42,6 +44,8 @@ from fedboost.wire.checks import (
 
 MAX_CHECKS = 4
 """Checks at a time, of all analysts."""
+MAX_CHECKS_OF_ONE = 2
+"""Checks at a time of an analyst with keys: a party that does not answer holds them up."""
 SITE_SECONDS = 60.0
 """Seconds that a site has to answer: it may read all its rows."""
 
@@ -74,7 +78,8 @@ class Checks:
         self._log = log
         self._reviewers: dict[str, Reviewer] = {}
         self._numbers = itertools.count(1)
-        self._open = 0
+        self._open = Counter[str]()
+        """Checks under way, by analyst."""
 
     async def advise(self, requests: AsyncIterator[bytes], context: Any, peer: Peer) -> None:
         """Hand checks on to a party and take its answers, as long as it has the stream open."""
@@ -125,13 +130,15 @@ class Checks:
             check_version(context, "analyst")
             caller = check_role(self._bundle, context, "analyst")
             name = caller.name if caller else ""
-            if self._open >= MAX_CHECKS:
+            if self._open.total() >= MAX_CHECKS:
                 raise Refused(f"{MAX_CHECKS} checks are under way already; try again later")
-            self._open += 1
+            if caller and self._open[name] >= MAX_CHECKS_OF_ONE:
+                raise Refused(f"{MAX_CHECKS_OF_ONE} checks of yours are under way already; try again later")
+            self._open[name] += 1
             try:
                 sites = await self._check(request, name)
             finally:
-                self._open -= 1
+                self._open -= Counter([name])
         except FedboostError as error:
             self._refusals.note("check refused", peer.name, quoted(str(error)), address=plain_end(context))
             await refuse(context, error)

@@ -31,10 +31,9 @@ from fedboost.version import VERSION
 from fedboost.wire.bounds import terms_of
 from fedboost.wire.checks import Objections, Review, decode_review, encode_objections
 
-PAUSE_SECONDS = 0.1
-"""Seconds between two checks, at least."""
-PAUSE_SHARE = 3.0
-"""Seconds of pause for each second that a check took: an aggregator could ask without an end."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.1, 10.0
+"""Seconds between two checks. In between it is as long as the check took: an aggregator could ask without an
+end."""
 MAX_LOGGED = 8
 """Reasons of a check in the log; the analyst is told all."""
 NO_LIMITS = Limits(max_sessions=1 << 62, similar_groups=True)
@@ -72,7 +71,7 @@ class Reviewer:
             async for data in call:
                 begin = time.monotonic()
                 await call.write(await asyncio.to_thread(self._answer, data))
-                await asyncio.sleep(max(PAUSE_SECONDS, PAUSE_SHARE * (time.monotonic() - begin)))
+                await asyncio.sleep(pause_after(time.monotonic() - begin))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             pass  # an aggregator of an older version; or its loss, which the stream of sessions tells
         except FedboostError as error:
@@ -156,6 +155,11 @@ class Reviewer:
             notes.append(BUSY)
         elif misfit := rows.check(terms):
             yield misfit
+
+
+def pause_after(seconds: float) -> float:
+    """The seconds of pause after a check that took so long."""
+    return min(max(seconds, MIN_PAUSE_SECONDS), MAX_PAUSE_SECONDS)
 
 
 def _refusal(check: Callable[[], object]) -> str:
