@@ -66,8 +66,8 @@ def sign(
     if not renew:
         check_new(folder, asked.name, now)
     typer.echo(
-        f"name        {asked.name}\nrole        {asked.role}\nfingerprint of its key, which its owner must "
-        f"tell you in another way:\n    {asked.fingerprint}"
+        f"name        {_distinct(asked.name)}\nrole        {asked.role}\n"
+        f"fingerprint of its key, which its owner must tell you in another way:\n    {asked.fingerprint}"
     )
     if not yes and not _agreed(asked.name, asked.role):
         notice("not signed: nothing was written")
@@ -101,6 +101,11 @@ def accept(
         f"serial      {owner.serial}\n"
         f"Compare with the owner of the root, by telephone for example, the\n{fingerprint_of(root)}"
     )
+
+
+def _distinct(name: str) -> str:
+    """A name, also in escapes where it may look like another one: of letters of two alphabets, or blanks."""
+    return name if name.isascii() and name == name.strip() else f"{name}, which is {name!a}"
 
 
 def _agreed(name: str, role: str) -> bool:

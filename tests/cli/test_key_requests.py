@@ -77,6 +77,14 @@ def test_a_person_sees_who_asks_and_says_yes_or_no(here, monkeypatch):
     assert end.out.startswith("name        north\nrole        party\nfingerprint of its key")
 
 
+@pytest.mark.parametrize("name", ["n\u043erth", "north ", "no\u0301rth"])
+def test_a_name_that_looks_like_another_is_shown_in_escapes(here, name):
+    """A letter of another alphabet, a blank: the certificate would be of somebody else than it seems."""
+    run("request", name, "--folder", "site")
+    (request,) = (here / "site").glob("*/request.pem")
+    assert f"which is {name!a}\n" in sign(request=request)
+
+
 def test_the_list_of_what_was_issued(here):
     """Also of bundles that were made in one piece; --renew signs for a name that has a certificate."""
     run("party", "Ärzte Süd", "--folder", "root")
