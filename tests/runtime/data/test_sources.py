@@ -31,10 +31,13 @@ SITE = 'party = "north"\naggregator = "localhost:1"\n'
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The same rows in files of five kinds."""
+    """The same rows in files of five kinds and in a folder."""
     monkeypatch.chdir(tmp_path)
     csv.write_csv(rows(), "rows.csv")
     parquet.write_table(rows(), "rows.parquet")
+    (tmp_path / "parts").mkdir()
+    for first in range(0, rows().num_rows, 50):
+        parquet.write_table(rows().slice(first, 50), f"parts/{first:04}.parquet")
     write_sqlite(tmp_path / "rows.db", rows())
     write_duckdb(tmp_path / "rows.duckdb", rows())
     return tmp_path
@@ -50,6 +53,7 @@ def model_of(data):
 
 SOURCES = {
     "parquet": lambda: "rows.parquet",
+    "parquet folder": lambda: "parts",
     "sqlite": lambda: Database("sqlite:///rows.db", QUERY),
     "duckdb": lambda: Database("duckdb:///rows.duckdb", QUERY),
     "arrow": rows,
