@@ -8,6 +8,7 @@ import scipy.sparse
 from sites import rows
 
 import fedboost as fb
+from fedboost.errors import ConfigError
 
 SMALL = {"n_estimators": 4, "max_depth": 3, "max_bin": 16}
 TABLE = rows()
@@ -60,6 +61,10 @@ def test_early_stopping_watches_them():
     watched = one.evals_result_["validation_0"]["logloss"]
     assert one.best_iteration == int(np.argmin(watched)) == len(watched) - 4
     assert len(one.model_.booster.trees) == one.best_iteration + 1
+    with pytest.raises(
+        ConfigError, match=r"needs validation rows: give fit an eval_set of other rows than X"
+    ):
+        fb.FederatedClassifier(early_stopping_rounds=3).fit(X, Y, eval_set=[(X, Y)])
     with pytest.raises(AttributeError, match="early_stopping_rounds"):
         _ = fb.FederatedClassifier(**SMALL).fit(X, Y).best_iteration
 

@@ -289,7 +289,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         try:
             return Terms.read(settings, type(self).__name__)
         except ConfigError as error:
-            fault = str(error)
+            fault = str(error).replace(*_VALIDATION_ROWS)
             for name, in_terms in _IN_TERMS.items():
                 fault = fault.replace(f": {in_terms}: ", f": {name}: ")
             raise ConfigError(fault) from None
@@ -340,6 +340,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if is_frame(features) or hasattr(features, "tocsc"):
             return self.model_.predict(self._table(features, {}))
         return self.model_.predict(features)
+
+
+_VALIDATION_ROWS = (
+    "set validation_fraction, or columns.validation",
+    "give fit an eval_set of other rows than X, or set validation_fraction",
+)
+"""Advice of the terms, and that of an estimator in its place."""
 
 
 def _unused(name: str, names: Sequence[str]) -> str:
