@@ -43,6 +43,7 @@ bench: $(VENV)/dev
 	$(call measure,masked)
 	$(call measure,encrypted)
 	$(call measure,network)
+	$(call measure,estimates)
 	$(if $(DATA),$(call measure,accuracy,--data $(DATA)))
 	$(if $(DATA),$(call measure,parity,--data $(DATA)))
 	$(if $(DATA),$(call measure,protections,--data $(DATA)))

@@ -59,6 +59,7 @@ SECTIONS = {
     "network": Section("Network"),
     "protections": Section("Protections"),
     "wire": Section("Bytes"),
+    "estimates": Section("Estimates"),
     "wide": Section("Many columns"),
     "votes": Section(
         "Votes",

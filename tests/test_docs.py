@@ -69,23 +69,23 @@ def run_as_typed(page: Path, folder: Path) -> str:
     script = script.replace("7070", port).replace("--analyst marie", "--analyst marie --yes")
     script = f'set -e\nfedboost() {{ {shlex.quote(sys.executable)} -m fedboost "$@"; }}\n{script}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        ["bash", "-c", f"{script.replace('kill $(jobs -p)', '')}\ntouch finished"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    output = b""
-    try:
-        end = time.monotonic() + 100
-        while not (folder / "finished").exists() and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.05)
-    finally:
-        os.killpg(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=20)
-    text = output.decode()
+    with (folder / "output").open("w") as output:  # a pipe that nobody reads would hold everyone up
+        process = subprocess.Popen(
+            ["bash", "-c", f"{script.replace('kill $(jobs -p)', '')}\ntouch finished"],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+        try:
+            end = time.monotonic() + 100
+            while not (folder / "finished").exists() and process.poll() is None and time.monotonic() < end:
+                time.sleep(0.05)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait(20)
+    text = (folder / "output").read_text()
     assert (folder / "finished").exists(), text
     return text
 

@@ -40,6 +40,7 @@ def approve(
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
+    from fedboost.runtime.data.database import Database
     from fedboost.runtime.data.places import shown
     from fedboost.runtime.site import approval
     from fedboost.runtime.site.config import read_party
@@ -53,7 +54,8 @@ def approve(
     review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
     counted = _read_rows(site, agreed)
     rows, counts = counted or (0, None)
-    file = None if counted is None or site.data is None else Path(shown(site.data)).name
+    database = isinstance(site.data, Database)
+    file = None if counted is None else shown(site.data) if database else Path(shown(site.data)).name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)

@@ -1,23 +1,27 @@
 """`fedboost estimate`: the time and the bytes of a training, by protection."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedboost.cli.options import Json, TermsFile
+from fedboost.cli.options import Json, TermsFile, reads_a_table
 from fedboost.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedboost.runtime.data.database import Reading
 
 EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5"
 
 
+@reads_a_table
 def estimate(
     terms: TermsFile,
+    read: "Reading",
     rows: Annotated[
         int | None, typer.Option(help="Rows of all parties; those of --data.", min=1, show_default=False)
     ] = None,
     data: Annotated[
-        Path | None,
+        str | None,
         typer.Option(help="A table to grow the trees over, instead of generated rows.", show_default=False),
     ] = None,
     features: Annotated[
@@ -48,7 +52,7 @@ def estimate(
         own = {name: getattr(agreed, name) for name in ("rounds", "max_depth", "max_bin", "key_bits")}
         agreed = Terms.read({"columns": columns, **own})
     number = parties or len(agreed.parties) or 3
-    table = None if data is None else read_table(data)
+    table = None if data is None else read_table(read.source(data), None, read.options)
     total = rows or (0 if table is None else table.num_rows)
     if not total:
         raise ConfigError("give --rows, the rows of all parties, or a table by --data")

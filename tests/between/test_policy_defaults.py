@@ -186,7 +186,9 @@ def test_whoever_is_asked_sees_the_ninth_feature_the_validation_column_the_metri
     asked = []
     rules = named(agreement, validation=True, metrics_at_thresholds=True, approval="ask")
     rules.permit(agreement, "north", lambda words: bool(asked.append(words)) or True, "marie")
-    assert asked == [text]
+    (question,) = asked
+    assert question.startswith(text)
+    assert question.removeprefix(text) == "\nAnalyst marie asks for this session."
 
 
 def test_the_same_parties_but_one_are_another_group():

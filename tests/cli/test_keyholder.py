@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import csv
+from sites import fedboost
 from typer.testing import CliRunner
 
 import fedboost as fb
@@ -90,18 +91,17 @@ def test_rows_are_for_parties_alone(command, data, said, tmp_path):
     assert said in str(result.exception or result.output)
 
 
-def test_an_estimate_has_every_protection_that_is_installed(tmp_path, capsys):
-    from fedboost.cli.estimate import estimate
+def test_an_estimate_has_every_protection_that_is_installed(tmp_path):
     from fedboost.people.text import duration
 
     file = tmp_path / "terms.toml"
     file.write_text(
         'rounds = 10\nkey_bits = 2048\nmax_bin = 16\n[columns]\nlabel = "y"\nnumeric = ["a", "b"]\n'
     )
-    estimate(file, 1000, None, None, json=True)
-    found = {one["protection"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    end = fedboost("estimate", file, "--rows", 1000, "--json")
+    found = {line["protection"]: line for line in map(json.loads, end.out.splitlines())}
     assert {"plain", "masked"} <= set(found)
-    assert all(one["seconds"] == pytest.approx(10 * one["seconds_a_round"]) for one in found.values())
+    assert all(line["seconds"] > 10 * line["seconds_a_round"] for line in found.values())
     if "paillier" in found:
         assert found["paillier"]["seconds"] > found["plain"]["seconds"]
         assert found["paillier"]["megabytes"] > found["plain"]["megabytes"]

@@ -49,7 +49,7 @@ WRONG = {
     "sub-command without a value": ("keys party --folder", "needs a value; see fedboost keys party --help"),
     "number that is none": ("demo --rounds abc", "--rounds abc: "),
     "number too low": ("demo --rounds=0", "--rounds 0: "),
-    "number too high": ("demo --parties 99", "--parties 99: "),
+    "number too high": ("simulate t --parties 0", "--parties 0: "),
     "argument too many": ("simulate a b --data x", "(b); see fedboost simulate --help"),
 }
 

@@ -56,7 +56,9 @@ def build_context(folder):
                 seen = includes
         return seen
 
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    included = {line[1:].split("/")[0] for line in lines if line.startswith("!")}
+    within = (path for name in included for path in (folder / name, *(folder / name).rglob("*")))
+    paths = (path.relative_to(folder) for path in within if path.is_file())
     return {str(path) for path in paths if is_seen(path)}
 
 

@@ -43,5 +43,5 @@ MISTAKES = {
     "a header alone": Mistake(
         "check header.csv --label y", ("header.csv", "no rows"), {"header.csv": "age,y\n"}
     ),
-    "a folder": Mistake("check folder --label y", ("folder", "directory")),
+    "a folder": Mistake("check folder --label y", ("folder", "holds no Parquet file")),
 }

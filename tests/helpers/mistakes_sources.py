@@ -121,12 +121,13 @@ MISTAKES = {
     ),
     "a database for a command that reads files": Mistake(
         f"check postgresql://marie:{SECRET}@127.0.0.1/registry --label y",
-        ("a database is read with --query, which is not for this table",),
+        ("is a database", '--query "SELECT', "marie:***@"),
     ),
     "a query of no rows": Mistake(
         f"explain model.json {SELECT}", ("--query is for the rows of --shap or --data",)
     ),
     "the site as a feature, but no site": Mistake(
-        "terms rows.csv --label y --site-feature", ("--site-feature goes with --site COLUMN",)
+        "terms rows.csv --label y --site-feature",
+        ("--site-feature makes a feature of the column of --site",),
     ),
 }

@@ -63,7 +63,7 @@ def test_a_model_from_a_file_says_the_same(tmp_path):
 def test_names_are_no_markup(name):
     columns = {"label": name, "numeric": ["x"], "categorical": {"w": [name, "b"]}, "positive": name}
     agreed = fb.Terms(columns=columns, rounds=1, protection="plain")
-    table = {"x": range(40), "w": [name, "b"] * 20, name: [name, "no", "no", name] * 10}
+    table = {"x": [*range(20)] * 2, "w": [name, "b"] * 20, name: [name, "no", "no", name] * 10}
     result = fb.simulate(agreed, {name if name.isprintable() else "north": table})
     for thing in (agreed, result, result.model):
         page = Tags(thing._repr_html_())

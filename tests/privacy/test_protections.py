@@ -149,7 +149,7 @@ def test_terms_keep_to_the_parties_of_the_table(row):
             terms_of(row, row.min_parties - 1)
     if row.max_parties is not None:
         terms_of(row, row.max_parties)
-        with pytest.raises(ConfigError, match=f"{row.max_parties} is the most"):
+        with pytest.raises(ConfigError, match=f"takes {row.max_parties} parties at most"):
             terms_of(row, row.max_parties + 1)
 
 

@@ -4,6 +4,8 @@ Promises: a row of `FORMS` says all that there is to say of a form; each is read
 Refuses: unknown suffixes, empty files, options that a form does not know (ConfigError).
 """
 
+import errno
+import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -153,6 +155,8 @@ def _check_there(places: Places) -> None:
             empty = file.size() == 0
     except FileNotFoundError:
         raise ConfigError(f"{place.shown}: no such file") from None
+    except PermissionError:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), place.shown) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise ConfigError(f"{place.shown}: cannot be read", why) from None

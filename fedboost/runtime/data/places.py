@@ -110,6 +110,8 @@ def _local(path: Path) -> Places:
         if path.exists() or not any(character in str(path) for character in _GLOB):
             return Places(str(path), (_at_path(str(path)),))
         found = [name for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
+    except PermissionError:
+        raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read", str(error)) from None
     _check_suffixes(found, str(path))

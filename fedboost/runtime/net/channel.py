@@ -13,6 +13,7 @@ from typing import Any
 import grpc
 
 from fedboost.errors import (
+    Altered,
     ConfigError,
     FedboostError,
     LocalProtocolError,
@@ -74,6 +75,7 @@ character there takes up to 12 bytes."""
 
 STATUS: dict[type[FedboostError], grpc.StatusCode] = {
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    Altered: grpc.StatusCode.INVALID_ARGUMENT,
     PeerError: grpc.StatusCode.DATA_LOSS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     SchemaMismatch: grpc.StatusCode.PERMISSION_DENIED,

@@ -1,8 +1,10 @@
 """Rows of databases that are files, and of objects in Python: one model, whatever holds the rows."""
 
+import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 from unittest import mock
 
 import duckdb
@@ -29,10 +31,13 @@ SITE = 'party = "north"\naggregator = "localhost:1"\n'
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The same rows in files of five kinds."""
+    """The same rows in files of five kinds and in a folder."""
     monkeypatch.chdir(tmp_path)
     csv.write_csv(rows(), "rows.csv")
     parquet.write_table(rows(), "rows.parquet")
+    (tmp_path / "parts").mkdir()
+    for first in range(0, rows().num_rows, 50):
+        parquet.write_table(rows().slice(first, 50), f"parts/{first:04}.parquet")
     write_sqlite(tmp_path / "rows.db", rows())
     write_duckdb(tmp_path / "rows.duckdb", rows())
     return tmp_path
@@ -48,6 +53,7 @@ def model_of(data):
 
 SOURCES = {
     "parquet": lambda: "rows.parquet",
+    "parquet folder": lambda: "parts",
     "sqlite": lambda: Database("sqlite:///rows.db", QUERY),
     "duckdb": lambda: Database("duckdb:///rows.duckdb", QUERY),
     "arrow": rows,
@@ -107,13 +113,24 @@ def test_a_sites_file_names_a_database_beside_it(folder, monkeypatch):
         assert model_of(table) == model_of(rows())
 
 
+def unnamed_files(folder):
+    """The numbers of this process's open files that were made in a folder, and have no name any more."""
+    opened = {number: Path("/proc/self/fd") / number for number in os.listdir("/proc/self/fd")}
+    links = {
+        number: os.readlink(path) for number, path in opened.items() if path.exists() or path.is_symlink()
+    }
+    return [int(number) for number, link in links.items() if link.startswith(f"{folder}/")]
+
+
 def test_rows_of_a_query_stay_in_a_file_without_a_name(folder, monkeypatch):
     monkeypatch.setattr(stream, "GROUP_ROWS", 11)
     (folder / "scratch").mkdir()
     table = keep(Database("duckdb:///rows.duckdb", QUERY), folder / "scratch")
     assert len(table.ends) - 1 == 1  # a batch of DuckDB's is one group at least
     assert [*(folder / "scratch").iterdir()] == []
-    assert stat.S_IMODE(folder.joinpath("/proc/self/fd", str(table._source.fileno())).stat().st_mode) == 0o600
+    modes = [stat.S_IMODE(os.fstat(number).st_mode) for number in unnamed_files(folder / "scratch")]
+    assert modes
+    assert {*modes} == {0o600}
     assert model_of(table) == model_of(rows())
     parts = keep(reader(rows()), folder / "scratch")
     assert len(parts.ends) - 1 == -(-rows().num_rows // 14)
