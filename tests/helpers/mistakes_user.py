@@ -2,6 +2,14 @@
 
 from mistakes import Mistake
 
+
+def asked(folder):
+    """A folder with a request, as `fedboost keys request` leaves it."""
+    (folder / "asked").mkdir()
+    (folder / "asked" / "request.pem").write_text("a request")
+    (folder / "asked" / "key.pem").write_text("a key")
+
+
 MISTAKES = {
     "a site's file to simulate": Mistake(
         "simulate party.toml --data rows.csv --parties 3", ("party.toml: is a site's file", "give terms")
@@ -33,6 +41,20 @@ MISTAKES = {
         "approve mine.toml --config party.toml",
         ("mine.toml: is the aggregator's file", "give terms"),
         {"mine.toml": 'listen = "127.0.0.1:0"\n'},
+    ),
+    "keys that are not there": Mistake(
+        "keys show nowhere", ("nowhere: no such folder", "keys init-consortium")
+    ),
+    "a model against keys that are not there": Mistake(
+        "verify model.json --keys nowhere", ("nowhere: no such folder", "consortium.pem")
+    ),
+    "a bundle that waits for its certificate": Mistake(
+        "keys show asked",
+        ("asked: its certificate is still asked for", "fedboost keys accept"),
+        prepare=asked,
+    ),
+    "a party whose certificate is still asked for": Mistake(
+        "status --aggregator localhost:1 --keys asked", ("still asked for", "keys accept"), prepare=asked
     ),
     "a text without an end to audit": Mistake(
         "audit note.txt", ("note.txt, line 1: not an entry of an audit log",), {"note.txt": "a note"}
