@@ -189,7 +189,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2, Y2), (X2, Y2)]),
             fb.ConfigError,
-            "eval_set has 2 pairs",
+            "eval_set has 2 pairs .* join them, or give the training rows as the same X and y as fit",
         ),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=(X2, Y2)), ValueError, "must be a list of pairs"),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2[:, :1], Y2)]), ValueError, "X has 1 features, but"),

@@ -203,7 +203,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(others) > 1:
             raise ConfigError(
                 f"{type(self).__name__}: eval_set has {len(others)} pairs beside the training rows: there is "
-                f"one set of validation rows; join them"
+                f"one set of validation rows; join them, or give the training rows as the same X and y as fit"
             )
         evaluated = tuple(zip(names, ("" if train else _WATCHED for train in is_train), strict=True))
         held_out = None
