@@ -8,6 +8,7 @@ import scipy.sparse
 from sites import rows
 
 import fedboost as fb
+from fedboost.errors import ConfigError
 
 SMALL = {"n_estimators": 4, "max_depth": 3, "max_bin": 16}
 TABLE = rows()
@@ -60,6 +61,10 @@ def test_early_stopping_watches_them():
     watched = one.evals_result_["validation_0"]["logloss"]
     assert one.best_iteration == int(np.argmin(watched)) == len(watched) - 4
     assert len(one.model_.booster.trees) == one.best_iteration + 1
+    with pytest.raises(
+        ConfigError, match=r"needs validation rows: give fit an eval_set of other rows than X"
+    ):
+        fb.FederatedClassifier(early_stopping_rounds=3).fit(X, Y, eval_set=[(X, Y)])
     with pytest.raises(AttributeError, match="early_stopping_rounds"):
         _ = fb.FederatedClassifier(**SMALL).fit(X, Y).best_iteration
 
@@ -184,7 +189,7 @@ RANKER, CLASSIFIER = fb.FederatedRanker, fb.FederatedClassifier
         (
             lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2, Y2), (X2, Y2)]),
             fb.ConfigError,
-            "eval_set has 2 pairs",
+            "eval_set has 2 pairs .* join them, or give the training rows as the same X and y as fit",
         ),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=(X2, Y2)), ValueError, "must be a list of pairs"),
         (lambda: CLASSIFIER().fit(X, Y, eval_set=[(X2[:, :1], Y2)]), ValueError, "X has 1 features, but"),

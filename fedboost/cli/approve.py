@@ -46,7 +46,6 @@ def approve(
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
 
-    _check_order(terms, config)
     agreed, site = read_terms(terms), read_party(config, holds_rows=None)
     _check_party(agreed, site, terms, config)
     analysts = _analysts(site, analyst or [])
@@ -68,16 +67,6 @@ def approve(
         raise typer.Exit(REFUSED)
     path = approval.approve(site, agreed, review, datetime.now(UTC))
     print(f"approved, until this file is removed: {path}")
-
-
-def _check_order(terms: Path, config: Path) -> None:
-    """ConfigError where the two files stand in each other's place."""
-    from fedboost.runtime.config import read_toml
-
-    if "aggregator" in read_toml(terms) and "columns" in read_toml(config):
-        raise ConfigError(
-            f"{config}: this looks like terms, and {terms} like a site's file: the two are swapped"
-        )
 
 
 def _check_party(agreed: "Terms", site: "PartyConfig", terms: Path, config: Path) -> None:

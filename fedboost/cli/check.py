@@ -59,9 +59,10 @@ def check(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the aggregator to answer.", min=0)] = 60,
     json: Json = False,
 ) -> None:
-    """Say what is odd in a table, and what to do about it. Exit code 1 for an error or a warning, 0 if there
-    are at most notes. With --aggregator: ask all sites at once whether they would take part under terms,
-    without a session; each says all its reasons. Exit code 1 unless all would."""
+    """Say what is odd in a table, and what to do about it; or whether all sites would take part under terms.
+    Exit code 1 for an error or a warning, 0 if there are at most notes. With --aggregator: ask all sites at
+    once whether they would take part, without a session; each says all its reasons. Exit code 1 unless all
+    would."""
     if aggregator is not None:
         from fedboost.cli.check_sites import check_sites
         from fedboost.runtime.data.database import Reading
@@ -108,7 +109,6 @@ def _check_table(
         raise ConfigError(
             f"{table} and --config {config}: the site's file names its table; give one of the two"
         )
-    _check_files(config, terms)
     agreed = None if terms is None else read_terms(terms)
     if agreed is not None and (label is not None or exclude):
         raise ConfigError(f"--label and --exclude: {terms} names the columns already; take them away")
@@ -128,13 +128,3 @@ def _check_table(
         show(json, oddities.as_json(facts), oddities.check(facts))
     if facts.serious:
         raise typer.Exit(ODD)
-
-
-def _check_files(config: Path | None, terms: Path | None) -> None:
-    """ConfigError where terms stand in the place of a site's file, or a site's file in that of terms."""
-    from fedboost.runtime.config import read_toml
-
-    if config is not None and "columns" in read_toml(config):
-        raise ConfigError(f"{config}: these are terms, and no site's file; give them as --terms")
-    if terms is not None and "aggregator" in read_toml(terms):
-        raise ConfigError(f"{terms}: this is a site's file, and no terms; give it as --config")

@@ -37,7 +37,10 @@ def choose_member_keys(keys: Path | None, aggregator: str, insecure_loopback: bo
     """The bundle of a party or of an analyst: anyone who may dial may ask."""
     from fedboost.privacy.identity.certificates import role_of
     from fedboost.runtime.config import choose_keys
-    from fedboost.runtime.net.keys import CERTIFICATE, read_certificates
+    from fedboost.runtime.net.keys import CERTIFICATE, check_folder, read_certificates
 
-    role = role_of(read_certificates(keys / CERTIFICATE)[0]) if keys and keys.is_dir() else None
+    role = None
+    if keys is not None:
+        check_folder(keys, "the bundle of a party or an analyst, which `fedboost keys` makes")
+        role = role_of(read_certificates(keys / CERTIFICATE)[0])
     return choose_keys(keys, "party" if role == "party" else "analyst", aggregator, insecure_loopback)

@@ -107,8 +107,9 @@ def show(
 ) -> None:
     """Say whose bundle a folder holds and until when; exit code 2 if it cannot be used."""
     from fedboost.privacy.identity.certificates import common_name, role_of
-    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, read_bundle, read_certificates
+    from fedboost.runtime.net.keys import CERTIFICATE, ROOTS, check_folder, read_bundle, read_certificates
 
+    check_folder(folder, "a bundle, or the folder where `fedboost keys init-consortium` ran")
     has_leaf, fault = (folder / CERTIFICATE).exists(), None
     if has_leaf:
         leaf = read_certificates(folder / CERTIFICATE)[0]

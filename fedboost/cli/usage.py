@@ -6,6 +6,7 @@ Refuses: nothing.
 
 import difflib
 import itertools
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -24,7 +25,13 @@ GROUPS = ("keys", "privacy")
 
 
 class Group(TyperGroup):
-    """A command with sub-commands, which names the nearest one."""
+    """A command with sub-commands, which names the nearest one; its help has one sentence for each."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help."""
+        for command in self.commands.values():
+            command.short_help = _first_sentence(command.help or "")
+        super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The sub-command of these arguments. ConfigError if there is none."""
@@ -100,6 +107,10 @@ def _value_of(param: Any) -> str:
 def _help_of(param: Any) -> str:
     text = (getattr(param, "help", None) or "").strip()
     return f" ({_clause(text)})" if text else ""
+
+
+def _first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.])\s", " ".join(text.split()), maxsplit=1)[0]
 
 
 def _clause(text: str) -> str:

@@ -203,7 +203,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if len(others) > 1:
             raise ConfigError(
                 f"{type(self).__name__}: eval_set has {len(others)} pairs beside the training rows: there is "
-                f"one set of validation rows; join them"
+                f"one set of validation rows; join them, or give the training rows as the same X and y as fit"
             )
         evaluated = tuple(zip(names, ("" if train else _WATCHED for train in is_train), strict=True))
         held_out = None
@@ -289,7 +289,7 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         try:
             return Terms.read(settings, type(self).__name__)
         except ConfigError as error:
-            fault = str(error)
+            fault = str(error).replace(*_VALIDATION_ROWS)
             for name, in_terms in _IN_TERMS.items():
                 fault = fault.replace(f": {in_terms}: ", f": {name}: ")
             raise ConfigError(fault) from None
@@ -340,6 +340,13 @@ class Federated(BaseEstimator):  # type: ignore[misc]
         if is_frame(features) or hasattr(features, "tocsc"):
             return self.model_.predict(self._table(features, {}))
         return self.model_.predict(features)
+
+
+_VALIDATION_ROWS = (
+    "set validation_fraction, or columns.validation",
+    "give fit an eval_set of other rows than X, or set validation_fraction",
+)
+"""Advice of the terms, and that of an estimator in its place."""
 
 
 def _unused(name: str, names: Sequence[str]) -> str:

@@ -25,7 +25,8 @@ def approval(facts: ApprovalFacts) -> Iterator[str]:
     if facts.earlier is None:
         return
     time, kept = facts.earlier
-    text = f"already approved at {quoted(time)}" + (f" for {listed(kept)}" if kept else "")
+    when = quoted(time).replace("T", " ").replace("+00:00", " UTC")
+    text = f"already approved at {when}" + (f" for {listed(kept)}" if kept else "")
     added = [name for name in facts.analysts if name not in kept]
     if added:
         text += f"; {listed(added)} {'is' if len(added) == 1 else 'are'} added"

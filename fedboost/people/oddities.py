@@ -71,7 +71,7 @@ class Kind:
 
 
 _ASK = "is it known before the label is? If not, leave it out"
-_LEAVE = "leave it out (exclude, when terms are drafted)"
+_LEAVE = "leave it out (--exclude, when terms are drafted)"
 KINDS = {
     "undraftable": Kind(ERROR, "{first}"),
     "unlabelled": Kind(
@@ -91,10 +91,20 @@ KINDS = {
         "{rows:,} of {of:,} values have a decimal comma: {values}",
         'read them as numbers: --decimal ",", or decimal under [read] in the site\'s file',
     ),
+    "mixed decimals": Kind(
+        WARNING,
+        "{rows:,} of {of:,} values have a decimal comma or point, and both stand in the column: {values}",
+        "write all with the same one in the table, so that they are numbers",
+    ),
+    "decimal points": Kind(
+        NOTE,
+        "{rows:,} of {of:,} values are text with a point, which is read as that of decimals: {values}",
+        "if it stands between thousands, take it out of the table",
+    ),
     "thousands": Kind(
         WARNING,
-        "{rows:,} of {of:,} values have commas between thousands: {values}",
-        "take the commas out of the table, so that they are numbers",
+        "{rows:,} of {of:,} values have commas or points between thousands: {values}",
+        "take them out of the table, so that they are numbers",
     ),
     "signs": Kind(
         WARNING,

@@ -51,8 +51,21 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """The content of a TOML file."""
+TERMS, SITE, AGGREGATOR = "terms", "a site's file", "the aggregator's file"
+_KEY_OF = {TERMS: "columns", SITE: "party", AGGREGATOR: "listen"}
+"""Kinds of TOML files, and a key that no other kind has."""
+
+
+def read_toml(path: Path, kind: str = "") -> dict[str, Any]:
+    """The content of a TOML file. ConfigError if that is plainly of another kind."""
+    values = _parsed(path)
+    for other, key in _KEY_OF.items():
+        if kind and other != kind and key in values and _KEY_OF[kind] not in values:
+            raise ConfigError(f"{path}: is {other}; give {kind} in its place")
+    return values
+
+
+def _parsed(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

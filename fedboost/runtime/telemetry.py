@@ -42,7 +42,7 @@ def logger(role: str, log_format: str = "text", log_level: str = "info") -> Any:
         processors=[
             structlog.processors.add_log_level,
             _add_time,
-            structlog.processors.JSONRenderer() if log_format == "json" else text,
+            *([structlog.processors.JSONRenderer()] if log_format == "json" else [_join_lists, text]),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, log_level.upper())),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -60,6 +60,14 @@ def _check_choice(option: str, value: str, choices: Sequence[str]) -> None:
 def _add_time(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Add date and time of day of this machine's zone, with the offset from UTC."""
     event["timestamp"] = datetime.now().astimezone().isoformat(timespec="milliseconds")
+    return event
+
+
+def _join_lists(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Make one text of several values: names with commas, sentences with semicolons."""
+    for key, value in event.items():
+        if isinstance(value, (list, tuple)):
+            event[key] = ("; " if key == "reasons" else ", ").join(map(str, value))
     return event
 
 

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedboost.runtime.config import TERMS, read_toml, to_toml
 from fedboost.terms.terms import Terms
-
-if TYPE_CHECKING:
-    pass
-from fedboost.runtime.config import read_toml, to_toml
 
 
 def read_terms(path: Path) -> Terms:
@@ -19,7 +16,7 @@ def read_terms(path: Path) -> Terms:
 
 def read_settings(path: Path) -> dict[str, Any]:
     """The settings in a terms file; instead of the path of a model to continue, that model."""
-    settings = read_toml(path)
+    settings = read_toml(path, TERMS)
     if "xgb_model" in settings:
         from fedboost.runtime.continuation import text_of  # most terms continue none
 

@@ -1,6 +1,7 @@
 """`fedboost check`: each oddity is said where it is, and a table in order is quiet."""
 
 from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -54,6 +55,8 @@ ODD = {
     "a word among many numbers": (spelled(TENS, **{"n.a. (late)": [3]}), "words", 1, "'n.a. (late)' (1)"),
     "decimal commas": (spelled(f"{n:.1f}".replace(".", ",") for n in NUMBER), "decimal commas", ROWS, ","),
     "thousands": (spelled(f"{1000 * n:,.2f}" for n in NUMBER), "thousands", ROWS, ","),
+    "thousands with points": (["1.234,56", *["2.500", "1.5"] * 149, "7"], "thousands", 150, "'2.500' (149)"),
+    "commas and points": (["1.5", *["2,25"] * 299], "mixed decimals", ROWS, "'1.5' (1)"),
     "signs": (spelled(TENS, **{"<20": [3, 4]}), "signs", 2, "'<20' (2)"),
     "per cent": (spelled(f"{n} %" for n in TENS), "signs", ROWS, "%"),
     "blanks and case": (
@@ -95,6 +98,14 @@ def test_an_oddity_is_said(odd, kind, count, says):
     end = fedboost("check", "t.csv", "--label", "label")
     assert end.code == (0 if kind in ("constant", "empty", "distinct") else 1)
     assert " odd: " in end.out
+
+
+def test_points_in_a_table_of_decimal_commas_may_be_those_of_thousands():
+    read = ("--separator", ";", "--decimal", ",", "--json")
+    Path("t.csv").write_text("sure;odd;code\n1,5;1.500;2.25\n2,5;2.250;3.5\n")
+    odd, _ = objects(fedboost("check", "t.csv", *read).out)
+    assert (odd["kind"], odd["column"], odd["severity"]) == ("decimal points", "odd", "note")
+    assert "'1.500' (1), '2.250' (1)" in odd["sentence"]
 
 
 QUIET = {

@@ -26,6 +26,12 @@ def test_a_line_for_people():
     assert re.fullmatch(rf"{TIME} \[info\] at hand aggregator=fed:7070 party=north role=party", line)
 
 
+def test_several_values_are_one_text():
+    reasons = ("no rows", "no column 'a, b'")
+    (line,) = logged(lambda log: log.info("terms checked", parties=["a", "b"], reasons=reasons), "party")
+    assert line.endswith("""terms checked parties='a, b' reasons="no rows; no column 'a, b'" role=party""")
+
+
 def test_an_object_a_line():
     def act(log):
         log.warning("party refused", reason="no\nreally", seconds=1.5)

@@ -44,6 +44,11 @@ def test_help_names_every_command():
     assert fedboost("-h").out == text
 
 
+def test_help_has_one_sentence_for_each_command():
+    text = " ".join(done("--help").out.replace("│", " ").split())
+    assert "train Submit terms to an aggregator and receive the model. predict Predict" in text
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command):
     text = " ".join(done(command, "--help").out.split())

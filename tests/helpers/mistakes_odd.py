@@ -16,10 +16,10 @@ MISTAKES = {
     ),
     "a table for terms": Mistake("check rows.csv --terms rows.csv", ("rows.csv", "not TOML")),
     "a site's file for terms": Mistake(
-        "check rows.csv --terms party.toml", ("party.toml: this is a site's file", "--config")
+        "check rows.csv --terms party.toml", ("party.toml: is a site's file", "give terms")
     ),
     "terms for a site's file": Mistake(
-        "check --config terms.toml", ("terms.toml: these are terms", "--terms")
+        "check --config terms.toml", ("terms.toml: is terms", "give a site's file")
     ),
     "a label beside terms": Mistake(
         "check rows.csv --label y --terms terms.toml", ("terms.toml names the columns already", "--label")

@@ -9,7 +9,7 @@ from fedboost.terms.reading import Frozen, read_model
 
 if TYPE_CHECKING:
     pass
-from fedboost.runtime.config import from_folder, read_toml, require_address
+from fedboost.runtime.config import AGGREGATOR, from_folder, read_toml, require_address
 
 
 class AggregatorConfig(Frozen):
@@ -30,6 +30,6 @@ class AggregatorConfig(Frozen):
 
 def read_aggregator(path: Path) -> AggregatorConfig:
     """The aggregator's file; its paths are made absolute."""
-    config = read_model(AggregatorConfig, read_toml(path), str(path))
+    config = read_model(AggregatorConfig, read_toml(path, AGGREGATOR), str(path))
     state = config.state or Path(f"{path.stem}.state")
     return config.model_copy(update=from_folder(path, {"keys": config.keys, "state": state}))

@@ -34,7 +34,8 @@ MAX_WATCHED_ROWS = 100_000
 MAX_LABELS = 10
 """Distinct labels that are counted one by one."""
 _TOLD = {
-    *("date", "identifier", "categories", "words", "decimal commas", "thousands", "signs"),
+    *("date", "identifier", "categories", "words", "decimal commas", "mixed decimals"),
+    *("thousands", "signs"),
     *("empty", "infinite"),
 }
 """Kinds that say why a column was left out."""

@@ -33,6 +33,7 @@ MAX_SPELLED = 100_000
 _PLAIN = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 _NUMBER = f"^{_PLAIN}$"
 _THOUSANDS = r"^[+-]?\d{1,3}(,\d{3})+(\.\d+)?$"
+_POINTS = r"^[+-]?\d{1,3}(\.\d{3})+(,\d+)?$"
 _DECIMAL = r"^[+-]?\d*,\d+$"
 _SIGNS = f"^[<>≤≥~±€$£]\\s*{_PLAIN}$|^{_PLAIN}\\s*[%€$£]$"
 _DATE = (
@@ -115,6 +116,10 @@ def words(counts: Counts, name: str) -> Iterator[Oddity]:
 
     number, thousands, decimal, signs = map(counts.match, (_NUMBER, _THOUSANDS, _DECIMAL, _SIGNS))
     decimal &= ~thousands
+    points = counts.match(_POINTS)  # 1.500 may be either
+    if (points & ~number).any():
+        thousands |= points
+        number &= ~points
     numbers = number | thousands | decimal | signs
     if counts.counts[numbers].sum() * 2 < counts.rows:
         return
@@ -124,11 +129,17 @@ def words(counts: Counts, name: str) -> Iterator[Oddity]:
     strange = ~numbers & ~empty
     if (strange & ~known).any() and numbers.sum() < max(MIN_NUMBERS, FEW_WORDS * strange.sum()):
         return  # codes
-    if decimal.any() and not (number & counts.match(r"\.")).any():
-        decimal, thousands = decimal | thousands, decimal & False
+    pointed = number & counts.match(r"\.")
+    if decimal.any() and not pointed.any():
+        decimal, thousands = decimal | (thousands & ~points), thousands & points
+    mixed = decimal | pointed if decimal.any() and pointed.any() else decimal & False
+    clear = strange | decimal | thousands | signs | pointed & ~points
+    doubtful = pointed & (not clear.any())
     for kind, which in (
         ("words", strange),
-        ("decimal commas", decimal),
+        ("mixed decimals", mixed),
+        ("decimal commas", decimal & ~mixed),
+        ("decimal points", doubtful),
         ("thousands", thousands),
         ("signs", signs),
     ):

@@ -91,6 +91,7 @@ def _of_feature(column: "pa.ChunkedArray", name: str) -> Iterator[Oddity]:
     elif types.is_dictionary(column.type) or (spelled := _spelled_numbers(values, name)) is None:
         yield from odd_texts.oddities(odd_texts.Counts.of(values), name)
     else:
+        yield from odd_texts.words(odd_texts.Counts.of(values), name)
         yield from odd_numbers.oddities(spelled, name)
 
 

@@ -33,7 +33,7 @@ def read_workbook(place: Place, options: ReadOptions) -> "pa.Table":
         name = options.sheet or book.sheet_names[0]
         if name not in book.sheet_names:
             listed = ", ".join(map(repr, book.sheet_names))
-            raise ConfigError(f"{place.shown}: has no sheet {name!r}; its sheets are {listed}")
+            raise ConfigError(f"{place.shown}: has no sheet {name!r}; it has {listed}")
         rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
     except CalamineError as error:
         raise ConfigError(f"{place.shown}: cannot be read as an Excel workbook", str(error)) from None

@@ -105,6 +105,10 @@ def simulate(
 def _by_party(terms: Terms, shards: Any, site: str | None) -> Mapping[str, Any]:
     """The table of each party. ConfigError if there is none, or one of nobody in particular."""
     if site is not None:
+        if isinstance(shards, (list, tuple)):
+            raise ConfigError(
+                "site= splits one table by a column, and this is a list of tables: take site away"
+            )
         shards = split_by_site(as_table(shards), site, keep=site in terms.columns.features)
     elif isinstance(shards, str | Path):
         raise ConfigError(

@@ -29,6 +29,7 @@ from fedboost.runtime.net.keys import (
     KEY,
     PRIVATE,
     PUBLIC,
+    REQUEST,
     ROOTS,
     key_to_pem,
     read_certificates,
@@ -36,7 +37,7 @@ from fedboost.runtime.net.keys import (
     write_new,
 )
 
-REQUEST, ISSUED, ANSWER_SUFFIX = "request.pem", "issued.txt", ".answer.pem"
+ISSUED, ANSWER_SUFFIX = "issued.txt", ".answer.pem"
 _HEADING = "# serial number, role, end, name: of every certificate that was issued here\n"
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
 

@@ -40,6 +40,7 @@ from fedboost.privacy.identity.certificates import (
 from fedboost.privacy.identity.signatures import Signer
 
 CERTIFICATE, KEY, ROOTS, DENIED = "certificate.pem", "key.pem", "consortium.pem", "denied.txt"
+REQUEST = "request.pem"
 ROOT_KEY = "consortium-key.pem"
 
 _A = {"party": "a party", "aggregator": "an aggregator", "analyst": "an analyst"}
@@ -72,11 +73,9 @@ class Bundle:
 
 def read_bundle(folder: Path, role: str) -> Bundle:
     """The bundle in a folder, for use in a role; ConfigError unless everything in it is in order today."""
-    if not folder.is_dir():
-        raise ConfigError(
-            f"{folder}: no such folder; it should be {_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), "
-            f"which `fedboost keys {role}` writes"
-        )
+    check_folder(
+        folder, f"{_A[role]}'s bundle ({CERTIFICATE}, {KEY}, {ROOTS}), which `fedboost keys {role}` writes"
+    )
     source, now = folder / CERTIFICATE, datetime.now(UTC)
     chain, roots = read_certificates(source), to_pem(*read_certificates(folder / ROOTS))
     key, denied = read_key(folder / KEY, None), _read_denied(folder / DENIED)
@@ -92,6 +91,19 @@ def read_bundle(folder: Path, role: str) -> Bundle:
     _check_tls(key, folder / KEY)
     signer = Signer(holder.name, holder.role, to_pem(*chain), key)
     return Bundle(folder, signer, roots, key_to_pem(key, NoEncryption()), denied)
+
+
+def check_folder(folder: Path, due: str) -> None:
+    """ConfigError for a folder that is not there, or that waits for its certificate. due: what it should
+    be."""
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder; it should be {due}")
+    has_key, has_request = (folder / KEY).exists(), (folder / REQUEST).exists()
+    if has_key and has_request and not (folder / CERTIFICATE).exists():
+        raise ConfigError(
+            f"{folder}: its certificate is still asked for; run `fedboost keys accept ANSWER` with what the "
+            f"owner of the root sends back"
+        )
 
 
 def read_again(bundle: Bundle) -> Bundle:
@@ -119,6 +131,7 @@ def read_certificates(path: Path) -> tuple[x509.Certificate, ...]:
 
 def read_trust(folder: Path) -> tuple[bytes, frozenset[str]]:
     """The roots that a bundle trusts, in PEM, and its deny list; nothing of its own key is read."""
+    check_folder(folder, f"a bundle, or another folder with a {ROOTS}")
     return to_pem(*read_certificates(folder / ROOTS)), _read_denied(folder / DENIED)
 
 

@@ -109,9 +109,13 @@ class Entry(Frozen):
         return self.model_dump(mode="json", exclude=exclude, exclude_none=True)
 
 
+_BEGINNING = b'{"n":'
+"""Each line's first bytes."""
+
+
 def parse_entry(line: bytes) -> Entry:
     """The entry on a line; ValueError if it is not as it was written."""
-    if not line.endswith(b"\n"):
+    if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
         raise ValueError("half-written; the writer was stopped in the middle (or is writing it right now)")
     try:
         entry = Entry.model_validate_json(line, strict=True)

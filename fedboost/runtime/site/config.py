@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field, PrivateAttr, field_validator
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.config import cores, from_folder, read_toml, require_address, require_dialable
+from fedboost.runtime.config import SITE, cores, from_folder, read_toml, require_address, require_dialable
 from fedboost.runtime.data.database import Database, database_of, with_query
 from fedboost.runtime.data.places import is_remote, shown
 from fedboost.runtime.data.read_options import ReadOptions
@@ -68,7 +68,7 @@ class PartyConfig(Frozen):
 def read_party(path: Path, holds_rows: bool | None = True) -> PartyConfig:
     """A site's file, or that of a key holder, which holds no rows, or either (None); its paths are made
     absolute."""
-    values = read_toml(path)
+    values = read_toml(path, SITE)
     if "ledger" in values:
         raise ConfigError(
             f"{path}: key 'ledger' was removed, what was spent is in the site's memory: take the key away, "

@@ -57,6 +57,11 @@ def brackets(names: tuple[str, ...] | None) -> str:
     return "[...]" if names else "[]"
 
 
+def allowing(names: tuple[str, ...] | None) -> str:
+    """What the site alone may read of such names; empty where there are none, as `brackets` says already."""
+    return f"the policy allows {', '.join(names)}" if names else ""
+
+
 def not_chosen(key: str, allowed: tuple[str, ...], setting: str, value: str) -> Breach:
     """The breach by a setting of the terms that is not one of the policy's choices."""
     instead = f'set {setting} = "{allowed[0]}"'
@@ -79,5 +84,6 @@ def not_among(key: str, allowed: tuple[str, ...] | None, names: Sequence[str]) -
     why = f"the terms name {named}"
     if allowed:
         why += f", which {'is' if len(strange) == 1 else 'are'} not among them"
-    detail = f"it allows {', '.join(allowed or ()) or 'none'}"
-    return Breach(key, brackets(allowed), why, allow=tuple(strange), detail=detail, names=tuple(strange))
+    return Breach(
+        key, brackets(allowed), why, allow=tuple(strange), detail=allowing(allowed), names=tuple(strange)
+    )

@@ -23,7 +23,15 @@ from fedboost.gbdt.objectives.registry import OBJECTIVES
 from fedboost.people.summary import columns_by_role
 from fedboost.privacy.masked.pairwise import Group
 from fedboost.privacy.protections import PROTECTIONS
-from fedboost.runtime.site.policy_breach import Breach, beyond, brackets, choices, not_among, not_chosen
+from fedboost.runtime.site.policy_breach import (
+    Breach,
+    allowing,
+    beyond,
+    brackets,
+    choices,
+    not_among,
+    not_chosen,
+)
 from fedboost.runtime.site.policy_keys import MAX_ROWS_PER_LEAF, ColumnRules, PolicyKeys
 from fedboost.terms.terms import Terms
 
@@ -49,9 +57,10 @@ def _parties(policy: PolicyKeys, terms: Terms) -> Breach | None:
 def _analysts(policy: PolicyKeys, analyst: str) -> Breach | None:
     if not analyst or policy.analysts == "any" or analyst in (policy.analysts or ()):
         return None
-    detail = f"it allows {', '.join(policy.analysts or ()) or 'none'}"
     why = f"the analyst is {quoted(analyst)}"
-    return Breach("analysts", brackets(policy.analysts), why, allow=(analyst,), detail=detail)
+    return Breach(
+        "analysts", brackets(policy.analysts), why, allow=(analyst,), detail=allowing(policy.analysts)
+    )
 
 
 def _columns(policy: PolicyKeys, terms: Terms) -> Iterator[Breach]:

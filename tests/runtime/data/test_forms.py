@@ -153,7 +153,7 @@ def test_cells_of_a_workbook(tmp_path):
         ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is no object: write {"column": value, ...}'),
         ("t.feather", b"x" * 20, {}, "cannot be read as Feather: "),
         ("t.xlsx", b"x", {}, "cannot be read as an Excel workbook: "),
-        ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; its"),
+        ("t.xlsx", in_excel(("one", [["a"]]), ("two", [])), {"sheet": "x"}, "has no sheet 'x'; it has 'one'"),
         ("t.xlsx", in_excel(("one", []), ("two", [])), {}, "sheet 'one' is empty; --sheet names another one"),
     ],
 )  # fmt: skip

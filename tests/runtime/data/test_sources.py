@@ -275,6 +275,8 @@ def test_one_table_is_split_by_the_column_of_sites(folder):
     asked = fb.Terms.draft(frame, label="y", rounds=2, protection="plain")
     assert "site" in asked.columns.features
     assert fb.simulate(asked, frame, site="site").model.booster.features == asked.columns.features
+    with pytest.raises(ConfigError, match="this is a list of tables: take site away"):
+        fb.simulate(drafted, [frame, frame], site="site")
     with pytest.raises(ConfigError, match=r"this is one table; .* or site=, the name of the column"):
         fb.simulate(drafted, frame)
 

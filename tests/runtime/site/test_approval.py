@@ -98,11 +98,8 @@ def test_names_that_the_policy_has_not_are_a_rule_that_is_shown_and_relaxed(fold
     end = run("--yes", "--analyst", "ann")
     text = " ".join(end.out.split())
     assert "The terms break 3 rules of this site's policy." in text
-    assert (
-        "columns.features = [...] The terms name 'ward', which is not among them; it allows age, dose."
-        in text
-    )
-    assert "analysts = [...] The analyst is ann; it allows marie, joe. Why the rule: " in text
+    assert "The terms name 'ward', which is not among them; the policy allows age, dose." in text
+    assert "analysts = [...] The analyst is ann; the policy allows marie, joe. Why the rule: " in text
     assert permits(offered(), "ann") == ""
     assert "analysts" in permits(offered(), "marie")
     site_file(folder, **{**NAMED, "columns": {"label": ["y"], "features": ["age"]}})
@@ -133,10 +130,10 @@ def test_analysts_of_sites_with_keys(folder, typed):
     end = run()
     assert end.code == 0, end.err
     assert "analyst      marie, jo, bob: get the model and the metrics" in end.out
-    assert re.search(r"\nAlready approved at \S+ for marie, jo; bob is added\n", end.out)
+    assert re.search(r"\nAlready approved at \S+ \S+ UTC for marie, jo; bob is added\n", end.out)
     assert [permits(offered(), name) for name in ("marie", "jo", "bob")] == ["", "", ""]
     end = run("--yes", "--analyst", "jo")
-    assert re.search(r"\nAlready approved at \S+ for marie, jo, bob\n", end.out)
+    assert re.search(r"\nAlready approved at \S+ \S+ UTC for marie, jo, bob\n", end.out)
     assert permits(offered(), "marie") == ""
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\npolicy = { analysts = ["ann"] }\n')
     assert run("--yes").code == 0
@@ -240,8 +237,7 @@ def test_files_in_each_others_place(folder):
     end = fedboost("approve", "party.toml", "--config", "terms.toml")
     assert (end.code, end.err) == (
         2,
-        "fedboost: terms.toml: this looks like terms, and party.toml like a site's file: the two are "
-        "swapped\n",
+        "fedboost: party.toml: is a site's file; give terms in its place\n",
     )
 
 

@@ -141,7 +141,7 @@ def test_a_column_for_one_role_is_not_one_for_another():
 def test_the_columns_a_site_allows_are_not_told_to_the_analyst():
     rules = policy(columns={"label": "y", "features": "secret"})
     assert "secret" not in refused(rules, offered())
-    with pytest.raises(Refused, match="it allows secret"):  # the site's own log says it
+    with pytest.raises(Refused, match="the policy allows secret"):  # the site's own log says it
         rules.permit(offered(), "north")
     assert "..." in refused(policy(parties=["north", "quiet"]), offered())
     assert "quiet" not in refused(policy(parties=["north", "quiet"]), offered())
