@@ -117,6 +117,7 @@ def test_terms_with_base_margins_want_a_model_that_begins_with_its_constant(mode
     terms = json.loads(attributes["fedboost.terms"])
     terms["columns"]["base_margin"] = "known"
     attributes["fedboost.terms"] = json.dumps(terms)
+    attributes["fedboost.terms_digest"] = fb.Terms.read(terms).digest
     with pytest.raises(ConfigError, match="the trees and the terms in the file do not belong together"):
         Model.from_bytes(json.dumps(document, separators=(",", ":")).encode())
 
