@@ -14,6 +14,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.data.features import to_features
 from fedboost.runtime.local.simulation import simulate
 from fedboost.runtime.model_file import Model
+from fedboost.terms.terms import Terms
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def test_terms_with_base_margins_want_a_model_that_begins_with_its_constant(mode
     terms = json.loads(attributes["fedboost.terms"])
     terms["columns"]["base_margin"] = "known"
     attributes["fedboost.terms"] = json.dumps(terms)
-    attributes["fedboost.terms_digest"] = fb.Terms.read(terms).digest
+    attributes["fedboost.terms_digest"] = Terms.read(terms).digest
     with pytest.raises(ConfigError, match="the trees and the terms in the file do not belong together"):
         Model.from_bytes(json.dumps(document, separators=(",", ":")).encode())
 
