@@ -133,4 +133,9 @@ MISTAKES = {
         ("part-0.parquet: is read by this very command",),
         prepare=folder_of(ROWS),
     ),
+    "a point among decimal commas": Mistake(
+        "simulate terms.toml --data eu.csv --separator ';' --decimal , --out new.json",
+        ("eu.csv", "'dose' has a number with a point", "decimal comma", "'1.500'", "row 3"),
+        {"eu.csv": "age;dose;ward;y\n1,5;2,5;a;0\n2;3;b;1\n3;1.500;a;0\n4,5;2;b;1\n"},
+    ),
 }

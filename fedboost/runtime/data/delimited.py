@@ -16,6 +16,7 @@ from fedboost.errors import ConfigError
 from fedboost.people.text import counted, shorten
 from fedboost.runtime.data.places import Place
 from fedboost.runtime.data.read_options import ReadOptions
+from fedboost.runtime.data.values import DECIMAL_COMMA, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +73,7 @@ class Delimited:
         with self._faults(block), opened(self._place) as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
         self._check_text(table.schema)
-        return table
+        return self._marked(table)
 
     def names(self) -> list[str]:
         """The names of the columns."""
@@ -87,7 +88,19 @@ class Delimited:
         types = self._types(columns, as_text)
         with self._faults(_BLOCK), opened(self._place) as stream:
             for batch in self._reader(stream, columns, types):
-                yield pa.Table.from_batches([batch])
+                yield self._marked(pa.Table.from_batches([batch]))
+
+    def _marked(self, table: "pa.Table") -> "pa.Table":
+        """The table, whose columns of text say that numbers have a decimal comma if they do."""
+        import pyarrow as pa
+
+        if self._options.decimal != ",":
+            return table
+        fields = (
+            field.with_metadata({DECIMAL_COMMA: b"1"}) if is_text(field.type) else field
+            for field in table.schema
+        )
+        return table.cast(pa.schema([*fields], table.schema.metadata))
 
     def _types(self, columns: Collection[str], as_text: Collection[str]) -> "dict[str, pa.DataType]":
         """The first type of each column that all its values have, in the order in which pyarrow tries them

@@ -24,6 +24,9 @@ if TYPE_CHECKING:  # pyarrow takes a while to import, and most commands need no 
 Rows = npt.NDArray[np.bool_]
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")
 MISSING_NUMBERS = ("", "NA", "NaN", "nan", "null", "?")
+_POINTED = r"^\s*[-+]?[0-9.]*[0-9][0-9.]*\s*$"
+DECIMAL_COMMA = b"fedboost.decimal_comma"
+"""Metadata of a column of text from a file whose numbers have a decimal comma."""
 UNKNOWN = -1.0
 """The code of a value that is no declared category."""
 
@@ -138,7 +141,16 @@ def refuse_missing(rows: Rows, what: str) -> None:
 
 
 def finite(table: "pa.Table", name: str) -> Float32:
-    values = numbers(column_of(table, name), name)
+    column = column_of(table, name)
+    if DECIMAL_COMMA in (table.schema.field(name).metadata or {}):
+        from pyarrow import compute
+
+        pointed = compute.and_(
+            compute.match_substring(column, "."), compute.match_substring_regex(column, _POINTED)
+        )
+        reason = "has a number with a point where numbers have a decimal comma: write 1500 or 1,5 for 1.500"
+        refuse(table, name, np.array(pointed.fill_null(False)), reason)
+    values = numbers(column, name)
     refuse(table, name, np.isinf(values), "has a value that is infinite or too large for a 32-bit float")
     return values
 
