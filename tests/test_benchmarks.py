@@ -49,6 +49,7 @@ def test_every_script_is_described_and_run_by_make():
         assert f"$(call measure,{name}" in make
 
 
+@pytest.mark.slow
 def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     page, results = tmp_path / "page.md", tmp_path / "results"
     page.write_text(report.PAGE.read_text())
@@ -68,6 +69,7 @@ def test_a_section_is_what_was_printed_and_the_others_stay(tmp_path):
     assert f"numpy {common.versions()['numpy']}" in after["speed"]
 
 
+@pytest.mark.slow
 def test_the_same_results_give_the_same_page(tmp_path):
     page, results = tmp_path / "page.md", tmp_path / "results"
     left(results, "speed", SPREAD)
@@ -80,6 +82,7 @@ def test_the_same_results_give_the_same_page(tmp_path):
     assert first.count(b"Not measured yet.") == len(report.SECTIONS) - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "table",
     [
@@ -96,6 +99,7 @@ def test_a_claim_that_does_not_hold_is_named(tmp_path, table):
     assert "## Memory" in (tmp_path / "page.md").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", ["{", "[]", "{}", '{"benchmark": "unknown"}', '{"benchmark": "speed", "tables": [{}]}']
 )
@@ -110,6 +114,7 @@ def test_other_files_are_refused_and_the_page_stays(tmp_path, content):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
     done = write(tmp_path, tmp_path / "page.md")
     assert (done.returncode, done.stderr[:7]) == (2, "error: ")
@@ -119,6 +124,7 @@ def test_no_results_and_two_of_one_benchmark_are_refused(tmp_path):
     assert not (tmp_path / "page.md").exists()
 
 
+@pytest.mark.slow
 def test_a_section_that_is_no_benchmark_is_refused(tmp_path):
     left(tmp_path / "results", "soak", SPREAD)
     (tmp_path / "page.md").write_text("<!-- benchmark: gone -->\n## Gone\n")

@@ -136,6 +136,7 @@ def test_the_readme_is_a_front_page():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 100
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme(demo_tables, capsys):
     (code,) = blocks(ROOT / "README.md", "python")
     exec(compile(code, "README.md", "exec"), {})
@@ -221,6 +222,7 @@ def test_the_page_on_models(tmp_path, monkeypatch, capsys):
     assert len((tmp_path / "shap.csv").read_text().splitlines()) == 81
 
 
+@pytest.mark.slow
 def test_the_python_of_the_estimators(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, ranking = blocks(ROOT / "docs" / "estimators.md", "python")

@@ -344,6 +344,7 @@ def test_what_is_refused(call, kind, said):
         call()
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_everything_else_works():
     code = (
         "import sys; sys.modules['sklearn'] = None\n"

@@ -75,6 +75,7 @@ def fedboost(*arguments):
     return f"import sys; sys.argv[1:] = {arguments}; from fedboost.cli.main import main; main()"
 
 
+@pytest.mark.slow
 def test_an_account_without_a_home_keeps_kernels_in_a_folder_of_its_own_in_tmp(package, place):
     check(python(package, place))
     own = place / "tmp" / f"fedboost-{NOBODY}"
@@ -117,6 +118,7 @@ def test_a_changed_kernel_leaves_those_that_call_it_unread(place):
     assert len(list((place / "tmp" / f"fedboost-{NOBODY}").iterdir())) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepare", ["writable", "foreign", "link"])
 def test_a_folder_in_tmp_that_another_user_can_write_is_not_used(package, place, prepare):
     own = place / "tmp" / f"fedboost-{NOBODY}"
@@ -143,6 +145,7 @@ def test_a_group_with_others_in_it_is_not_its_owners_alone(place, monkeypatch, n
         kernel_cache._check_safe(place / "cache")
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_user_makes_later_is_not_read(package, place):
     """The folder in tmp is cleaned up while the process runs, and a stranger takes its name, with kernels."""
     check(python(package, place))
@@ -162,6 +165,7 @@ def test_a_folder_that_another_user_makes_later_is_not_read(package, place):
     assert end.stdout == "0\n"
 
 
+@pytest.mark.slow
 def test_without_any_folder_kernels_are_compiled_and_one_line_says_so(package, place):
     made(place / "closed", 0, 0o755)
     end = python(package, place, f"{EXPS}; {LOGS}", TMPDIR=place / "closed")
@@ -187,6 +191,7 @@ UNUSABLE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prepare", "says"), UNUSABLE.values(), ids=UNUSABLE)
 def test_a_named_folder_that_cannot_be_used_ends_the_command_in_one_line(package, place, prepare, says):
     named = place / "named"
@@ -208,6 +213,7 @@ def test_a_folder_that_can_only_be_read_is_read_and_what_it_lacks_is_kept_elsewh
     assert len(files(place / "tmp")) == 2
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_full_disk_is_named_and_the_command_goes_on(package, place):
     named = place / "named"

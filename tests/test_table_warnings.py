@@ -108,6 +108,7 @@ def test_notices_of_a_draft(tmp_path, monkeypatch):
     assert "it is left out" in said[1]
 
 
+@pytest.mark.slow
 def test_sites_that_differ_in_case_alone_are_said_by_each_command(tmp_path, monkeypatch):
     monkeypatch.chdir(write_all(tmp_path))
     sites = np.array(["North", "north ", "south"])[np.arange(rows().num_rows) % 3]

@@ -181,6 +181,7 @@ def forty_histograms_under_one_round(path):
             log.record(answer(terms, turn, "HistogramQuery"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("write", "due", "said"),
     [

@@ -58,6 +58,7 @@ def is_open(one):
         return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
 def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, monkeypatch, source):
     monkeypatch.setattr(limits, "CONNECTIONS", 512)  # as where a process may have 1,024 files open
@@ -85,6 +86,7 @@ def test_silent_connections_of_one_address_keep_nobody_out(tmp_path, bundles, mo
     )
 
 
+@pytest.mark.slow
 def test_a_connection_with_a_call_is_left_alone(tmp_path, monkeypatch):
     """Without keys: any number of parties of one machine have one each."""
     monkeypatch.setattr(limits, "IDLE_CONNECTIONS", 3)
@@ -231,6 +233,7 @@ def hanging_up(first_reset):
             thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_reset", [True, False])
 def test_a_starting_party_waits_while_the_aggregator_hangs_up(tmp_path, bundles, first_reset):
     async def scenario():

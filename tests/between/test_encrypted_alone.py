@@ -180,6 +180,7 @@ def test_one_forged_opening_gives_the_key_of_bfv_and_no_vector(vectors):
     assert modulo(sum(shown), tag).tolist() == modulo(total, tag).tolist()
 
 
+@pytest.mark.slow
 def test_the_secret_key_itself_shows_the_sum_and_nothing_less(protection, vectors):
     """The key holder gives its key to the aggregator, which opens each party's ciphertexts of every turn
     alone, and every two added."""
@@ -197,6 +198,7 @@ def test_the_secret_key_itself_shows_the_sum_and_nothing_less(protection, vector
         assert modulo(sum(shown.values()), tag).tolist() == modulo(sum(truth.values()), tag).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [("p1",), ("p1", "p2"), ("p1", "p1", "p1")])
 def test_an_opening_of_less_than_the_whole_sum_is_noise(protection, vectors, kept):
     """The aggregator has one party's ciphertexts opened instead of the sum, or leaves the key holder's own
@@ -222,6 +224,7 @@ def test_an_opening_of_less_than_the_whole_sum_is_noise(protection, vectors, kep
     assert_noise(shown, sum(vectors[name, 1][1] for name in kept), tag)
 
 
+@pytest.mark.slow
 def test_the_same_vector_sealed_twice_is_unrelated_both_times(protection, vectors):
     """Two sessions over the same rows, both opened with their keys: masks are of one session and turn."""
     first = Liar(protection).run()
@@ -234,6 +237,7 @@ def test_the_same_vector_sealed_twice_is_unrelated_both_times(protection, vector
             assert_noise(first.alone(name, turn, tag), second.alone(name, turn, tag).view(np.int64), tag)
 
 
+@pytest.mark.slow
 def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
     """Cell for cell, in every turn."""
     opened = {}
@@ -251,6 +255,7 @@ def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
     assert models[0] == models[1]
 
 
+@pytest.mark.slow
 def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors):
     """One share of the noise alone is too little: an epsilon of 1.45 of three parties, where the terms say 1.
     Now every cell is as likely to be any, by its four highest bits."""
@@ -266,6 +271,7 @@ def test_a_vector_alone_says_nothing_under_distributed_noise(protection, vectors
         assert chi_square(np.concatenate(shown), 16) < UNEVEN < chi_square(np.concatenate(truth), 16)
 
 
+@pytest.mark.slow
 def test_a_key_holder_without_rows_counts_in_nothing(protection, vectors):
     """It masks zeros, draws no share of the noise, and what it sends is charged to nobody."""
     noisy = {**NOISE, "keyholder_rows": False}
@@ -283,6 +289,7 @@ def test_a_key_holder_without_rows_counts_in_nothing(protection, vectors):
     assert all(any(release.charge for release in liar.released[name]) for name in with_rows)
 
 
+@pytest.mark.slow
 def test_a_question_asked_twice_is_sealed_once(protection, vectors):
     """An aggregator that asks again gets the same ciphertexts; `vectors` refuses a second sealing."""
     liar = Liar(protection)

@@ -96,6 +96,7 @@ async def longest_gap(over):
     return longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CRAFTED)
 def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in, name):
     monkeypatch.setattr(limits, "BYTES_PER_CALL", 1 << 30)
@@ -126,6 +127,7 @@ def test_nobody_waits_while_large_terms_are_read(tmp_path, monkeypatch, read_in,
     assert thread is not threading.main_thread()
 
 
+@pytest.mark.slow
 def test_a_party_reads_large_messages_beside_its_connection(tmp_path, read_in):
     """And in the order in which they came: the model is the one of a simulation."""
     tables = shared_out(2)
@@ -156,6 +158,7 @@ def test_a_hint_looks_at_few_names_and_little_of_each():
     assert nearest("ba" * 1_000_000, [scrambled]) != ""
 
 
+@pytest.mark.slow
 def test_a_table_that_is_checked_in_parts_is_as_it_was():
     wide = Terms.from_canonical(CRAFTED["a range for each column"]())
     assert list(wide.columns.ranges) == WIDE

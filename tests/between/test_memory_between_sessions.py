@@ -121,6 +121,7 @@ def test_a_session_goes_on_over_the_same_rows(site):
 # ---- the name of the config -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_config_of_another_name_has_the_same_memory(tmp_path):
     """At ebe8635 the ledger was named after party.toml: once that was renamed, `sessions 0, left 1.2`, and a
     training that had been refused went through."""

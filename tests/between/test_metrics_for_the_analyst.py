@@ -33,6 +33,7 @@ def metrics_in(row):
     return {name: value for name, value in row.items() if name not in ("round", "seconds", "bytes")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["masked", "plain"])
 def test_the_analyst_gets_four_digits_and_the_program_all(tmp_path, protection):
     """Over the network, in the model file, and in a simulation: the same."""

@@ -5,6 +5,7 @@ that lies among them. If this test fails, the limit is gone: say so there.
 """
 
 import numpy as np
+import pytest
 
 import fedboost as fb
 
@@ -47,5 +48,6 @@ def guessed(seed):
     return min(with_label, key=lambda label: abs(with_label[label] - margin)) == y[target]
 
 
+@pytest.mark.slow
 def test_a_party_that_adds_wrong_rows_around_a_row_reads_its_label():
     assert [guessed(seed) for seed in range(8)] == [True] * 8

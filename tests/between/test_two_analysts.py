@@ -40,6 +40,7 @@ def failures(log):
     return [line["reason"] for line in log.named("session failed") if "party" not in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wish", ["stop", "finish"])
 def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundles, wish):
     async def scenario():
@@ -58,6 +59,7 @@ def test_an_analyst_of_the_same_name_ends_no_other_session(tmp_path, bundles, wi
     assert failures(log) == ["the analyst stopped it"]
 
 
+@pytest.mark.slow
 def test_an_analyst_of_the_same_name_gets_a_session_of_their_own(tmp_path, bundles):
     """And so no model that is meant for another."""
 
@@ -81,6 +83,7 @@ def test_an_analyst_of_the_same_name_gets_a_session_of_their_own(tmp_path, bundl
     assert in_time(scenario()) == (0, 2)
 
 
+@pytest.mark.slow
 def test_who_began_a_session_finds_it_after_a_restart(tmp_path, bundles):
     """The journal knows the key, too."""
 

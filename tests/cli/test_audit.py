@@ -210,6 +210,7 @@ def test_a_log_that_knows_its_party_says_whose_it_is(path):
     assert "\nThe log of party north. No entry was changed" in fedboost("audit", path).out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--json",), 0), (("--strict",), 1)])
 def test_a_reader_that_goes_away_changes_no_exit_code(arguments, code, path):
     with AuditLog(path) as log:

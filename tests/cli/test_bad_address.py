@@ -100,6 +100,7 @@ def test_a_host_that_does_not_exist(folder):
     refused(folder, train_at("host.invalid:7070"), "host.invalid:7070", "no loopback address")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_up(folder, silent):
     refused(folder, train_at(silent), silent, "no aggregator answers")
     refused(folder, with_aggregator(folder, silent), silent, "no aggregator answers")
@@ -110,6 +111,7 @@ def test_a_server_of_something_else(folder, other_grpc):
     refused(folder, with_aggregator(folder, other_grpc), other_grpc, "not a fedboost aggregator")
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken(folder):
     """In a process of its own: what gRPC itself writes to standard error counts, too."""
     with socket.create_server(("127.0.0.1", 0)) as taken:

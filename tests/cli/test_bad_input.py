@@ -269,7 +269,7 @@ ARGUMENTS = {
     ),
     "no config of a party": (("party", "--config", "nowhere.toml"), ["nowhere.toml"]),
     "no config of an aggregator": (("aggregator", "--config", "nowhere.toml"), ["nowhere.toml"]),
-    "terms as config": (("party", "--config", "terms.toml"), ["terms.toml", "key"]),
+    "terms as config": (("party", "--config", "terms.toml"), ["terms.toml: is terms", "site's file"]),
     "nobody listens for a party": (
         ("party", "--config", "party.toml", "--wait", "0.1", "--insecure-loopback"),
         ["localhost:1", "no aggregator answers", "0.1 s"],

@@ -156,6 +156,7 @@ def test_an_analyst_nobody_knows_is_told_what_a_refusal_tells(tmp_path, bundles)
     assert log.named("terms checked")[0]["analyst"] == "stranger"
 
 
+@pytest.mark.slow
 def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeypatch):
     monkeypatch.setattr(site_rows, "MAX_CHECKED", 3)
     spoilt = rows().set_column(rows().column_names.index("age"), "age", pa.array(["old"] * rows().num_rows))
@@ -176,6 +177,7 @@ def test_rows_that_do_not_fit_are_one_bit_and_counted(tmp_path, bundles, monkeyp
     assert "'old'" in log.named("rows do not fit the terms that were checked")[0]["reason"]
 
 
+@pytest.mark.slow
 def test_checks_keep_no_session_away(tmp_path, bundles, monkeypatch):
     """However often an analyst checks terms that do not fit, sessions of terms that fit begin."""
     monkeypatch.setattr(site_rows, "MAX_MISFITS", 2)
@@ -309,6 +311,7 @@ def test_only_so_many_checks_at_a_time(tmp_path, monkeypatch):
     assert log.named("check refused")
 
 
+@pytest.mark.slow
 def test_no_analyst_takes_all_checks(tmp_path, bundles, monkeypatch):
     """While a party does not answer the checks of one analyst, those of another are answered."""
     agreed = terms(["north"])

@@ -48,6 +48,7 @@ def files(folder):
     return {path for path in folder.rglob("*") if f"fedboost-{NOBODY}" not in path.parts}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "says"), CLOSED.values(), ids=CLOSED)
 def test_what_is_closed_to_the_user_ends_the_command_in_one_line(folder, command, says):
     before = files(folder)

@@ -159,6 +159,7 @@ def test_all_sites_together_are_the_mean_by_row(twice):
     assert last["together"]["rows"] == sum(one["rows"] for one in able)
 
 
+@pytest.mark.slow
 def test_many_sites_have_an_overview_and_a_file_with_each(folder):
     names = {f"s{number:02d}": 40 for number in range(24)}
     csv.write_csv(table(names), "all.csv")
@@ -180,6 +181,7 @@ def test_many_sites_have_an_overview_and_a_file_with_each(folder):
     assert lines[lines.index("the 5 that gain most:") + 2].startswith([*names][best])
 
 
+@pytest.mark.slow
 def test_the_site_column_may_be_a_feature(folder):
     """Terms that were drafted with the site column among the features are compared by that very column."""
     assert fedboost("terms", "all.csv", "--label", "y", "--out", "with.toml").code == 0
@@ -193,6 +195,7 @@ def test_the_site_column_may_be_a_feature(folder):
     assert fedboost("simulate", "with.toml", "--data", "all.csv", "--site", "site").code == 0
 
 
+@pytest.mark.slow
 def test_the_same_question_has_the_same_answer_and_another_split_another(folder):
     csv.write_csv(table({"north": 60, "south": 60}), "all.csv")
     sites, _ = compared("--seeds", "1")
@@ -202,6 +205,7 @@ def test_the_same_question_has_the_same_answer_and_another_split_another(folder)
     assert other["south"]["models"] != sites["south"]["models"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "names"), [("number", ["rmse"]), ("classes", ["mlogloss", "merror"])])
 def test_numbers_and_classes(folder, kind, names):
     csv.write_csv(table(kind=kind), "all.csv")
@@ -214,6 +218,7 @@ def test_numbers_and_classes(folder, kind, names):
     assert sites["other"]["verdict"] == "not worth it"
 
 
+@pytest.mark.slow
 def test_the_metrics_are_those_of_the_terms(folder):
     (folder / "terms.toml").write_text(terms_to_toml(agreed(eval_metric=["auc"])))
     sites, _ = compared(*MOST)
@@ -222,6 +227,7 @@ def test_the_metrics_are_those_of_the_terms(folder):
     assert sites["other"]["verdict"] == "not worth it"  # more is better
 
 
+@pytest.mark.slow
 def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     rows = table({"north": 60, "south": 60}).append_column("known", pa.array(np.linspace(-1, 1, 120)))
     csv.write_csv(rows, "all.csv")
@@ -249,6 +255,7 @@ def test_base_margins_count_and_names_of_metrics_are_whole(folder):
     assert found == pytest.approx(np.abs(label - share).mean(), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_terms_of_a_network_are_compared_without_it(folder):
     names = ["east", "north", "south", "west", "centre"]
     csv.write_csv(table(dict.fromkeys(names, 40)), "all.csv")

@@ -33,6 +33,7 @@ def estimated(folder, agreed, *options):
     return {line["protection"]: line for line in map(json.loads, end.out.splitlines())}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [3, 8])
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 def test_the_bytes_are_those_of_a_training(tmp_path, depth, protection):
@@ -65,6 +66,7 @@ def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, 
     assert 5 <= whole["plain"]["round_trips"] < 6
 
 
+@pytest.mark.slow
 def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path):
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))
     end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 101)

@@ -29,6 +29,7 @@ def terms_of(**settings):
     return fb.Terms.read({"columns": COLUMNS, **SMALL, **settings})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["paillier", "bfv"])
 def test_simulated_with_a_key_holder_of_its_own(protection):
     pytest.importorskip("phe" if protection == "paillier" else "tenseal")
@@ -91,6 +92,7 @@ def test_rows_are_for_parties_alone(command, data, said, tmp_path):
     assert said in str(result.exception or result.output)
 
 
+@pytest.mark.slow
 def test_an_estimate_has_every_protection_that_is_installed(tmp_path):
     from fedboost.people.text import duration
 

@@ -101,6 +101,7 @@ FULL_OUTPUT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", FULL_OUTPUT.values(), ids=FULL_OUTPUT)
 def test_a_full_disk_behind_standard_output_is_one_line(folder, arguments):
     simulate(terms(rounds=1), [rows()]).model.save("m.json")
@@ -110,6 +111,7 @@ def test_a_full_disk_behind_standard_output_is_one_line(folder, arguments):
     assert end.returncode == 2
 
 
+@pytest.mark.slow
 def test_names_the_locale_cannot_write_are_written(folder):
     csv.write_csv(rows().rename_columns(["ä", "dose", "ward", "site", "y"]), "rows.csv")
     end = ended("terms", "rows.csv", "--label", "y", PYTHONIOENCODING="ascii")
@@ -132,6 +134,7 @@ def test_a_training_that_stops_early_says_what_it_keeps(folder):
     assert f"validation-logloss {model.rounds[model.kept - 1]['validation-logloss']:.5f}" in end.out
 
 
+@pytest.mark.slow
 def test_predictions_and_terms_go_through_a_device(folder):
     simulate(terms(rounds=1), [rows()]).model.save("m.json")
     (folder / "out").symlink_to("/proc/self/fd/1")  # as /dev/stdout is

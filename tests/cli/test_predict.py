@@ -6,6 +6,7 @@ from csv import reader
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from commands import WARD, done, objects, start
 from pyarrow import csv
 from sites import fedboost, rows
@@ -15,6 +16,7 @@ from fedboost.runtime.model_file import Model
 from fedboost.runtime.terms_file import read_terms
 
 
+@pytest.mark.slow
 def test_base_margins_are_drafted_trained_with_and_predicted_from(folder):
     csv.write_csv(rows().append_column("known", [np.linspace(-1, 1, rows().num_rows)]), "based.csv")
     done("terms", "based.csv", "--label", "y", "--base-margin", "known", "--out", "based.toml")
@@ -26,6 +28,7 @@ def test_base_margins_are_drafted_trained_with_and_predicted_from(folder):
     assert "column 'known' is missing" in fedboost("predict", "m.json", "rows.csv").err
 
 
+@pytest.mark.slow
 def test_times_are_drafted_trained_with_and_predicted(folder):
     of_times = rows().append_column("from", [np.linspace(1, 9, rows().num_rows)])
     late = np.where(np.arange(rows().num_rows) % 3, 9.5, np.inf)
@@ -121,6 +124,7 @@ def test_predict_needs_no_label_and_takes_new_levels_for_missing(folder):
     assert done("predict", "m.json", "new.csv").out == done("predict", "m.json", "none.csv").out
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_early_hears_no_complaint(folder):
     done("simulate", "terms.toml", "--data", "rows.csv", "--out", "m.json")
     csv.write_csv(pa.concat_tables([rows()] * 200), "rows.csv")

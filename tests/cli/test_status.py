@@ -89,6 +89,7 @@ def test_who_is_connected_who_is_away_and_who_never_came(tmp_path, bundles):
     assert (event["analyst"], event["never_connected"]) == ("analyst", ["nrth"])
 
 
+@pytest.mark.slow
 def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
     async def scenario():
         async with consortium(tmp_path / "one", TWO, bundles=bundles) as one:
@@ -109,6 +110,7 @@ def test_a_party_sees_itself_and_the_sessions_that_name_it(tmp_path, bundles):
     assert text.endswith("1 session without this party\n")
 
 
+@pytest.mark.slow
 def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
     async def scenario():
         async with consortium(tmp_path / "one", {"north": rows()}, bundles=bundles) as one:
@@ -137,6 +139,7 @@ def test_a_session_that_runs_and_one_that_is_over(tmp_path, bundles):
     assert log.named("session begins")[0]["analyst"] == "analyst"
 
 
+@pytest.mark.slow
 def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkeypatch):
     async def scenario():
         async with consortium(tmp_path / "one", {}) as one:
@@ -151,6 +154,7 @@ def test_an_older_aggregator_is_told_from_one_that_has_a_status(tmp_path, monkey
     assert "runs an older version of fedboost, which cannot answer this" in end.err
 
 
+@pytest.mark.slow
 def test_a_caller_who_asks_without_end_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "CALLS_SAVED", 0.1)
     monkeypatch.setattr(limits, "REFUSAL_SECONDS", 0.0)

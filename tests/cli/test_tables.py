@@ -45,6 +45,7 @@ def fingerprint(*arguments):
     return Model.load("m.json").fingerprint
 
 
+@pytest.mark.slow
 def test_one_model_whatever_the_table_is_kept_in(folder):
     table = rows()
     (folder / "german.csv").write_bytes(german(table))
@@ -158,6 +159,7 @@ def peak(*arguments):
     return usage.ru_maxrss << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csv", "parquet"])
 def test_memory_does_not_grow_with_the_table(folder, form):
     assert resource.RLIMIT_AS  # the figures are Linux's
@@ -201,6 +203,7 @@ def test_the_row_that_names_no_site(folder):
         assert "column 'site' names no site in row 38 (line 40 of the file): fill it in" in end.err
 
 
+@pytest.mark.slow
 def test_the_column_of_the_site_is_a_feature_where_the_terms_say_so(folder):
     done("terms", "rows.csv", "--label", "y", "--site", "site", "--site-feature", "--out", "sited.toml")
     text = (folder / "sited.toml").read_text().replace("rounds = 100", "rounds = 2")

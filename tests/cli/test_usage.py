@@ -93,6 +93,7 @@ def completed(words):
     return end.stdout.split(), {name.split(".")[0] for name in end.stderr.split()}
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_and_options_and_files():
     words, modules = completed("fedboost t")
     assert {"train", "terms"} <= {*words} <= {name for name in words if name.startswith("t")}

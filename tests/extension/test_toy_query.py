@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fedboost.fixedpoint import Scale
 
@@ -186,6 +187,7 @@ def is_new(path, root):
     return not original.exists() or original.read_bytes() != path.read_bytes()
 
 
+@pytest.mark.slow
 def test_the_sum_of_labels_is_the_pooled_one(tmp_path):
     root = tmp_path / "copy"
     assert patched(root) == {*ADDED, *EDITS} == named_in_the_docs()

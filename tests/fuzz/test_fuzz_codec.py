@@ -104,6 +104,7 @@ def test_no_message_takes_much_more_memory_than_it_has_bytes(kind):
         assert peak(kind, bomb) < AT_MOST * len(bomb), path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("little", ['""', "1", "[]"])
 def test_a_list_of_a_million_faults_is_refused_at_the_first(little):
     assert PARTIES in TERMS

@@ -48,6 +48,7 @@ def test_without_damage_there_is_a_model_that_all_attest(name):
     assert check(name, lambda way, number, data: data) == training.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRAININGS)
 @settings(max_examples=40)
 @given(draw=draws)

@@ -138,6 +138,7 @@ def test_cuts_lie_at_the_quantiles_each_once():
     assert cuts.tolist() == [1, 3]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.one_of(st.floats(width=32, allow_infinity=False), st.integers(-3, 3)), max_size=60),
     st.sampled_from([2, 3, 16, 256]),

@@ -89,6 +89,7 @@ ODD_VALUES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1500)
 @given(st.sampled_from(PLACES), ODD_VALUES, st.booleans())
 def test_a_changed_model_is_read_or_refused_with_one_line(changed, value, drop):

@@ -25,6 +25,7 @@ VOTED_ON = [
 VOTED = {**SMALL, "vote_top_k": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["binary", "levels"])
 def test_a_model_of_elected_features_is_the_same_for_every_protection_and_order(kind):
     X, y, weight = data(kind)

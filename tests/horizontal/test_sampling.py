@@ -68,6 +68,7 @@ def test_margins_move_once_and_validation_rows_are_not_drawn(method):
         assert session.history[-1].metrics[name] == pytest.approx(due, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_rows_of_large_gradients_teach_more_than_rows_drawn_alike():
     """At a share at which most rows of a uniform draw say little."""
     rng = np.random.default_rng(8)

@@ -71,6 +71,7 @@ def opened(protection, parties, size, bits, seed=0, sealers=None, turn=1):
     return help_open(opener, sealers, order), due
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bits", [1, 7, 24, 33, 55, 63, 64])
 @pytest.mark.parametrize("parties", [3, 5, 10, 50])
 def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
@@ -86,6 +87,7 @@ def test_the_opened_sum_is_the_exact_sum(protection, parties, bits):
         assert np.array_equal(total, due)
 
 
+@pytest.mark.slow
 @given(
     name=st.sampled_from(sorted(INSTALLED)),
     parties=st.integers(3, 7),

@@ -40,6 +40,7 @@ def data(kind="binary"):
     return X, y.astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OBJECTIVES)
 def test_the_model_is_that_of_the_plain_session(kind, protection):
     X, y = data(kind)
@@ -69,6 +70,7 @@ def watched(terms, sites, look=lambda name, message: message):
     return aggregator, ends
 
 
+@pytest.mark.slow
 def test_a_key_holder_need_not_have_rows(protection):
     X, y = data()
     parts = randomly(ROWS, 3)
@@ -106,6 +108,7 @@ def test_a_site_that_holds_rows_where_the_terms_say_none_refuses(protection, nam
     assert read == []
 
 
+@pytest.mark.slow
 def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_differ(protection):
     terms, sites = consortium(protection)
     reports = {}
@@ -123,6 +126,7 @@ def test_no_message_has_a_partys_numbers_in_it_and_two_of_the_same_numbers_diffe
     assert all(first[key] != reports[key] for key in first)
 
 
+@pytest.mark.slow
 def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
     """The sums of a training are the same each time; what is decrypted of them is not."""
     shown = []
@@ -140,6 +144,7 @@ def test_the_key_holder_is_shown_other_numbers_than_the_sums(protection):
     assert not {*shown[0]} & {*shown[1]}
 
 
+@pytest.mark.slow
 def test_a_turn_is_opened_once(protection):
     terms, sites = consortium(protection)
     ends = {name: PartySession(site) for name, site in sites.items()}
@@ -162,6 +167,7 @@ def test_a_turn_is_opened_once(protection):
     assert ends[name].ended is not None
 
 
+@pytest.mark.slow
 def test_only_the_key_holder_helps(protection):
     terms, sites = consortium(protection)
     asked = {}
@@ -199,6 +205,7 @@ def test_terms_say_who_holds_the_key(protection):
         terms_of(X, 3, protection="masked", keyholder="p0")
 
 
+@pytest.mark.slow
 def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
     terms, sites = consortium(protection)
 
@@ -212,6 +219,7 @@ def test_a_party_that_sends_what_is_no_ciphertext_is_named(protection):
     assert str(aggregator.error).startswith("party p2 broke the protocol")
 
 
+@pytest.mark.slow
 def test_noise_goes_under_encryption_too(protection):
     from fedboost.boosting.programs import dp_random_trees
 
@@ -239,6 +247,7 @@ def test_a_sum_that_no_message_could_answer_is_refused(protection, monkeypatch):
     assert "lower max_bin or max_depth" in str(aggregator.error)
 
 
+@pytest.mark.slow
 def test_there_is_an_end_to_what_a_key_holder_opens(protection, monkeypatch):
     monkeypatch.setattr(party, "MAX_OPENINGS_PER_TURN", 0)
     aggregator, ends = watched(*consortium(protection))

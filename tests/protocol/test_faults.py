@@ -28,6 +28,7 @@ def test_a_seed(seed):
     play(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, REFRESHED, NOISY])
 def test_the_seeds_have_every_fault_and_every_end(first):
     outcomes = [play(seed) for seed in range(first, first + 70)]

@@ -171,6 +171,7 @@ def test_a_model_of_a_class_for_each_base_score_is_refused(tmp_path):
         fb.Terms(columns={"label": "y", "numeric": tuple("abcdef")}, **own)
 
 
+@pytest.mark.slow
 def test_parties_sign_a_continued_model(tmp_path):
     bundles = bundles_of(tmp_path / "keys", TABLES)
     first = fb.simulate(terms(TABLES), TABLES).model

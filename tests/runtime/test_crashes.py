@@ -77,6 +77,7 @@ def test_a_party_that_sleeps_beyond_the_deadline_changes_nothing(tmp_path):
     assert bare(model) == undisturbed(agreement, tables)
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_aggregator_and_loses_nothing(tmp_path, monkeypatch):
     tables = shared_out(2)
     agreement = terms(["north", "south"], rounds=5)
@@ -126,6 +127,7 @@ def test_a_state_folder_that_is_gone_costs_a_session_and_not_the_aggregator(tmp_
     assert "No such file or directory" in log.named("cannot begin a session")[0]["reason"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("protection", "continued"), [("plain", False), ("masked", False), ("plain", True)])
 def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, protection, continued):
     tables = shared_out(3)
@@ -156,6 +158,7 @@ def test_an_aggregator_that_is_told_to_stop_finishes_the_turn_alone(tmp_path, pr
     assert rounds <= total < rounds + 20_000
 
 
+@pytest.mark.slow
 def test_an_analyst_who_comes_after_a_restart_is_told_what_is_not_counted(tmp_path):
     tables = shared_out(3)
     agreement = terms(THREE, rounds=ROUNDS)

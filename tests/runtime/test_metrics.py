@@ -36,6 +36,7 @@ def read(page, path="/metrics"):
         return {(s.name, *s.labels.values()): s.value for family in families for s in family.samples}
 
 
+@pytest.mark.slow
 def test_a_training_on_both_pages(tmp_path):
     tables = shared_out(2)
 
@@ -98,6 +99,7 @@ def test_only_the_page_is_there():
         read(page)
 
 
+@pytest.mark.slow
 def test_clients_that_stay_take_a_bounded_part(monkeypatch):
     """However many connect, and however slowly each of them talks."""
     monkeypatch.setattr(pages, "PATIENCE_SECONDS", 0.5)

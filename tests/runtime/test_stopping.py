@@ -59,6 +59,7 @@ def test_estimators_continue_a_model(tmp_path):
         again.fit(X, np.char.upper(y), xgb_model=first.model_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["plain", "masked"])
 def test_an_analyst_can_have_the_model_so_far(tmp_path, protection):
     agreement = terms(TABLES, rounds=3000, protection=protection)

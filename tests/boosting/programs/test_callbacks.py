@@ -87,6 +87,7 @@ def crashed(X, y, size, weight=None, sites=None, **settings):
     return places
 
 
+@pytest.mark.slow
 def test_a_session_that_was_stopped_is_resumed_from_wherever_it_crashed():
     """And no callback is called again for a round of the earlier process: one may look at the time."""
     X, y, weight, settings = setting_of("squared error, weights")

@@ -37,6 +37,7 @@ def matrix(X, booster, base_margin=None):
 # ---- contributions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", [1, 2, 5])
 @pytest.mark.parametrize("depth", [0, 1, 3, 7])
 def test_contributions_are_shapleys_values(features, depth):

@@ -50,6 +50,7 @@ def compare_best_split(
     return found
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 2**32),
     sizes=st.lists(st.integers(1, 6), min_size=1, max_size=4),

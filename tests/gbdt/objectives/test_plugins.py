@@ -237,6 +237,7 @@ def test_a_command_without_the_package_says_so_in_a_line(install, tmp_path, monk
     assert end.err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_packages_are_looked_for_only_where_a_name_is_not_built_in():
     code = "import fedboost as fb; import fedboost.gbdt.objectives.plugins as one; one._offered = None;"
     code += "fb.Terms.read({'columns': {'label': 'y', 'numeric': ['x']}, 'objective': 'reg:gamma'})"

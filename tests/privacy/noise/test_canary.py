@@ -28,6 +28,7 @@ def drawn(epsilon, times_mu, segments=4000):
     return draw.normal(-mu * mu / 2, mu, segments), draw.normal(mu * mu / 2, mu, segments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", ["local", "distributed"])
 def test_no_more_is_proved_than_is_stated(placement):
     found = canary.audit(canary.terms_of(EPSILON, placement), RUNS)
@@ -35,11 +36,13 @@ def test_no_more_is_proved_than_is_stated(placement):
     assert found.gaussian > 0.3 * EPSILON  # the attack is worth something
 
 
+@pytest.mark.slow
 def test_half_the_noise_is_found_out(monkeypatch):
     monkeypatch.setattr(ledger, "noise_of", lambda key, sigma, count: noise_of(key, sigma // 2, count))
     assert not canary.audit(canary.terms_of(EPSILON), RUNS).holds
 
 
+@pytest.mark.slow
 def test_a_row_beyond_its_bound_is_found_out(monkeypatch):
     monkeypatch.setattr(sensitivity, "bound_of", lambda *_: Bound(8.0, 1.0, 0.5))
     assert not canary.audit(canary.terms_of(EPSILON), RUNS).holds
@@ -67,6 +70,7 @@ def test_statistics_that_say_nothing_prove_nothing():
     assert (found.epsilon, found.gaussian) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_the_same_seed_plays_the_same_sessions():
     terms = canary.terms_of(1.0)
     first, again = (canary.audit(terms, 60, 1) for _ in range(2))

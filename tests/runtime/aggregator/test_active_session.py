@@ -90,6 +90,7 @@ def test_so_many_analysts_may_wait_and_no_more(folder, monkeypatch):
     in_time(scenario())
 
 
+@pytest.mark.slow
 def test_what_a_stranger_sends_is_not_in_the_account_of_a_session(folder):
     tables = shared_out(1)
 
@@ -144,6 +145,7 @@ async def event_of(call):
     return decode_train_event(await call.read())
 
 
+@pytest.mark.slow
 def test_an_analyst_who_leaves_finds_the_session_again(folder):
     tables = shared_out(2)
 

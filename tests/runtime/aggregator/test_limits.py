@@ -50,6 +50,7 @@ async def right_model(one, **settings):
 # ---- floods -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     """Many connections, many calls on each: after its share the peer is refused, in one line of the log."""
 
@@ -76,6 +77,7 @@ def test_a_flood_of_calls_costs_its_peer_alone(folder, bundles, prompt):
     assert "calls a second" in line["reason"] or "calls are open" in line["reason"]
 
 
+@pytest.mark.slow
 def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, prompt):
     message = encode_from_party(Leave("x" * 1000, "no such session"))
 
@@ -105,6 +107,7 @@ def test_a_flood_of_messages_costs_its_party_the_connection(folder, bundles, pro
     assert log.named("peer refused") == [], "the flood is in the log already"
 
 
+@pytest.mark.slow
 def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkeypatch):
     """The rest of a large report may still arrive after nobody waits for it; more than that is a flood."""
     monkeypatch.setattr(limits, "UNWANTED_SAVED", 5.0)
@@ -134,6 +137,7 @@ def test_the_last_words_of_a_failed_session_are_no_flood(folder, bundles, monkey
     in_time(scenario())
 
 
+@pytest.mark.slow
 def test_a_party_that_does_not_read_loses_its_connection_and_costs_no_memory(folder, bundles, monkeypatch):
     monkeypatch.setattr(limits, "QUEUED_MESSAGES", 6)
     narrow = [("grpc.http2.bdp_probe", 0)]  # else gRPC itself takes in megabytes that nobody reads
@@ -189,6 +193,7 @@ def test_whoever_says_nothing_is_refused_and_has_few_calls_open(folder, bundles,
     assert [line["peer"] for line in log.named("peer refused")] == ["party 'odd'"]
 
 
+@pytest.mark.slow
 def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
     monkeypatch.setattr(limits, "SHARING_AN_ADDRESS", 1)
     columns = {"label": "y", "numeric": [f"{number:0>200}" for number in range(12_000)]}
@@ -209,6 +214,7 @@ def test_large_terms_in_a_row_count_as_many_calls(folder, prompt, monkeypatch):
     assert "bytes so soon after the last" in third
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [True, False])
 def test_connections_that_say_nothing_are_closed(folder, bundles, monkeypatch, keys):
     monkeypatch.setattr(limits, "CONNECTIONS", 8)
@@ -276,6 +282,7 @@ def test_a_long_refusal_reaches_the_analyst(folder, monkeypatch):
     in_time(scenario())
 
 
+@pytest.mark.slow
 def test_sums_that_need_too_much_memory_end_their_session_and_nothing_else(folder):
     async def scenario():
         async with consortium(folder, shared_out(2, rows(2000)), memory=0.0006) as one:

@@ -43,6 +43,7 @@ def test_a_program_that_is_not_offered_is_refused(folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "said"),
     [

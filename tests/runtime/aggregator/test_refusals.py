@@ -130,6 +130,7 @@ def test_lines_of_others_between_records_go_on(capfd):
     assert capfd.readouterr().err == f"a crash\nof others\n{dots}\nlast\n"
 
 
+@pytest.mark.slow
 def test_a_child_process_that_stays_holds_nobody_up():
     with handshakes.watched() as traced:
         child = subprocess.Popen(["sleep", "20"])
@@ -161,6 +162,7 @@ def test_a_crash_is_told(tmp_path):
     assert "Fatal Python error: Segmentation fault" in end.stderr
 
 
+@pytest.mark.slow
 def test_closed_standard_streams_are_no_numbers_for_other_files(tmp_path):
     (tmp_path / "aggregator.toml").write_text('listen = "127.0.0.1:0"\n')
     run = (
@@ -174,6 +176,7 @@ def test_closed_standard_streams_are_no_numbers_for_other_files(tmp_path):
     assert links[1] == os.devnull or links[1].startswith("pipe:")
 
 
+@pytest.mark.slow
 def test_handshakes_that_fail_are_in_the_log_of_a_process(tmp_path):
     bundles_of(tmp_path / "keys", ["north"])
     other = bundles_of(tmp_path / "other", ["north"])["north"].folder

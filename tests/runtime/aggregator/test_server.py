@@ -31,6 +31,7 @@ def folder(tmp_path):
 # ---- models -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [1, 3, 5])
 def test_the_model_file_is_that_of_the_simulation(folder, parties):
     tables = shared_out(parties)
@@ -66,6 +67,7 @@ def test_regression_with_weights_is_the_same_too(folder):
     assert in_time(scenario()).model.to_bytes() == expected(tables, **settings)
 
 
+@pytest.mark.slow
 def test_sessions_follow_one_another_on_the_same_connections(folder):
     tables = shared_out(3)
 
@@ -81,6 +83,7 @@ def test_sessions_follow_one_another_on_the_same_connections(folder):
     assert log.named("party gone")[3:] == []  # the three go when the test ends
 
 
+@pytest.mark.slow
 def test_every_session_on_a_connection_can_be_approved_by_somebody(folder, monkeypatch):
     tables, given_up = shared_out(3), []
 
@@ -116,6 +119,7 @@ def test_terms_may_name_some_of_the_parties_that_are_here(folder):
 # ---- the aggregator comes and goes ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_aggregator_stops_cleanly_in_the_middle(folder):
     tables = shared_out(2)
 
@@ -135,6 +139,7 @@ def test_the_aggregator_stops_cleanly_in_the_middle(folder):
     assert in_time(scenario()) < 3
 
 
+@pytest.mark.slow
 def test_an_analyst_who_waits_hears_that_the_aggregator_went(folder):
     async def scenario():
         async with consortium(folder, {}) as one:
@@ -155,6 +160,7 @@ def free_port():
         return taken.getsockname()[1]
 
 
+@pytest.mark.slow
 def test_a_party_waits_for_the_aggregator_and_dials_again_when_it_was_away(folder, monkeypatch):
     monkeypatch.setattr(party_node, "SAY_SO", 0.1)
     monkeypatch.setattr(party_node, "REDIAL", 0.05)
@@ -283,6 +289,7 @@ def test_parties_of_any_name_have_files_of_their_own(tmp_path):
         assert all("session offered" in one.log(name) for name in names)
 
 
+@pytest.mark.slow
 def test_a_party_that_does_not_come_up_is_named_with_its_last_words(tmp_path):
     files = written(tmp_path, {"north": rows()}) | {"south": tmp_path / "nowhere.csv"}
     one = LocalCluster(tmp_path, files)

@@ -98,6 +98,7 @@ def test_every_record_comes_back(record):
     assert same(journal.decode(journal.encode(record)), record)
 
 
+@pytest.mark.slow
 def test_wherever_the_process_died_only_the_last_record_is_lost(tmp_path):
     path = written(tmp_path)
     whole = path.read_bytes()

@@ -171,6 +171,7 @@ def s3(monkeypatch):
         yield store
 
 
+@pytest.mark.slow
 def test_an_object_and_a_folder_of_s3(s3, tmp_path, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "an-id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "pass")

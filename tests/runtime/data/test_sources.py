@@ -79,6 +79,7 @@ def test_the_same_rows_give_one_model(folder, source):
     assert model_of(SOURCES[source]()) == model_of("rows.csv")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uri", ["sqlite:///rows.db", "duckdb:///rows.duckdb"])
 def test_every_command_that_takes_a_table_takes_a_query(folder, uri):
     (folder / "query.sql").write_text("-- all of them\nSELECT * FROM rows;\n")

@@ -116,6 +116,7 @@ def test_two_columns_of_one_name_in_parquet(tmp_path: Path) -> None:
     assert "'a'" in config_error(lambda: read_table(path))
 
 
+@pytest.mark.slow
 def test_a_row_of_many_columns_may_be_long(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     names = [f"x{i}" for i in range(22_000)]
@@ -141,6 +142,7 @@ def test_text_that_is_not_utf8_is_named_as_such(tmp_path: Path) -> None:
     assert said in config_error(lambda: read_table(path))
 
 
+@pytest.mark.slow
 def test_importing_needs_neither_pyarrow_nor_pandas() -> None:
     imports = "import sys, fedboost.runtime.data.shard, fedboost.runtime.data.draft"
     check = f"{imports}; print({{'pyarrow', 'pandas'}} & {{*sys.modules}})"

@@ -187,6 +187,7 @@ def test_an_absent_column_names_the_nearest_or_the_columns() -> None:
     assert absence(many, NUMERIC).endswith("'a6', 'a7', … (20 in all)")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(10)
 def test_many_columns_are_found_at_once() -> None:
     names = [f"x{i}" for i in range(8_000)]

@@ -28,6 +28,7 @@ def many(parties):
     return {f"site-{i}": table.slice(60 * i, 60) for i in range(parties)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parties", [3, 5, 10])
 def test_the_model_is_that_of_plain(tmp_path, parties):
     tables = many(parties)
@@ -80,6 +81,7 @@ def test_the_model_is_signed_by_every_party_and_no_other_model_is(tmp_path):
         model.verify(strangers, now)
 
 
+@pytest.mark.slow
 def test_a_party_that_is_lost_fails_the_session_and_the_next_one_works(tmp_path):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
@@ -131,6 +133,7 @@ def refused_party(tmp_path, bundle, error, says):
     assert in_time(scenario()).booster == simulate(terms(), tables).model.booster
 
 
+@pytest.mark.slow
 def test_a_party_of_another_consortium_is_refused(tmp_path, quick, monkeypatch):
     bundle = read_bundle(bundle_from(tmp_path / "odd", "odd", "party"), "party")
     refused_party(tmp_path, bundle, ConfigError, "of another consortium")

@@ -106,6 +106,7 @@ def test_names_that_the_policy_has_not_are_a_rule_that_is_shown_and_relaxed(fold
     assert "columns of its policy has changed since the approval" in permits(offered(), "ann")
 
 
+@pytest.mark.slow
 def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, monkeypatch):
     site_file(folder, analysts="any")
     typed("marie", "y")
@@ -118,6 +119,7 @@ def test_an_approval_names_an_analyst_where_the_policy_lets_any(folder, typed, m
     assert run("--yes").err == "fedboost: no analyst: name who may train under these terms, --analyst NAME\n"
 
 
+@pytest.mark.slow
 def test_analysts_of_sites_with_keys(folder, typed):
     (folder / "party.toml").write_text(SITE + 'keys = "keys/north"\n')
     assert run("--yes", "--analyst", "marie", "--analyst", "jo").code == 0

@@ -177,6 +177,7 @@ def test_half_a_budget_is_a_mistake(rules, words):
         read_model(Policy, rules, "party.toml")
 
 
+@pytest.mark.slow
 def test_memory_audit_log_and_card_say_the_same(tmp_path):
     tables, files = shared_out(3), tmp_path / "files"
     state = tmp_path / "c" / "state"

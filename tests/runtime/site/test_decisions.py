@@ -22,6 +22,7 @@ from fedboost.wire.messages import encode_from_party
 # ---- what a site decides, and what it records -------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sites_policy_is_told_to_the_analyst_and_nothing_leaves(tmp_path, monkeypatch):
     tables = shared_out(3)
     bundles = bundles_of(tmp_path / "keys", tables)
@@ -74,6 +75,7 @@ def test_the_audit_log_of_a_session_over_the_network(tmp_path):
 MISFIT = "its rows do not fit the terms; its own log says which column and why"
 
 
+@pytest.mark.slow
 def test_what_rows_do_not_fit_is_told_to_the_site_alone_and_not_without_end(tmp_path):
     """Every refusal reads the same, is in the audit log as it left, and there are ten of them."""
     tables = shared_out(3)
@@ -158,6 +160,7 @@ def test_levels_nobody_declared_are_in_the_log_of_their_site(tmp_path):
 # ---- secrets ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_any_log_file_error_or_message(tmp_path, monkeypatch):
     """Everything drawn, every private key, every derived key: in nothing that is written or sent."""
     tables = shared_out(3)

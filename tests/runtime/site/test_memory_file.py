@@ -240,6 +240,7 @@ def working(path, party="north", work="charge"):
             process.kill()
 
 
+@pytest.mark.slow
 def test_two_processes_do_not_both_spend_the_last(path):
     make_file(path, "patients")
     with working(path) as one, working(path, "south") as other:
@@ -264,6 +265,7 @@ def test_a_party_has_one_process(path):
         assert read_spent(path).sessions == 2
 
 
+@pytest.mark.slow
 def test_a_question_that_was_noted_by_a_process_that_was_killed_is_known(path):
     make_file(path, "patients")
     with working(path, work="ask") as process:
@@ -301,6 +303,7 @@ def test_a_process_that_is_killed_anywhere_leaves_what_it_said_it_noted(path, wo
 # ---- files that are no memory -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_memory_can_be_changed_or_cut_off_unseen(path, tmp_path):
     with opened(path) as memory:
         spend_all(memory, "s", noisy()).ask(question(1), NOWHERE, NOWHERE)

@@ -91,6 +91,7 @@ def test_a_party_of_another_version_ends_with_one_clear_error(folder, monkeypatc
 # ---- parties that fail in a session -----------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_site_whose_rows_do_not_fit_is_named_and_all_live_on(folder):
     tables = shared_out(3)
     words = pa.array(["sixty"] * tables["south"].num_rows)
@@ -130,6 +131,7 @@ def test_the_terms_of_one_session_do_not_bind_the_next(folder):
     assert in_time(scenario()).model.to_bytes() == expected(tables)
 
 
+@pytest.mark.slow
 def test_a_party_that_goes_in_the_middle_is_named_at_once(folder):
     tables = shared_out(3)
 
@@ -351,11 +353,13 @@ def slow_party_in_two_sessions(folder, last_words):
     assert model.to_bytes() == expected(both, columns=fitting)
 
 
+@pytest.mark.slow
 def test_last_words_in_a_session_are_not_held_against_the_next(folder):
     slow_party_in_two_sessions(
         folder, lambda admit: [Join(admit.session, admit.terms.digest), Report(3, 1, 0, b"12345")]
     )
 
 
+@pytest.mark.slow
 def test_leaving_a_session_that_is_over_does_not_leave_the_next(folder):
     slow_party_in_two_sessions(folder, lambda admit: [Leave("my rows do not fit either", admit.session)])
