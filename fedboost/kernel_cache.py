@@ -86,18 +86,18 @@ def _ordinary() -> Iterator[Path]:
     yield Path(os.environ.get("TMPDIR") or "/tmp") / f"fedboost-{os.geteuid()}"
 
 
-def _first_of(places: Iterator[Path]) -> Folders:
+def _first_of(bases: Iterator[Path]) -> Folders:
     """Return the folders of these places up to the first that can be written."""
     read, reasons = list[Path](), list[str]()
-    for place in places:
-        folder = place / _version()
+    for base in bases:
+        folder = base / _version()
         try:
-            if not place.is_absolute():  # of a user without a home
+            if not base.is_absolute():  # of a user without a home
                 raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
             _make(folder)
             return Folders((*read, folder), folder, "")
         except OSError as error:
-            reasons.append(f"{place}: {error.strerror}")
+            reasons.append(f"{base}: {error.strerror}")
         if _holds_kernels(folder):
             read.append(folder)
     return Folders(tuple(read), None, ", ".join(reasons))

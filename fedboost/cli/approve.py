@@ -34,14 +34,14 @@ def approve(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve without a question.")] = False,
 ) -> None:
-    """Say what terms would tell of this site's rows, to whom, and which rules of its policy they break; on
+    """Say what terms would tell of this site's rows, to names, and which rules of its policy they break; on
     yes allow them, and no others. Exit code 1 for a no."""
     from fedboost.cli.output import notice, print_text
     from fedboost.people import approval as text
     from fedboost.people.facts import ApprovalFacts, SiteFacts
     from fedboost.people.summary import summary
     from fedboost.runtime.data.database import Database
-    from fedboost.runtime.data.places import shown
+    from fedboost.runtime.data.locations import shown
     from fedboost.runtime.site import approval
     from fedboost.runtime.site.config import read_party
     from fedboost.runtime.terms_file import read_terms
@@ -122,7 +122,7 @@ def _read_rows(site: "PartyConfig", agreed: "Terms") -> "tuple[int, Counts] | No
     ConfigError where they do not fit."""
     from fedboost.people.summary import Counts
     from fedboost.runtime.data.features import category_rows, label_counts, undeclared
-    from fedboost.runtime.data.places import shown
+    from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.shard import to_shard
     from fedboost.runtime.data.table import site_table
 
@@ -144,9 +144,9 @@ def _agreed(analysts: tuple[str, ...]) -> bool:
     from fedboost.people.text import listed
     from fedboost.runtime.site.terminal import ask_terminal, is_yes
 
-    whom = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
+    names = f", for analyst{'s' * (len(analysts) > 1)} {listed(analysts)}," if analysts else ""
     try:
-        return is_yes(ask_terminal(f"Approve these terms{whom} for the rows of this site? [y/N] "))
+        return is_yes(ask_terminal(f"Approve these terms{names} for the rows of this site? [y/N] "))
     except Refused:
         raise ConfigError(
             "standard input is no terminal, so nobody can be asked; --yes approves without a question"

@@ -92,7 +92,7 @@ def _check_table(
     from fedboost.cli.output import show, unless_nobody_reads
     from fedboost.people import oddities
     from fedboost.runtime.data import check as checked
-    from fedboost.runtime.data.places import shown
+    from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import dense_of, read_table, site_table
     from fedboost.runtime.data.values import column_of
     from fedboost.runtime.site.config import read_party

@@ -52,7 +52,7 @@ def compare(
     from fedboost.evaluation.held_out import shown_metrics, unprotected
     from fedboost.people import as_csv, as_json, comparison
     from fedboost.people.facts import ComparisonFacts
-    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.terms_file import read_terms
@@ -90,7 +90,7 @@ def compare(
 def _sites(agreed: "Terms", terms: Path, table: Any, data: object, column: str) -> dict[str, Any]:
     """Return the rows of two or more sites, which fit the terms."""
     from fedboost.cli.inputs import rows_as_in_file, rows_of_sites
-    from fedboost.runtime.data.places import shown
+    from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.shard import to_shard
 
     sites = rows_of_sites(agreed, terms, table, data, column)

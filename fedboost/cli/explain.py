@@ -102,7 +102,7 @@ def _check_together(
 def _check_outputs(
     outputs: list[Path | None], model: Path, data: "str | Database | None", force: bool
 ) -> None:
-    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
 
     for path in filter(None, outputs):
@@ -138,7 +138,7 @@ def _contributions(model: Path, data: "str | Database", read: "Reading", out: Pa
     from fedboost.cli.output import write
     from fedboost.people import as_csv
     from fedboost.runtime.data.features import to_base_margin, to_features
-    from fedboost.runtime.data.places import shown
+    from fedboost.runtime.data.locations import shown
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.model_file import Model
 

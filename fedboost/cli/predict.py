@@ -38,8 +38,8 @@ def predict(
     from fedboost.cli.inputs import notice_categories
     from fedboost.cli.output import write
     from fedboost.cli.progress import rows_done
+    from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.data.parts import in_parts
-    from fedboost.runtime.data.places import local_files
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.model_file import Model
     from fedboost.runtime.predictions import Predictor, check_form, csv_writer, writing

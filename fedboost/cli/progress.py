@@ -143,13 +143,13 @@ def rows_done(total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 def _lines_of_rows(total: int | None) -> Callable[[int], None]:
-    done, said = 0, time.monotonic()
+    done, last = 0, time.monotonic()
 
     def draw(rows: int) -> None:
-        nonlocal done, said
+        nonlocal done, last
         done += rows
-        if time.monotonic() - said > ROWS_EVERY_SECONDS:
-            said = time.monotonic()
+        if time.monotonic() - last > ROWS_EVERY_SECONDS:
+            last = time.monotonic()
             notice(f"{done:,} rows" + (f" of {total:,}" if total else ""))
 
     return draw

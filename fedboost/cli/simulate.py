@@ -38,7 +38,7 @@ def simulate(
     from fedboost.cli.trained import facts_of, save
     from fedboost.people import as_json, training
     from fedboost.runtime.data.draft import split_by_weights
-    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.files import check_writable
     from fedboost.runtime.local import simulation

@@ -93,7 +93,7 @@ def _check(
     party: list[str],
 ) -> None:
     """ConfigError for options that exclude or need each other, and where the file could not be written."""
-    from fedboost.runtime.data.places import local_files
+    from fedboost.runtime.data.locations import local_files
     from fedboost.runtime.files import check_writable
 
     if site is not None and party:

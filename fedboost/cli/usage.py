@@ -42,7 +42,7 @@ class Group(TyperGroup):
 
 
 def usage_error(error: Any) -> str:
-    """One line about a command line that cannot be; empty if the help was printed in place of one."""
+    """A line about a command line that cannot be; empty if the help was printed in place of one."""
     text, context = error.format_message().strip(), error.ctx
     if not text:
         return ""
@@ -96,7 +96,7 @@ def _typed(param: Any) -> str:
 
 
 def _value_of(param: Any) -> str:
-    """What was typed behind an option, if that can be found."""
+    """The word typed behind an option, if that can be found."""
     for word, following in itertools.pairwise([*sys.argv[1:], ""]):
         option, equals, value = word.partition("=")
         if option in param.opts:

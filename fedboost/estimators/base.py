@@ -60,7 +60,7 @@ def names_others(init: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class Options:
-    """What `fit` is given beside rows: the sites of the rows, a model to continue, rows to evaluate on with
+    """Arguments of `fit` beside rows: the sites of the rows, a model to continue, rows to evaluate on with
     the names of the metrics they get, and after how many rounds a line is printed (0: never)."""
 
     sites: Any = None

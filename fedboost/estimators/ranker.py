@@ -63,8 +63,8 @@ class FederatedRanker(Federated):
             _check_sites(rows, sites)
         options = self._options(rows, sites, xgb_model, eval_set, None, verbose)
         if options.held_out is not None:
-            place = [prefix != "" for _, prefix in options.evaluated].index(True)
-            own, own_qid = (None if each is None else each[place] for each in (eval_group, eval_qid))
+            index = [prefix != "" for _, prefix in options.evaluated].index(True)
+            own, own_qid = (None if each is None else each[index] for each in (eval_group, eval_qid))
             codes = _groups(options.held_out, own, own_qid, "eval_group", "eval_qid")
             options = replace(options, held_out=replace(options.held_out, group=codes))
         return self._fit(rows, lambda y: pa.array(y.astype(np.float64)), {"objective": objective}, options)

@@ -26,7 +26,7 @@ class Oddity:
     kind: str
     column: str
     rows: int = 0
-    of: int = 0
+    of_rows: int = 0
     values: tuple[str, ...] = ()
     figure: float = 0.0
     left_out: bool = False
@@ -56,7 +56,7 @@ class Oddity:
         values = ", ".join(self.values)
         first = self.values[0] if self.values else ""
         return template.format(
-            rows=self.rows, of=self.of, values=values, first=first,
+            rows=self.rows, of=self.of_rows, values=values, first=first,
             figure=self.figure,
         )  # fmt: skip
 
@@ -278,7 +278,7 @@ def as_json(facts: CheckFacts) -> Iterator[Mapping[str, Any]]:
             "kind": oddity.kind,
             "column": oddity.column,
             "rows": oddity.rows,
-            "of": oddity.of,
+            "of": oddity.of_rows,
             "values": list(oddity.values),
             "figure": oddity.figure,
             "left_out": oddity.left_out or oddity.kind == "left out",

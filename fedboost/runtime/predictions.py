@@ -19,8 +19,8 @@ from fedboost.fixedpoint import Float64
 from fedboost.people import as_csv
 from fedboost.runtime.data.features import features_of, undeclared
 from fedboost.runtime.data.forms import FORMS
+from fedboost.runtime.data.locations import TOGETHER
 from fedboost.runtime.data.parts import TableParts
-from fedboost.runtime.data.places import TOGETHER
 from fedboost.runtime.data.shard import base_margin_of
 from fedboost.runtime.data.table import dense_of
 from fedboost.runtime.data.values import column_of, plain

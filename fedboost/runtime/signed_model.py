@@ -80,7 +80,7 @@ class SignedModel:
         return tuple(party for party in self.parties if party in self.attestations)
 
     def faults(self, roots: bytes, now: datetime, denied: Collection[str] = ()) -> dict[str, str]:
-        """What is wrong with the signature of each party, as `verify` checks them; nothing of those that
+        """The fault of each party's signature, as `verify` checks them; nothing of those that
         hold."""
         structure = self._structure() if self.terms.session.program == "boosting" else None
         faults = {party: self._fault(party, structure, roots, now, denied) for party in self.attestations}
@@ -89,7 +89,7 @@ class SignedModel:
     def _fault(
         self, party: str, structure: bytes | None, roots: bytes, now: datetime, denied: Collection[str]
     ) -> str:
-        """What is wrong with the signature of a party of these trees; nothing if it holds."""
+        """The fault of a party's signature of these trees; empty if it holds."""
         attest = self.attestations[party]
         if len({other.transcript for other in self.attestations.values()}) > 1:
             return "the parties signed that they answered different questions"

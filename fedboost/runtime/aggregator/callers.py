@@ -40,8 +40,8 @@ def plain_end(context: Any) -> str:
 
 def software_of(context: Any) -> str:
     """The version of the caller's software, as it says; '' if it says none."""
-    said = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
-    return quoted(said, MAX_VERSION_LENGTH) if isinstance(said, str) else ""
+    version = dict(context.invocation_metadata() or ()).get(channel.SOFTWARE_KEY)
+    return quoted(version, MAX_VERSION_LENGTH) if isinstance(version, str) else ""
 
 
 def caller_of(bundle: Bundle | None, context: Any) -> Identified | None:

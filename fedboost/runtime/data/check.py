@@ -1,6 +1,6 @@
 """Check of a table before a training: its oddities, those that a draft of terms met, and its fit to terms.
 
-Promises: an oddity is told once, by its most telling kind.
+Promises: an oddity is drafted once, by its most telling kind.
 Refuses: a label that is absent, a table without rows (ConfigError).
 """
 
@@ -84,11 +84,11 @@ def of_draft(
     out = [
         replace(oddity, left_out=oddity.kind in _TOLD and oddity.column in draft.left_out) for oddity in out
     ]
-    told = {oddity.column for oddity in out if oddity.left_out}
+    drafted = {oddity.column for oddity in out if oddity.left_out}
     out += [
         Oddity("left out", name, values=(reason,))
         for name, reason in draft.left_out.items()
-        if name not in told
+        if name not in drafted
     ]
     if draft.columns.positive is not None:
         codes, distinct = texts(column_of(table, label), label)
@@ -117,7 +117,7 @@ def _in_terms(table: "pa.Table", terms: Terms) -> list[Oddity]:
     return [
         oddity
         for oddity in out
-        if oddity.kind != "categories"  # those that are not declared are told
+        if oddity.kind != "categories"  # those that are not declared are drafted
         and not (oddity.column in schema.categorical and oddity.kind in _OF_NUMBERS)
     ]
 

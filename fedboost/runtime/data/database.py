@@ -17,7 +17,7 @@ from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 POSTGRESQL, SQLITE, DUCKDB = "postgresql", "sqlite", "duckdb"
 _SCHEMES = {POSTGRESQL: POSTGRESQL, "postgres": POSTGRESQL, SQLITE: SQLITE, "sqlite3": SQLITE, DUCKDB: DUCKDB}
 _ADDRESSES = ("s3", "https", "http")
-"""Schemes of addresses of files (`fedboost.runtime.data.places`)."""
+"""Schemes of addresses of files (`fedboost.runtime.data.locations`)."""
 _OTHERS = "mysql mariadb mssql sqlserver oracle snowflake bigquery redshift odbc jdbc mongodb db2 clickhouse"
 """Names in the URIs of databases that have no driver here."""
 _SCHEME = re.compile(r"([a-z0-9]+)(\+[a-z0-9_]+)?:(.*)", re.IGNORECASE | re.DOTALL)
@@ -74,7 +74,7 @@ class Database:
 
 @dataclass(frozen=True)
 class Reading:
-    """How a command reads a table: options for a file, or the query of a database."""
+    """The way in which a command reads a table: options for a file, or the query of a database."""
 
     options: ReadOptions = AS_USUAL
     query: str | None = None
@@ -110,8 +110,8 @@ def with_query(
     if query_file is not None:
         return replace(database, query=check_query(_read_query(query_file), query_file))
     if query is None:
-        given = f'{key} {"" if key.startswith("-") else "= "}"SELECT ... FROM ... ORDER BY ..."'
-        raise ConfigError(f"{at}{database} is a database: say which rows, {given}, or name a {file_key}")
+        example = f'{key} {"" if key.startswith("-") else "= "}"SELECT ... FROM ... ORDER BY ..."'
+        raise ConfigError(f"{at}{database} is a database: say which rows, {example}, or name a {file_key}")
     return replace(database, query=check_query(query, f"{at}{key}"))
 
 

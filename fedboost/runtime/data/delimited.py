@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from fedboost.errors import ConfigError
 from fedboost.people.text import counted, shorten
-from fedboost.runtime.data.places import Place
+from fedboost.runtime.data.locations import Location
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.values import DECIMAL_COMMA, is_text
 
@@ -36,12 +36,12 @@ _CONVERSION = re.compile(
 
 
 @contextmanager
-def opened(place: Place) -> "Iterator[pa.NativeFile]":
+def opened(location: Location) -> "Iterator[pa.NativeFile]":
     """Open a file to read from its beginning, unpacked as its suffix says."""
     import pyarrow as pa
 
-    method = next((kind for suffix, kind in COMPRESSIONS.items() if place.name.endswith(suffix)), None)
-    with place.open() as file:
+    method = next((kind for suffix, kind in COMPRESSIONS.items() if location.name.endswith(suffix)), None)
+    with location.open() as file:
         if method is None:
             yield file
         else:
@@ -52,32 +52,32 @@ def opened(place: Place) -> "Iterator[pa.NativeFile]":
 class Delimited:
     """A file of delimited text, and how it is to be read."""
 
-    def __init__(self, place: Place, options: ReadOptions) -> None:
-        tabs = place.name.removesuffix(_packed(place.name)).endswith(".tsv")
-        self._place, self._options = place, options
+    def __init__(self, location: Location, options: ReadOptions) -> None:
+        tabs = location.name.removesuffix(_packed(location.name)).endswith(".tsv")
+        self._location, self._options = location, options
         self._separator = options.separator or ("\t" if tabs else ",")
         if self._separator == options.decimal:
             raise ConfigError(
-                f"{place.shown}: {self._separator!r} cannot stand between columns and in numbers; name the "
-                f"separator: {_advice('separator', ';')}"
+                f"{location.shown}: {self._separator!r} cannot stand between columns and in numbers; name "
+                f"the separator: {_advice('separator', ';')}"
             )
         with self._faults(_BLOCK):
             self._header = self._first_line()
-        _check_separator(self._header, self._separator, place.shown)
+        _check_separator(self._header, self._separator, location.shown)
 
     def read(self) -> "pa.Table":
         """The whole table."""
         from pyarrow import csv
 
         block = max(_BLOCK, 16 * len(self._header))  # a row of many columns is long, too
-        with self._faults(block), opened(self._place) as stream:
+        with self._faults(block), opened(self._location) as stream:
             table = csv.read_csv(stream, self._reading(block), self._parsing(), self._converting())
         self._check_text(table.schema)
         return self._marked(table)
 
     def names(self) -> list[str]:
         """The names of the columns."""
-        with self._faults(_BLOCK), opened(self._place) as stream:
+        with self._faults(_BLOCK), opened(self._location) as stream:
             return list(self._reader(stream, None, {}).schema.names)
 
     def parts(self, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
@@ -86,7 +86,7 @@ class Delimited:
         import pyarrow as pa
 
         types = self._types(columns, as_text)
-        with self._faults(_BLOCK), opened(self._place) as stream:
+        with self._faults(_BLOCK), opened(self._location) as stream:
             for batch in self._reader(stream, columns, types):
                 yield self._marked(pa.Table.from_batches([batch]))
 
@@ -109,7 +109,7 @@ class Delimited:
 
         types: dict[str, pa.DataType] = dict.fromkeys(as_text, pa.string())
         while True:
-            with self._faults(_BLOCK), opened(self._place) as stream:
+            with self._faults(_BLOCK), opened(self._location) as stream:
                 try:
                     reader = self._reader(stream, columns, types)
                     types |= dict(zip(reader.schema.names, reader.schema.types, strict=True))
@@ -176,10 +176,12 @@ class Delimited:
         return usual
 
     def _first_line(self) -> str:
-        with opened(self._place) as stream:
+        with opened(self._location) as stream:
             start = stream.read(_HEADER)
         if self._utf8 and (start[:2] in (b"\xff\xfe", b"\xfe\xff") or b"\0" in start[:2]):
-            raise ConfigError(f"{self._place.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}")
+            raise ConfigError(
+                f"{self._location.shown}: is UTF-16, or no text: {_advice('encoding', 'utf-16')}"
+            )
         end = re.search(rb"[\r\n]", start) if self._utf8 else None
         text: bytes = start[: end.start()] if end else start
         if not self._utf8:  # whatever is cut off at the end
@@ -201,17 +203,17 @@ class Delimited:
             self._refuse_text()
 
     def _refuse_text(self) -> NoReturn:
-        with opened(self._place) as stream:
+        with opened(self._location) as stream:
             for number, line in enumerate(io.BufferedReader(stream), 1):
                 try:
                     line.decode()
                 except UnicodeDecodeError as error:
                     value = shorten(repr(line[max(0, error.start - 12) : error.start + 8])[1:])
-                    where = f"{self._place.shown}: line {number} is not UTF-8 ({value})"
+                    where = f"{self._location.shown}: line {number} is not UTF-8 ({value})"
                     raise ConfigError(
                         f"{where}: name its encoding: {_advice('encoding', 'latin-1')}"
                     ) from None
-        raise ConfigError(f"{self._place.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
+        raise ConfigError(f"{self._location.shown}: is not UTF-8: {_advice('encoding', 'latin-1')}")
 
     @contextmanager
     def _faults(self, block: int) -> Iterator[None]:
@@ -222,19 +224,19 @@ class Delimited:
             yield
         except UnicodeError as error:
             why = f"cannot be read as {self._options.encoding}: {error}"
-            raise ConfigError(f"{self._place.shown}: {why}; name another --encoding") from None
+            raise ConfigError(f"{self._location.shown}: {why}; name another --encoding") from None
         except pa.ArrowInvalid as error:
             if "straddl" in str(error):
                 advice = "close a quote left open, or shorten a text"
                 raise ConfigError(
-                    f"{self._place.shown}: a row is longer than {block >> 20} MiB; {advice}"
+                    f"{self._location.shown}: a row is longer than {block >> 20} MiB; {advice}"
                 ) from None
             if not _COUNT.search(str(error)):
                 raise
-            raise ConfigError(f"{self._place.shown}: {self._odd_row(str(error))}") from None
+            raise ConfigError(f"{self._location.shown}: {self._odd_row(str(error))}") from None
 
     def _odd_row(self, error: str) -> str:
-        """Where the first row is that has not as many values as the header."""
+        """The first row, in words, that has not as many values as the header."""
         records = self.records()
         try:
             _, header = next(records)
@@ -248,7 +250,7 @@ class Delimited:
 
     def records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the lines that are not blank, the header first: number in the file, and values."""
-        with opened(self._place) as stream:
+        with opened(self._location) as stream:
             text = io.TextIOWrapper(
                 io.BufferedReader(stream),
                 self._options.encoding,

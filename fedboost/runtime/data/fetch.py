@@ -116,11 +116,11 @@ def _check_redirect(begin: SplitResult, end: SplitResult, source: str) -> None:
 def _is_this_machine(host: str) -> bool:
     """Tell if a name, or any address that it has, is of this machine alone or of its network segment."""
     try:
-        found = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
+        addresses = {str(address[4][0]).partition("%")[0] for address in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return _is_loopback(host)  # nobody is asked
-    addresses = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in found))]
-    return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in addresses)
+    parsed = [*map(ipaddress.ip_address, (address.removeprefix("::ffff:") for address in addresses))]
+    return any(a.is_loopback or a.is_link_local or a.is_unspecified for a in parsed)
 
 
 def _is_loopback(host: str) -> bool:

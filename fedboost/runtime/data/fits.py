@@ -49,9 +49,9 @@ def misfits(table: "pa.Table | SparseTable", terms: Terms) -> list[Oddity]:
     if unread & set(schema.others):
         return out
     for name in unread:
-        place = dense.schema.get_field_index(name)
+        index = dense.schema.get_field_index(name)
         nulls = pa.nulls(dense.num_rows)
-        dense = dense.append_column(name, nulls) if place < 0 else dense.set_column(place, name, nulls)
+        dense = dense.append_column(name, nulls) if index < 0 else dense.set_column(index, name, nulls)
     try:
         to_shard(replace(table, dense=dense) if isinstance(table, SparseTable) else dense, terms, "here")
     except Refused as error:  # the label, or what stands beside it

@@ -89,8 +89,8 @@ def _rank_correlation(column: Float64, values: Float64) -> float:
 
 def _ranks(values: Float64) -> Float64:
     """The ranks of values, the mean of them where they are equal."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _codes(column: Float64) -> Int64:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.delimited import opened
-from fedboost.runtime.data.places import Place
+from fedboost.runtime.data.locations import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,23 +20,25 @@ _PART = 1 << 23
 """Bytes that are read at once; a line may be as long."""
 
 
-def read_json_lines(place: Place) -> "pa.Table":
+def read_json_lines(location: Location) -> "pa.Table":
     """The whole table."""
     import pyarrow as pa
     from pyarrow import json as reader
 
     try:
-        with opened(place) as stream:
+        with opened(location) as stream:
             return reader.read_json(stream, reader.ReadOptions(block_size=_PART))
     except pa.ArrowInvalid as error:
-        raise _fault(place, error) from None
+        raise _fault(location, error) from None
 
 
-def json_parts(place: Place, columns: Collection[str], as_text: Collection[str] = ()) -> "Iterator[pa.Table]":
+def json_parts(
+    location: Location, columns: Collection[str], as_text: Collection[str] = ()
+) -> "Iterator[pa.Table]":
     """Yield the rows in parts, with these columns; some of them as text, whatever their type."""
     import pyarrow as pa
 
-    for part in _parts(place):
+    for part in _parts(location):
         lacking = [name for name in columns if name not in part.column_names]
         for name in lacking:
             part = part.append_column(name, pa.nulls(part.num_rows))
@@ -47,21 +49,21 @@ def json_parts(place: Place, columns: Collection[str], as_text: Collection[str] 
         yield part
 
 
-def json_names(place: Place) -> list[str]:
+def json_names(location: Location) -> list[str]:
     """The names in all objects, in the order in which they come."""
-    return list(dict.fromkeys(name for part in _parts(place) for name in part.column_names))
+    return list(dict.fromkeys(name for part in _parts(location) for name in part.column_names))
 
 
-def _parts(place: Place) -> "Iterator[pa.Table]":
+def _parts(location: Location) -> "Iterator[pa.Table]":
     import pyarrow as pa
     from pyarrow import json as reader
 
-    with opened(place) as stream:
+    with opened(location) as stream:
         for block in _blocks(stream):
             try:
                 yield reader.read_json(io.BytesIO(block), reader.ReadOptions(block_size=len(block) + 1))
             except pa.ArrowInvalid as error:
-                raise _fault(place, error) from None
+                raise _fault(location, error) from None
 
 
 def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
@@ -76,14 +78,14 @@ def _blocks(stream: "pa.NativeFile") -> Iterator[bytes]:
         yield rest
 
 
-def _fault(place: Place, error: Exception) -> ConfigError:
+def _fault(location: Location, error: Exception) -> ConfigError:
     """The first line that does not fit; else what pyarrow says."""
     kinds: dict[str, str] = {}
-    with opened(place) as stream:
+    with opened(location) as stream:
         for number, line in enumerate(io.BufferedReader(stream), 1):
             if not line.strip():
                 continue
-            where = f"{place.shown}: line {number}"
+            where = f"{location.shown}: line {number}"
             try:
                 values = json.loads(line)
             except ValueError as fault:
@@ -99,7 +101,7 @@ def _fault(place: Place, error: Exception) -> ConfigError:
                 kind = _KINDS.get(type(value))
                 if kind and kinds.setdefault(name, kind) != kind:
                     return ConfigError(f"{where} has {kind} for {name!r}, lines above have {kinds[name]}")
-    return ConfigError(f"{place.shown}: cannot be read as JSON lines", str(error).splitlines()[0])
+    return ConfigError(f"{location.shown}: cannot be read as JSON lines", str(error).splitlines()[0])
 
 
 _KINDS = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import ConfigError
 from fedboost.runtime.data.delimited import Delimited, opened
-from fedboost.runtime.data.places import Place, Places, places_of
+from fedboost.runtime.data.locations import Location, Locations, locations_of
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.values import BadRow
@@ -25,10 +25,10 @@ _KEY = b"fedboost.file"
 """Metadata of a table: the file that it is, and the options by which it was read."""
 
 
-def with_source(table: "pa.Table", places: Places, options: ReadOptions) -> "pa.Table":
+def with_source(table: "pa.Table", locations: Locations, options: ReadOptions) -> "pa.Table":
     """The table, with the file of this machine that it was read from written down."""
-    path = places.files[0].path
-    if path is None or places.together or not _is_text(places.files[0]):
+    path = locations.files[0].path
+    if path is None or locations.together or not _is_text(locations.files[0]):
         return table
     facts = {"path": str(path), "state": _state(path), "options": options.model_dump(mode="json")}
     return table.replace_schema_metadata({_KEY: json.dumps(facts).encode()})
@@ -50,7 +50,7 @@ def in_file(error: ConfigError, table: "pa.Table") -> ConfigError:
     path = Path(source["path"])
     if _state(path) != source["state"]:
         return error
-    return error.on_line(line_of(places_of(path).files[0], ReadOptions(**source["options"]), error.row))
+    return error.on_line(line_of(locations_of(path).files[0], ReadOptions(**source["options"]), error.row))
 
 
 def row_of(table: "pa.Table", row: int) -> str:
@@ -58,25 +58,25 @@ def row_of(table: "pa.Table", row: int) -> str:
     return in_file(BadRow("", "", row), table).detail.strip().removeprefix("in ")
 
 
-def line_of(place: Place, options: ReadOptions, row: int) -> int | None:
+def line_of(location: Location, options: ReadOptions, row: int) -> int | None:
     """The line of a row, counted from 0; None in a form that has no lines."""
-    if not _is_text(place):
+    if not _is_text(location):
         return None
-    if ".jsonl" in place.name or ".ndjson" in place.name:
-        with opened(place) as stream:
+    if ".jsonl" in location.name or ".ndjson" in location.name:
+        with opened(location) as stream:
             lines = enumerate(io.BufferedReader(stream), 1)
             filled = (number for number, line in lines if line.strip())
             return next((number for count, number in enumerate(filled) if count == row), None)
-    records = Delimited(place, options).records()
+    records = Delimited(location, options).records()
     return next((line for count, (line, _) in enumerate(records, -1) if count == row), None)
 
 
-def _is_text(place: Place) -> bool:
-    return any(suffix in place.name for suffix in (".csv", ".tsv", ".jsonl", ".ndjson"))
+def _is_text(location: Location) -> bool:
+    return any(suffix in location.name for suffix in (".csv", ".tsv", ".jsonl", ".ndjson"))
 
 
 def _state(path: Path) -> list[int]:
-    """What tells that a file was changed."""
+    """Figures that change with a file."""
     try:
         known = os.stat(path)
     except OSError:

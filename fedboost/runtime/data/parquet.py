@@ -20,8 +20,8 @@ import numpy.typing as npt
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.binned import allocate_in_memory
+from fedboost.runtime.data.locations import Locations
 from fedboost.runtime.data.parquet_files import ParquetFiles
-from fedboost.runtime.data.places import Places
 from fedboost.runtime.data.values import BadRow
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ _NOTHING_AT_HAND: tuple[int, Float32] = (-1, np.empty(0, np.float32))
 
 
 class UnnamedFile(io.RawIOBase):
-    """A reader of an open file with a place of its own, so that several read at once."""
+    """A reader of an open file with an offset of its own, so that several read at once."""
 
     def __init__(self, file: int) -> None:
-        self._file, self._place = file, 0
+        self._file, self._offset = file, 0
         self._size = os.fstat(file).st_size
 
     def readable(self) -> bool:
@@ -50,19 +50,19 @@ class UnnamedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The place of the next byte."""
-        return self._place
+        """The offset of the next byte."""
+        return self._offset
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Go to a place."""
-        self._place = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        return self._place
+        """Go to an offset."""
+        self._offset = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._offset, io.SEEK_END: self._size}[whence]
+        return self._offset
 
     def readinto(self, buffer: "memoryview", /) -> int:  # type: ignore[override]
         """Read into a buffer; the number of bytes."""
-        content = os.pread(self._file, len(buffer), self._place)
+        content = os.pread(self._file, len(buffer), self._offset)
         buffer[: len(content)] = content
-        self._place += len(content)
+        self._offset += len(content)
         return len(content)
 
 
@@ -70,8 +70,8 @@ class ParquetTable(ParquetFiles):
     """Parquet files, and the folder where what is made of their rows is kept: in memory where there is
     none."""
 
-    def __init__(self, places: Places, scratch: Path | None) -> None:
-        super().__init__(places)
+    def __init__(self, locations: Locations, scratch: Path | None) -> None:
+        super().__init__(locations)
         self._scratch = scratch
         self.allocate((1,), np.dtype(np.uint8))  # whether there is any is better known now
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.places import Place, Places
+from fedboost.runtime.data.locations import Location, Locations
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 class ParquetFiles:
     """Parquet files that are one table. Opening them reads no row."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, locations: Locations) -> None:
         import pyarrow as pa
 
-        self._files = places.files
+        self._files = locations.files
         self._metadata = []
         heads = []
-        for place in self._files:
-            with _opened(place) as file:
+        for location in self._files:
+            with _opened(location) as file:
                 self._metadata.append(file.metadata)
                 heads.append(file.schema_arrow)
-        for place, head in zip(self._files[1:], heads[1:], strict=True):
-            _check_same(place, head, self._files[0], heads[0])
+        for location, head in zip(self._files[1:], heads[1:], strict=True):
+            _check_same(location, head, self._files[0], heads[0])
         self._partitions = _partitions(self._files, heads[0])
         head = heads[0].empty_table()
         for name, values in self._partitions.items():
@@ -56,8 +56,8 @@ class ParquetFiles:
 
         names = self.head.column_names
         tables = []
-        for number, place in enumerate(self._files):
-            with _opened(place, self._metadata[number]) as file:
+        for number, location in enumerate(self._files):
+            with _opened(location, self._metadata[number]) as file:
                 tables.append(self._completed(number, file.read(), names))
         return pa.concat_tables(tables) if len(tables) > 1 else tables[0]
 
@@ -66,13 +66,13 @@ class ParquetFiles:
         import pyarrow as pa
 
         at, group = self._groups[number]
-        place = self._files[at]
+        location = self._files[at]
         stored = [] if column in self._partitions else [column]
         try:
-            with _opened(place, self._metadata[at], mapped=True) as file:
+            with _opened(location, self._metadata[at], mapped=True) as file:
                 rows = file.read_row_group(group, stored)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError("its table can no longer be read", f"{place.shown}: {error}") from None
+            raise ConfigError("its table can no longer be read", f"{location.shown}: {error}") from None
         size = int(self.ends[number + 1] - self.ends[number])
         return self._completed(at, rows, [column], size)
 
@@ -81,8 +81,8 @@ class ParquetFiles:
         import pyarrow as pa
 
         stored = [name for name in columns if name not in self._partitions]
-        for number, place in enumerate(self._files):
-            with _opened(place, self._metadata[number]) as file:
+        for number, location in enumerate(self._files):
+            with _opened(location, self._metadata[number]) as file:
                 for batch in file.iter_batches(rows, columns=stored):
                     part = pa.Table.from_batches([batch])
                     yield self._completed(number, part, list(columns), batch.num_rows)
@@ -105,48 +105,48 @@ class ParquetFiles:
         return pa.table(columns, names=list(names))
 
 
-def _opened(place: Place, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
+def _opened(location: Location, metadata: Any = None, mapped: bool = False) -> "parquet.ParquetFile":
     """Open a Parquet file. ConfigError that names it if it is none."""
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        source = place.open() if place.path is None else place.path
+        source = location.open() if location.path is None else location.path
         return parquet.ParquetFile(source, metadata=metadata, memory_map=mapped)
     except (pa.ArrowInvalid, OSError) as error:
         if metadata is not None or isinstance(error, FileNotFoundError):
             raise
         raise ConfigError(
-            f"{place.shown}: cannot be read as Parquet", (str(error).splitlines() or [""])[0]
+            f"{location.shown}: cannot be read as Parquet", (str(error).splitlines() or [""])[0]
         ) from None
 
 
-def _check_same(place: Place, head: "pa.Schema", first: Place, expected: "pa.Schema") -> None:
+def _check_same(location: Location, head: "pa.Schema", first: Location, expected: "pa.Schema") -> None:
     """ConfigError unless a file has the columns of the first one, whatever their order."""
     for name, kind in zip(expected.names, expected.types, strict=True):
         if name not in head.names:
-            raise ConfigError(f"{place.shown}: column {name!r} is missing, which {first.shown} has")
+            raise ConfigError(f"{location.shown}: column {name!r} is missing, which {first.shown} has")
         if head.field(name).type != kind:
             types = f"{head.field(name).type} here, {kind} in {first.shown}"
-            raise ConfigError(f"{place.shown}: column {name!r} is {types}; write both as one type")
+            raise ConfigError(f"{location.shown}: column {name!r} is {types}; write both as one type")
     if more := [name for name in head.names if name not in expected.names]:
-        raise ConfigError(f"{place.shown}: has a column {more[0]!r}, which {first.shown} lacks")
+        raise ConfigError(f"{location.shown}: has a column {more[0]!r}, which {first.shown} lacks")
 
 
-def _partitions(files: Sequence[Place], head: "pa.Schema") -> "dict[str, pa.Array]":
+def _partitions(files: Sequence[Location], head: "pa.Schema") -> "dict[str, pa.Array]":
     """The columns that folders are named after, with the value of each file: whole numbers if all are."""
     import pyarrow as pa
 
     columns = {}
-    for name in dict.fromkeys(name for place in files for name in place.partition):
-        lacking = next((place for place in files if name not in place.partition), None)
+    for name in dict.fromkeys(name for location in files for name in location.partition):
+        lacking = next((location for location in files if name not in location.partition), None)
         if lacking is not None:
             raise ConfigError(f"{lacking.shown}: is in no folder {name}=..., as other files are")
         if name in head.names:
             raise ConfigError(
                 f"{files[0].shown}: has a column {name!r}, which its folder is named after, too"
             )
-        values = pa.array([place.partition[name] for place in files], pa.string())
+        values = pa.array([location.partition[name] for location in files], pa.string())
         try:
             columns[name] = values.cast(pa.int64())
         except pa.ArrowInvalid:

@@ -14,7 +14,7 @@ from fedboost.errors import ConfigError
 from fedboost.runtime.data.database import Database
 from fedboost.runtime.data.forms import PART_ROWS, form_of
 from fedboost.runtime.data.lines import line_of
-from fedboost.runtime.data.places import places_of
+from fedboost.runtime.data.locations import locations_of
 from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.table import as_config_error, check_no_options, distinct
@@ -28,12 +28,12 @@ class TableParts:
     """A table in a file, of which no row is read yet."""
 
     def __init__(self, source: str | Path, options: ReadOptions = AS_USUAL) -> None:
-        self._options, self._places = options, places_of(source)
-        self._form = form_of(self._places, options)
-        self.shown = self._places.shown
+        self._options, self._locations = options, locations_of(source)
+        self._form = form_of(self._locations, options)
+        self.shown = self._locations.shown
         """Its path or address, for messages."""
-        with as_config_error(self._places, self._form.name):
-            self.rows = self._form.rows(self._places) if self._form.rows else None
+        with as_config_error(self._locations, self._form.name):
+            self.rows = self._form.rows(self._locations) if self._form.rows else None
             """The number of rows, where it is known beforehand."""
 
     def check_columns(self, columns: Collection[str]) -> None:
@@ -42,8 +42,8 @@ class TableParts:
 
         if self._form.names is None:
             return
-        with as_config_error(self._places, self._form.name):
-            names = self._form.names(self._places, self._options)
+        with as_config_error(self._locations, self._form.name):
+            names = self._form.names(self._locations, self._options)
         head = distinct(pa.table([pa.nulls(0)] * len(names), names=names), self.shown)
         with self.named():
             for name in columns:
@@ -54,11 +54,11 @@ class TableParts:
     ) -> "Iterator[pa.Table | SparseTable]":
         """Yield the rows of these columns in parts; of columns that are kept as text in a text file the text,
         not the number that it spells."""
-        with as_config_error(self._places, self._form.name):
+        with as_config_error(self._locations, self._form.name):
             if self._form.parts is None:
-                yield from _parts_of(self._form.read(self._places, self._options))
+                yield from _parts_of(self._form.read(self._locations, self._options))
                 return
-            for part in self._form.parts(self._places, self._options, columns, as_text):
+            for part in self._form.parts(self._locations, self._options, columns, as_text):
                 yield from _parts_of(part)
 
     @contextmanager
@@ -69,9 +69,9 @@ class TableParts:
         except ConfigError as error:
             if isinstance(error, BadRow):
                 error = error.moved(before)
-                single = not self._places.together
-                place = self._places.files[0]
-                error = error.on_line(line_of(place, self._options, error.row) if single else None)
+                single = not self._locations.together
+                location = self._locations.files[0]
+                error = error.on_line(line_of(location, self._options, error.row) if single else None)
             raise ConfigError(f"{self.shown}: {error.public}", error.detail) from None
 
 

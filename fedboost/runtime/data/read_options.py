@@ -17,7 +17,7 @@ DECIMALS = (".", ",")
 
 
 class ReadOptions(Frozen):
-    """What a file does not say of itself. `separator` stands between columns (a comma, in a .tsv a tab),
+    """Facts that no file says of itself. `separator` stands between columns (a comma, in a .tsv a tab),
     `decimal` in numbers, `encoding` is that of the text, `na` are words that mean a missing value beside the
     usual ones, `sheet` is the sheet of a workbook (the first one)."""
 

@@ -119,10 +119,10 @@ def _check_file(database: Database) -> None:
     if not path.is_file():
         what = "is a directory" if path.is_dir() else "no such file"
         raise ConfigError(f"{path}: {what}; a path from the root has four slashes: {database.kind}:////...")
-    place, sign = _SIGNS[database.kind]
+    offset, sign = _SIGNS[database.kind]
     with path.open("rb") as file:
-        head = file.read(place + len(sign))
-    if head and head[place:] != sign:
+        head = file.read(offset + len(sign))
+    if head and head[offset:] != sign:
         raise ConfigError(f"{path}: is no {database.kind} database; is it another file?")
 
 
@@ -210,7 +210,7 @@ def _explained(driver: Any, database: Database, names: Sequence[str] = ()) -> It
 
 
 def _line(text: str, names: Sequence[str]) -> str:
-    """What a driver says, in one line."""
+    """The words of a driver, in one line."""
     if mismatch := re.search(r"Type mismatch in column (\d+): expected (\w+) but got (\S+)", text):
         name = names[int(mismatch[1])]
         return (

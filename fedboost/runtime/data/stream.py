@@ -17,8 +17,8 @@ from fedboost.errors import ConfigError, quoted
 from fedboost.runtime.data.allocator import give_back
 from fedboost.runtime.data.arrow import normal_column, normal_field
 from fedboost.runtime.data.database import Database
+from fedboost.runtime.data.locations import Location, Locations
 from fedboost.runtime.data.parquet import ParquetTable, UnnamedFile
-from fedboost.runtime.data.places import Place, Places
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,10 +102,10 @@ def kept(batches: "Batches", source: str, scratch: Path | None = None) -> Parque
     except pa.ArrowException as error:
         raise ConfigError(f"{source}: its rows cannot be kept in a file: {quoted(str(error))}") from None
     give_back()
-    place = Place(
+    location = Location(
         f"the rows that were kept of {source}", "", lambda: pa.PythonFile(UnnamedFile(file.fileno()))
     )
-    table = ParquetTable(Places(place.shown, (place,)), scratch)
+    table = ParquetTable(Locations(location.shown, (location,)), scratch)
     weakref.finalize(table, file.close)
     if not table.num_rows:
         raise ConfigError(f"{source}: there are no rows")

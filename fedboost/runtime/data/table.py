@@ -19,8 +19,8 @@ from fedboost.runtime.data.delimited import COMPRESSIONS
 from fedboost.runtime.data.forms import SUFFIXES as SUFFIXES
 from fedboost.runtime.data.forms import form_of
 from fedboost.runtime.data.lines import with_source
+from fedboost.runtime.data.locations import Locations, locations_of
 from fedboost.runtime.data.parquet import ParquetTable
-from fedboost.runtime.data.places import Places, places_of
 from fedboost.runtime.data.read_options import AS_USUAL, ReadOptions
 from fedboost.runtime.data.sparse import SparseTable
 from fedboost.runtime.data.stream import keep, read_query
@@ -44,31 +44,33 @@ def read_table(
         raise ConfigError(f"{database}: is a database; in Python give fb.Database(URI, QUERY)")
     if re.match(r"(postgres(ql)?|sqlite3?|duckdb):", str(source)):
         raise ConfigError("a database is read with --query, which is not for this table; export its rows")
-    places = places_of(source, scratch)
-    form = form_of(places, options)
-    with as_config_error(places, form.name):
+    locations = locations_of(source, scratch)
+    form = form_of(locations, options)
+    with as_config_error(locations, form.name):
         if scratch is not None:
-            return _stored(places, scratch, form.name)
-        table = form.read(places, options)
+            return _stored(locations, scratch, form.name)
+        table = form.read(locations, options)
         give_back()
     if isinstance(table, SparseTable):
         return table
-    return with_source(distinct(table, places.shown), places, options)
+    return with_source(distinct(table, locations.shown), locations, options)
 
 
 @contextmanager
-def as_config_error(places: Places, form: str) -> Iterator[None]:
+def as_config_error(locations: Locations, form: str) -> Iterator[None]:
     """Raise ConfigError for what can go wrong with a file."""
     import pyarrow as pa
 
     try:
         yield
     except FileNotFoundError:
-        raise ConfigError(f"{places.shown}: no such file") from None
+        raise ConfigError(f"{locations.shown}: no such file") from None
     except (pa.ArrowException, OSError, ValueError) as error:
-        packed = isinstance(error, OSError) and places.files[0].name.endswith(tuple(COMPRESSIONS))
+        packed = isinstance(error, OSError) and locations.files[0].name.endswith(tuple(COMPRESSIONS))
         damaged = "; it is cut off or damaged: copy it again" if packed else ""
-        raise ConfigError(f"{places.shown}: cannot be read as {form}", _first_line(error) + damaged) from None
+        raise ConfigError(
+            f"{locations.shown}: cannot be read as {form}", _first_line(error) + damaged
+        ) from None
 
 
 def site_table(
@@ -160,11 +162,11 @@ def _by_column(data: Mapping[Any, Any]) -> dict[str, Any]:
     return columns
 
 
-def _stored(places: Places, scratch: Path, form: str) -> ParquetTable:
+def _stored(locations: Locations, scratch: Path, form: str) -> ParquetTable:
     if form != "Parquet":
-        raise ConfigError(f"{places.shown}: with a scratch folder the table must be in Parquet files")
-    table = ParquetTable(places, scratch)
-    distinct(table.head, places.shown)
+        raise ConfigError(f"{locations.shown}: with a scratch folder the table must be in Parquet files")
+    table = ParquetTable(locations, scratch)
+    distinct(table.head, locations.shown)
     return table
 
 

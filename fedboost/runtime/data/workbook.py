@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedboost.errors import ConfigError
-from fedboost.runtime.data.places import Place
+from fedboost.runtime.data.locations import Location
 from fedboost.runtime.data.read_options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_workbook(place: Place, options: ReadOptions) -> "pa.Table":
+def read_workbook(location: Location, options: ReadOptions) -> "pa.Table":
     """The table of a sheet."""
     import pyarrow as pa
 
@@ -26,19 +26,19 @@ def read_workbook(place: Place, options: ReadOptions) -> "pa.Table":
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
         advice = "pip install 'fedboost[excel]', or save the sheet as CSV"
-        raise ConfigError(f"{place.shown}: a workbook needs python-calamine: {advice}") from None
+        raise ConfigError(f"{location.shown}: a workbook needs python-calamine: {advice}") from None
     try:
-        with place.open() as file:
+        with location.open() as file:
             book = CalamineWorkbook.from_filelike(io.BytesIO(file.read()))
         name = options.sheet or book.sheet_names[0]
         if name not in book.sheet_names:
             listed = ", ".join(map(repr, book.sheet_names))
-            raise ConfigError(f"{place.shown}: has no sheet {name!r}; it has {listed}")
+            raise ConfigError(f"{location.shown}: has no sheet {name!r}; it has {listed}")
         rows = book.get_sheet_by_name(name).to_python(skip_empty_area=True)
     except CalamineError as error:
-        raise ConfigError(f"{place.shown}: cannot be read as an Excel workbook", str(error)) from None
+        raise ConfigError(f"{location.shown}: cannot be read as an Excel workbook", str(error)) from None
     if not rows:
-        raise ConfigError(f"{place.shown}: sheet {name!r} is empty; --sheet names another one")
+        raise ConfigError(f"{location.shown}: sheet {name!r} is empty; --sheet names another one")
     head, body = rows[0], [row for row in rows[1:] if any(value != "" for value in row)]
     columns = list(zip(*body, strict=True)) if body else [()] * len(head)
     missing = frozenset(("", *options.na))

@@ -17,7 +17,7 @@ from fedboost.privacy.masked.pairwise import MIN_GROUP_PARTIES
 from fedboost.privacy.protections import PROTECTIONS
 from fedboost.runtime.data.database import Reading
 from fedboost.runtime.data.draft import draft_schema, split_by_site, split_by_weights
-from fedboost.runtime.data.places import local_files
+from fedboost.runtime.data.locations import local_files
 from fedboost.runtime.data.table import read_table
 from fedboost.runtime.files import check_writable, folder_name, party_stems
 from fedboost.runtime.local.simulation import simulate

@@ -123,7 +123,7 @@ def restore(file: Path, config: PartyConfig, force: bool) -> Restored:
     make_folder(folder)
     make_folder(log.parent)
     _check_nobody_works(folder)
-    there = [found for found in (path, Path(f"{path}-wal"), Path(f"{path}-shm")) if os.path.lexists(found)]
+    there = [file for file in (path, Path(f"{path}-wal"), Path(f"{path}-shm")) if os.path.lexists(file)]
     newer = _newer_entries(log, backup)
     when = moment(backup.about.time) + " UTC"
     if there and not force:

@@ -7,7 +7,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from fedboost.errors import ConfigError
 from fedboost.runtime.config import SITE, cores, from_folder, read_toml, require_address, require_dialable
 from fedboost.runtime.data.database import Database, database_of, with_query
-from fedboost.runtime.data.places import is_remote, shown
+from fedboost.runtime.data.locations import is_remote, shown
 from fedboost.runtime.data.read_options import ReadOptions
 from fedboost.runtime.files import folder_name
 from fedboost.runtime.site.policy import Policy

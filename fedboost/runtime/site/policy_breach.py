@@ -58,7 +58,7 @@ def brackets(names: tuple[str, ...] | None) -> str:
 
 
 def allowing(names: tuple[str, ...] | None) -> str:
-    """What the site alone may read of such names; empty where there are none, as `brackets` says already."""
+    """Words about such names that the site alone may read; empty where there are none."""
     return f"the policy allows {', '.join(names)}" if names else ""
 
 

@@ -21,6 +21,9 @@ GERMAN = {"separator": ";", "decimal": ",", "encoding": "latin-1"}
 WIDE = {"separator": "tab", "encoding": "utf-16", "na": ["-", "?"]}
 MARKED = [["a", "b"], [1.5, "x"], ["-", "ü"], [], [-2, "-"]]
 VALUES = {"a": [1.5, None, -2.0], "b": ["x", "ü", None]}
+CUT_OFF = gzip.compress(b"a,b\n" + b"1,2\n" * 99, mtime=0)[
+    :-9
+]  # the same in each process: it is in names of tests
 LINES = b'{"a": 1.5, "b": "x"}\n\n{"b": "\xc3\xbc"}\n{"a": -2}\n'
 
 
@@ -147,7 +150,7 @@ def test_cells_of_a_workbook(tmp_path):
         ("t.csv", b"a,b\n1,2\n", {"separator": ";"}, "commas stand between the columns: --separator ,"),
         ("t.parquet", b"x", {"na": ["-"]}, "na is an option for .csv, .tsv, .xlsx; leave it out"),
         ("t.csv", b"x", {"sheet": "s"}, "sheet is an option for .xlsx; leave it out"),
-        ("t.csv.gz", gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-9], {}, "cannot be read as CSV: Truncated"),
+        ("t.csv.gz", CUT_OFF, {}, "cannot be read as CSV: Truncated"),
         ("t.jsonl", LINES + b"{", {}, "line 5 is no JSON: "),
         ("t.jsonl", b'{"a": 1}\n{"a": "1"}\n', {}, "line 2 has text for 'a', lines above have a number"),
         ("t.jsonl", b'[{"a": 1}]\n', {}, 'line 1 is no object: write {"column": value, ...}'),
@@ -179,7 +182,7 @@ def test_a_workbook_without_the_extra(tmp_path, monkeypatch):
 
 
 def test_a_damaged_file_is_to_be_copied_again(tmp_path):
-    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a,b\n" + b"1,2\n" * 99)[:-9])
+    (tmp_path / "t.csv.gz").write_bytes(CUT_OFF)
     assert config_error(lambda: read_table(tmp_path / "t.csv.gz")).endswith(
         "cut off or damaged: copy it again"
     )

@@ -12,8 +12,8 @@ from pyarrow import parquet
 from stores import own_certificate, serving
 
 from fedboost.runtime.data import fetch
+from fedboost.runtime.data.locations import shown
 from fedboost.runtime.data.parts import TableParts
-from fedboost.runtime.data.places import shown
 from fedboost.runtime.data.table import read_table
 
 CSV = b"a,b\n1,x\n2,y\n"

@@ -1,8 +1,8 @@
-"""Places of tables: files, folders and globs of this machine, and objects at s3:// and https:// addresses.
+"""Locations of tables: files, folders and globs of this machine, objects at s3:// and https:// addresses.
 
 Promises: the files of a folder or a glob come in the order of their names; a password, key or signature in an
 address is in no message; what comes by https is kept in a temporary file without a name.
-Refuses: http:// to another machine, also by way of a redirect; places where nothing is (ConfigError).
+Refuses: http:// to another machine, also by way of a redirect; locations where nothing is (ConfigError).
 """
 
 import glob
@@ -29,8 +29,8 @@ _GLOB = "*?["
 
 
 @dataclass(frozen=True)
-class Place:
-    """One file: its name for people and for its suffix, and how its bytes are read."""
+class Location:
+    """A file: its name for people and for its suffix, and how its bytes are read."""
 
     shown: str
     name: str
@@ -42,11 +42,11 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where a table is: a single file, or several that are read together."""
+class Locations:
+    """The files of a table: a single one, or several that are read together."""
 
     shown: str
-    files: tuple[Place, ...]
+    files: tuple[Location, ...]
     together: bool = False
 
 
@@ -63,11 +63,11 @@ def shown(source: object) -> str:
         parts = urlsplit(str(source))
     except ValueError:
         return str(source).partition("://")[0] + "://..."
-    place = parts.netloc + parts.path
-    if "@" in parts.netloc or (":" in parts.netloc and "@" in place):  # a slash may be part of a password
-        begin = place if "@" not in parts.netloc else parts.netloc
-        place = f"***@{place[begin.rindex('@') + 1 :]}"
-    return f"{parts.scheme}://{place}{'?...' if parts.query else ''}"
+    location = parts.netloc + parts.path
+    if "@" in parts.netloc or (":" in parts.netloc and "@" in location):  # a slash may be part of a password
+        begin = location if "@" not in parts.netloc else parts.netloc
+        location = f"***@{location[begin.rindex('@') + 1 :]}"
+    return f"{parts.scheme}://{location}{'?...' if parts.query else ''}"
 
 
 def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
@@ -77,12 +77,12 @@ def local_files(source: "str | Path | Database") -> tuple[Path, ...]:
     if is_remote(source):
         return ()
     try:
-        return tuple(place.path for place in places_of(source).files if place.path is not None)
+        return tuple(location.path for location in locations_of(source).files if location.path is not None)
     except ConfigError:
         return (Path(source),)
 
 
-def places_of(source: str | Path, scratch: Path | None = None) -> Places:
+def locations_of(source: str | Path, scratch: Path | None = None) -> Locations:
     """Return the files of a path, a folder or glob of Parquet files, or an address. scratch: a folder for
     what has to be fetched. Raises ConfigError."""
     if not is_remote(source):
@@ -98,35 +98,35 @@ def places_of(source: str | Path, scratch: Path | None = None) -> Places:
     from fedboost.runtime.data.fetch import fetch
 
     name = PurePosixPath(unquote(parts.path)).name.lower()
-    place = Place(shown(source), name, fetch(parts, shown(source), scratch))
-    return Places(place.shown, (place,))
+    location = Location(shown(source), name, fetch(parts, shown(source), scratch))
+    return Locations(location.shown, (location,))
 
 
-def _local(path: Path) -> Places:
+def _local(path: Path) -> Locations:
     try:
         if path.is_dir():
-            names = (found for found in path.rglob("*") if found.is_file())
-            relative = ((str(found), found.relative_to(path).as_posix()) for found in names)
+            names = (match for match in path.rglob("*") if match.is_file())
+            relative = ((str(match), match.relative_to(path).as_posix()) for match in names)
             return _together(
                 str(path), relative, _at_path, f"{path}: holds no Parquet file (*.parquet, *.pq)"
             )
         if path.exists() or not any(character in str(path) for character in _GLOB):
-            return Places(str(path), (_at_path(str(path)),))
-        found = [name for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
+            return Locations(str(path), (_at_path(str(path)),))
+        matches = [name for name in glob.glob(str(path), recursive=True) if Path(name).is_file()]
     except PermissionError:
         raise
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read", str(error)) from None
-    _check_suffixes(found, str(path))
+    _check_suffixes(matches, str(path))
     begin = len(_fixed(str(path))) + 1
-    relative = ((name, name[begin:]) for name in found)
+    relative = ((name, name[begin:]) for name in matches)
     return _together(str(path), relative, _at_path, f"{path}: no file has such a name")
 
 
-def _at_path(name: str) -> Place:
+def _at_path(name: str) -> Location:
     import pyarrow as pa
 
-    return Place(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
+    return Location(name, Path(name).name.lower(), lambda: pa.OSFile(name), Path(name))
 
 
 def _fixed(pattern: str) -> str:
@@ -143,8 +143,8 @@ def _check_suffixes(names: Iterable[str], source: str) -> None:
 
 
 def _together(
-    source: str, names: Iterable[tuple[str, str]], place: Callable[[str], Place], nothing: str
-) -> Places:
+    source: str, names: Iterable[tuple[str, str]], location: Callable[[str], Location], nothing: str
+) -> Locations:
     """The Parquet files among these, by names and names within the folder; those that begin with _ or . are
     marks and remains of programs."""
     files = []
@@ -153,14 +153,14 @@ def _together(
         if within.lower().endswith(TOGETHER) and not any(part.startswith(("_", ".")) for part in parts):
             partition = dict(part.split("=", 1) for part in parts[:-1] if "=" in part)
             known = {key: None if value == NO_VALUE else unquote(value) for key, value in partition.items()}
-            at = place(name)
-            files.append(Place(at.shown, at.name, at.open, at.path, known))
+            at = location(name)
+            files.append(Location(at.shown, at.name, at.open, at.path, known))
     if not files:
         raise ConfigError(nothing)
-    return Places(source, tuple(files), together=True)
+    return Locations(source, tuple(files), together=True)
 
 
-def _in_bucket(parts: SplitResult, source: str) -> Places:
+def _in_bucket(parts: SplitResult, source: str) -> Locations:
     """The object, or the Parquet files below a folder, of an s3:// address."""
     import pyarrow as pa
     from pyarrow import fs
@@ -173,12 +173,14 @@ def _in_bucket(parts: SplitResult, source: str) -> Places:
         store = _store(parts, source, bucket)
         root = f"{bucket}/{folder}".rstrip("/")
 
-        def place(name: str) -> Place:
-            return Place(f"s3://{name}", name.rpartition("/")[2].lower(), lambda: store.open_input_file(name))
+        def location(name: str) -> Location:
+            return Location(
+                f"s3://{name}", name.rpartition("/")[2].lower(), lambda: store.open_input_file(name)
+            )
 
         info = store.get_file_info(root)
         if folder == key and info.type == fs.FileType.File:
-            return Places(source, (place(root),))
+            return Locations(source, (location(root),))
         if folder == key and info.type == fs.FileType.NotFound:
             raise ConfigError(f"{source}: no such object, or no right to see it")
         listed = store.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
@@ -191,7 +193,7 @@ def _in_bucket(parts: SplitResult, source: str) -> Places:
         nothing = "no object has such a name"
         _check_suffixes(names, source)
     within = ((name, name[len(root) + 1 :]) for name in names)
-    return _together(source, within, place, f"{source}: {nothing}")
+    return _together(source, within, location, f"{source}: {nothing}")
 
 
 def _store(parts: SplitResult, source: str, bucket: str) -> Any:
