@@ -54,8 +54,9 @@ def approve(
     review = approval.review(site, agreed, tuple(dict.fromkeys((*approved, *analysts))))
     counted = _read_rows(site, agreed)
     rows, counts = counted or (0, None)
-    database = isinstance(site.data, Database)
-    file = None if counted is None else shown(site.data) if database else Path(shown(site.data)).name
+    file = None
+    if counted is not None:
+        file = site.data.name if isinstance(site.data, Database) else Path(shown(site.data)).name
     facts = SiteFacts(site.party, site.policy.max_sessions, review.used, file=file, rows=rows)
     rules = [approval.facts_of(breach) for breach in review.breaches]
     before = None if earlier is None else (earlier.time, approved)

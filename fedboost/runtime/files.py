@@ -71,7 +71,7 @@ def party_stems(names: Iterable[str]) -> dict[str, str]:
     return stems
 
 
-def check_writable(path: Path, *inputs: object, force: bool) -> None:
+def check_writable(path: Path, *inputs: Path, force: bool) -> None:
     """Raise ConfigError now if a file could not be written at `path` later, or would replace an input, or
     would replace any file without force."""
     if _is_stream(path):
@@ -81,9 +81,7 @@ def check_writable(path: Path, *inputs: object, force: bool) -> None:
         raise ConfigError(f"{path}: the directory {folder} does not exist")
     if not os.access(folder, os.W_OK):
         raise ConfigError(f"{path}: the directory {folder} cannot be written to")
-    if path.exists() and any(
-        isinstance(file, Path) and file.exists() and path.samefile(file) for file in inputs
-    ):
+    if path.exists() and any(file.exists() and path.samefile(file) for file in inputs):
         raise ConfigError(f"{path}: is read by this very command; give the output another name")
     if path.exists() and not force:
         raise ConfigError(f"{path}: exists already; give another name, or --force to replace it")

@@ -1,15 +1,11 @@
 """The aggregator's file."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator
 
-from fedboost.terms.reading import Frozen, read_model
-
-if TYPE_CHECKING:
-    pass
 from fedboost.runtime.config import AGGREGATOR, from_folder, read_toml, require_address
+from fedboost.terms.reading import Frozen, read_model
 
 
 class AggregatorConfig(Frozen):
