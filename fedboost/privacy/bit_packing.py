@@ -4,9 +4,9 @@ Promises: adding residues and taking the sign once at the end gives the exact su
 query says how many bits that takes). Refuses: bytes of another length than a chunk has (PeerError).
 
 A vector is a list of segments, each of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
-independent of where segments end. A chunk that is masked has one cell more, its check cell. In a chunk each segment is a piece of whole 64-bit little-endian words,
-laid out as privacy/kernels.py describes. Words of the sum have 64 bits, whose highest are garbage until
-`signed` cuts them off."""
+independent of where segments end. A chunk that is masked has one cell more, its check cell. In a chunk each
+segment is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes. Words of the
+sum have 64 bits, whose highest are garbage until `signed` cuts them off."""
 
 import itertools
 from dataclasses import dataclass
@@ -130,7 +130,7 @@ def words_of(pieces: Int64) -> int:
 
 
 def chunks_of(segments: tuple[Segment, ...], checked: bool = False) -> tuple[Chunk, ...]:
-    """The chunks of a vector, in order: at least one. checked: a cell of 64 bits follows the cells of each."""
+    """The chunks of a vector, in order: at least one. checked: a cell of 64 bits follows those of each."""
     chunks: list[list[tuple[int, int]]] = [[]]
     free = CHUNK_CELLS
     for segment in segments:

@@ -70,9 +70,9 @@ class Protection:
     max_cells: parties of a session and cells of a sum, None for any number; sealed_size: bytes of the sealed
     chunks of a tag, None where they are not known before they are made; may_shrink: a session may continue
     without parties that were lost; min_roster: parties of a group that a sum is of, at least, where it may;
-    min_signers: parties that sign a model, at least; scheme: loads the encryption that a key holder decrypts, None
-    where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells:
-    cells that an estimate of its speed seals.
+    min_signers: parties that sign a model, at least; scheme: loads the encryption that a key holder decrypts,
+    None where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells: cells
+    that an estimate of its speed seals.
     """
 
     name: str

@@ -101,7 +101,7 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """The connection was lost: if the parties had met, the keys of their attempt are dropped, as they meet
+        """The connection was lost: the keys of the attempt are dropped if the parties had met, since they meet
         in another one."""
         self._introduced = None
         if self._answer is not None:

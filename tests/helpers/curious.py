@@ -189,8 +189,8 @@ def words(stream):
 
 
 def check_only_whole_rosters_open(aggregator):
-    """No proper subset of a roster. In one leg the roster is all parties; in two one attempt of each turn opens
-    at most, and one roster of each tree. Gives what opened."""
+    """No proper subset of a roster. In one leg the roster is all parties; in two at most one attempt of each
+    turn opens, and one roster of each tree. Gives what opened."""
     opened = aggregator.opened()
     for tag, sets in opened.items():
         assert sets == [tuple(party for party in sorted(tag.roster) if party not in aggregator.colluding)]

@@ -2,7 +2,7 @@
 
 Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
 `colluding` parties. A party answers for all parties of the session or not at all, so no vector is ever one of
-a smaller roster, and nothing has to be given away for the sum to open (docs/decisions/0016-masks-in-one-leg.md).
+a smaller roster, and nothing is given away for the sum to open (docs/decisions/0016-masks-in-one-leg.md).
 
 A turn, with ctx = everything both ends must agree on:
 
@@ -18,7 +18,6 @@ notes and help, which one leg has none of.
 from collections.abc import Iterator
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Int64
 from fedboost.fixedpoint import Int64
 from fedboost.privacy.masked import check_cells
 from fedboost.privacy.masked.pairwise import ONE_LEG, Group, PairMasks, check_whole, context, masked_chunks

@@ -5,7 +5,6 @@ are generated; what a party, the key holder and the aggregator do is timed with 
 Refuses: nothing itself; protections whose extra is not installed are left out.
 """
 
-import dataclasses
 import math
 import os
 import time

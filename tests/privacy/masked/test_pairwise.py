@@ -26,8 +26,8 @@ from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked import pairwise
 from fedboost.privacy.masked.one_leg import OneLegSealer
 from fedboost.privacy.masked.pairwise import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
-from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 from fedboost.privacy.masked.shares import self_stream
+from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -220,8 +220,8 @@ def test_once_a_vector_is_sealed_the_keys_that_masked_it_are_gone(legs):
 
 @pytest.mark.parametrize("legs", [1, 2])
 def test_no_stream_of_a_turn_can_be_computed_from_what_is_left_after_it(legs, streams):
-    """With all that is in memory after turn t taken for a key: no stream of the turns before, nor, in one leg,
-    of turn t itself."""
+    """With all that is in memory after turn t taken for a key: no stream of the turns before, nor, in one
+    leg, of turn t itself."""
     sealers, tags = masked_sealers(PARTIES, legs=legs), [replace(TAG, turn=turn) for turn in (3, 4, 5)]
     way = ONE_LEG if legs == 1 else TWO_LEGS
     for tag in tags:
