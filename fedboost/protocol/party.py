@@ -101,7 +101,7 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """The connection was lost: the keys of the attempt are dropped if the parties had met, since they meet
+        """The connection was lost: the keys of the attempt are dropped, if the parties had met. They meet again
         in another one."""
         self._introduced = None
         if self._answer is not None:
