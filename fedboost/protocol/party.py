@@ -101,8 +101,8 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """The connection was lost: the keys of the attempt are dropped, if the parties had met. They meet again
-        in another one."""
+        """Drop the keys of the attempt, if the parties had met: the connection was lost, and they meet again in
+        another one."""
         self._introduced = None
         if self._answer is not None:
             self._answer.forget()
