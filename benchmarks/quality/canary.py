@@ -94,7 +94,7 @@ def play(terms: fb.Terms, session: str, present: bool, draw: Callable[[int], byt
     memories = [TransientMemory(draw).begin(offer, Limits()) for _ in range(shares_of(terms))]
     secret = [Spending(terms, memory) for memory in memories]
     program = dp_random_trees.train(terms, [])
-    tag = Tag(0, 0, 0, terms.parties, b"", ())
+    tag = Tag(0, 0, terms.parties, b"", ())
     ratio, query = 0.0, next(program)
     while True:
         state = without.state

@@ -38,7 +38,7 @@ from phe.paillier import generate_paillier_keypair
 
 from fedboost.privacy.bit_packing import Chunk, Segment
 from fedboost.privacy.encrypted import paillier
-from fedboost.privacy.masked.pairwise import Group, PairMasks, masked_chunks
+from fedboost.privacy.masked.pairwise import BENEATH, Group, PairMasks, masked_chunks
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import scheme_of
 
@@ -99,12 +99,16 @@ def ours(name: str, bits: int, repeats: int) -> Rates:
         found: Rates = {"bytes": [size / cells]}
 
         pairs = PairMasks(
-            NAMES[0], Group.of(NAMES), bytes(32), {name: secrets.token_bytes(32) for name in NAMES[1:]}
+            NAMES[0],
+            Group.of(NAMES),
+            bytes(32),
+            {name: secrets.token_bytes(32) for name in NAMES[1:]},
+            BENEATH,
         )
         turns = itertools.count()
 
         def masked() -> Any:
-            tag = Tag(next(turns), 1, 0, NAMES, bytes(32), (Segment(cells, BITS),))
+            tag = Tag(next(turns), 1, NAMES, bytes(32), (Segment(cells, BITS),))
             values = words.view(np.int64)
             return [part.residues(cells) for part, cells in masked_chunks(values, tag, pairs.streams(tag))]
 

@@ -30,9 +30,9 @@ import pyarrow as pa
 from common import LABEL, generate, spread, verdict
 
 import fedboost as fb
-from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy import protections
+from fedboost.privacy.masked.one_leg import OneLegSealer
 from fedboost.privacy.plain import PlainSealer
-from fedboost.protocol import party
 
 EARLY, LATE = 3, 23
 CASES = ((1_000_000, 3, 1.2), (200_000, 3, 1.5), (200_000, 10, 2.5), (200_000, 50, None))
@@ -90,8 +90,8 @@ def train(table: pa.Table, parties: int, protection: str, rounds: int) -> tuple[
     )
     spent = [0.0]
     with (
-        mock.patch.object(party, "MaskedSealer", timed(MaskedSealer, spent)),
-        mock.patch.object(party, "PlainSealer", timed(PlainSealer, spent)),
+        mock.patch.object(protections, "OneLegSealer", timed(OneLegSealer, spent)),
+        mock.patch.object(protections, "PlainSealer", timed(PlainSealer, spent)),
     ):
         result = fb.simulate(terms, shards)
     seconds = sum(row["seconds"] for row in result.history[EARLY:]) / max(rounds - EARLY, 1)

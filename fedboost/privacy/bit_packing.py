@@ -4,9 +4,9 @@ Promises: adding residues and taking the sign once at the end gives the exact su
 query says how many bits that takes). Refuses: bytes of another length than a chunk has (PeerError).
 
 A vector is a list of segments, each of cells of one width. It is cut into chunks of CHUNK_CELLS cells,
-independent of where segments end. In a chunk each segment is a piece of whole 64-bit little-endian words,
-laid out as privacy/kernels.py describes. Words of the sum have 64 bits, whose highest are garbage until
-`signed` cuts them off."""
+independent of where segments end. A chunk that is masked has one cell more, its check cell. In a chunk each
+segment is a piece of whole 64-bit little-endian words, laid out as privacy/kernels.py describes. Words of the
+sum have 64 bits, whose highest are garbage until `signed` cuts them off."""
 
 import itertools
 from dataclasses import dataclass
@@ -129,8 +129,8 @@ def words_of(pieces: Int64) -> int:
     return int((-(-pieces[:, 0] * pieces[:, 1] // WORD_BITS)).sum())
 
 
-def chunks_of(segments: tuple[Segment, ...]) -> tuple[Chunk, ...]:
-    """The chunks of a vector, in order: at least one."""
+def chunks_of(segments: tuple[Segment, ...], checked: bool = False) -> tuple[Chunk, ...]:
+    """The chunks of a vector, in order: at least one. checked: a cell of 64 bits follows those of each."""
     chunks: list[list[tuple[int, int]]] = [[]]
     free = CHUNK_CELLS
     for segment in segments:
@@ -142,7 +142,9 @@ def chunks_of(segments: tuple[Segment, ...]) -> tuple[Chunk, ...]:
             cells = min(left, free)
             chunks[-1].append((cells, segment.bits))
             left, free = left - cells, free - cells
-    return tuple(Chunk(CHUNK_CELLS * number, pieces) for number, pieces in enumerate(chunks))
+    check = [(1, WORD_BITS)] if checked else []
+    size = CHUNK_CELLS + len(check)
+    return tuple(Chunk(size * number, [*pieces, *check]) for number, pieces in enumerate(chunks))
 
 
 def signed(words: Words, segments: tuple[Segment, ...]) -> Int64:

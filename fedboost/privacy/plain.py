@@ -18,6 +18,8 @@ from fedboost.privacy.protection import Tag, check_newer
 class PlainSealer:
     """Packs the integers into cells. sparsely: zeros may be left out."""
 
+    ctx = b""
+
     def __init__(self, sparsely: bool = True) -> None:
         self._sparsely = sparsely
         self._last: Tag | None = None
@@ -41,6 +43,8 @@ class PlainSealer:
 
 class PlainOpener:
     """Adds packed cells into one running sum."""
+
+    ctx = b""
 
     def __init__(self, tag: Tag) -> None:
         self.chunks = len(tag.chunks)

@@ -2,7 +2,9 @@
 
 A **Sealer** lives at a party and turns its vector of integers into sealed chunks. An **Opener** lives at the
 aggregator, one a turn: it adds the sealed chunks of all parties into one running sum, never a copy per party,
-asks parties for help if the protection needs it, and opens the sum.
+asks parties for help if the protection needs it, and opens the sum. Where vectors fit together only if all
+were sealed under the same context, both have it as `ctx`, a public hash: a party that has another one is
+named before its vector is added.
 
 Promises of every protection: the opened sum is the exact sum of the vectors; the order in which messages of
 different parties arrive does not matter; a tag is sealed once.
@@ -23,14 +25,12 @@ from fedboost.privacy.bit_packing import Chunk, Segment, chunks_of
 class Tag:
     """The unique label of one sealing, and the shape of what is sealed.
 
-    turn, attempt: grow strictly; epoch: grows, and has its own keys and one roster (the epochs of a session
-    are its trees, from -1 before the first); roster: the parties whose vectors go into the sum; transcript:
-    hash of all queries of the session up to this one; segments: the number and width of the cells.
+    turn, attempt: grow strictly; roster: the parties whose vectors go into the sum; transcript: hash of all
+    queries of the session up to this one; segments: the number and width of the cells.
     """
 
     turn: int
     attempt: int
-    epoch: int
     roster: tuple[str, ...]
     transcript: bytes
     segments: tuple[Segment, ...]
@@ -44,6 +44,11 @@ class Tag:
     def chunks(self) -> tuple[Chunk, ...]:
         """The chunks that the vector travels in: at least one."""
         return chunks_of(self.segments)
+
+    @cached_property
+    def checked(self) -> tuple[Chunk, ...]:
+        """The same chunks, each with a check cell behind its cells."""
+        return chunks_of(self.segments, checked=True)
 
     @property
     def size(self) -> int:
@@ -66,6 +71,11 @@ def check_newer(tag: Tag, last: Tag | None) -> None:
 class Sealer(Protocol):
     """The end at a party."""
 
+    @property
+    def ctx(self) -> bytes:
+        """The context of the last sealed vector, 32 bytes; empty where the protection has none."""
+        ...
+
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The sealed chunks of a vector, in order. PeerError if this tag must not be sealed."""
         ...
@@ -81,6 +91,11 @@ class Sealer(Protocol):
 
 class Opener(Protocol):
     """The end at the aggregator, one a turn."""
+
+    @property
+    def ctx(self) -> bytes:
+        """The context that each party's vector must be sealed under, as in `Sealer`."""
+        ...
 
     @property
     def chunks(self) -> int:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
-from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
 from fedboost.privacy.masked.pairs_graph import MAX_GRAPH_PARTIES
 from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIES, Group
-from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.masked.two_leg_opener import TwoLegOpener
+from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 from fedboost.privacy.plain import PlainOpener, PlainSealer
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.shamir import RandomBytes
@@ -28,10 +29,10 @@ class PartySetup:
     """The facts that a sealer is made from, once the parties have met.
 
     me: the name of this party; group: all parties of the session; session: the digest of the attempt;
-    pair_keys: returns the key shared with each of some other parties, and may be called once; draw: cryptographic
-    randomness; public: the key that sums are encrypted under; secret: the pair it belongs to, at the key
-    holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so that lengths
-    depend on rows.
+    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
+    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
+    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
+    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
     """
 
     me: str
@@ -43,6 +44,7 @@ class PartySetup:
     secret: Secret | None = None
     max_openings: int = 0
     sparse: bool = False
+    shrinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class AggregatorSetup:
     draw: RandomBytes | None = None
     public: Public | None = None
     keyholder: str | None = None
+    shrinks: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,12 +69,12 @@ class Protection:
     hides: the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees, in words
     for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
     max_cells: parties of a session and cells of a sum, None for any number; max_shrinking: as max_parties,
-    where the roster may shrink; fixed_size: sealed chunks are as
-    long as their cells, so that their bytes are known before they are made; may_shrink: a session may
-    continue without parties that were lost; min_roster, min_signers: parties of a group that a sum
-    is of, and that sign a model, at least; scheme: loads the encryption that a key holder decrypts, None
-    where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells:
-    cells that an estimate of its speed seals.
+    where the roster may shrink; sealed_size: bytes of the sealed chunks of a tag, None where they are not
+    known before they are made; may_shrink: a session may continue without parties that were lost;
+    min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
+    model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
+    has_key_sizes: the terms choose the bits of that key; sample_cells: cells that an estimate of its speed
+    seals.
     """
 
     name: str
@@ -83,7 +86,7 @@ class Protection:
     max_parties: int | None = None
     max_shrinking: int | None = None
     max_cells: int | None = None
-    fixed_size: bool = False
+    sealed_size: Callable[[Tag], int] | None = None
     may_shrink: bool = True
     min_roster: Callable[[Group], int] = lambda group: 1
     min_signers: Callable[[Group], int] = lambda group: 0
@@ -153,12 +156,15 @@ def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 
 
 def _masked_sealer(setup: PartySetup) -> Sealer:
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, shrinks=True))
-    return MaskedSealer(setup.me, setup.group, setup.session, keys, setup.draw)
+    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, setup.shrinks))
+    if setup.shrinks:
+        return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
+    return OneLegSealer(setup.me, setup.group, setup.session, keys)
 
 
 def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
-    return MaskedOpener(tag, setup.group, setup.session)
+    opener = TwoLegOpener if setup.shrinks else OneLegOpener
+    return opener(tag, setup.group, setup.session)
 
 
 # ---- paillier, bfv ----------------------------------------------------------------------------------
@@ -226,9 +232,9 @@ _ROWS = (
         min_parties=MIN_GROUP_PARTIES,
         max_parties=MAX_GRAPH_PARTIES,
         max_shrinking=MAX_GROUP_PARTIES,
-        fixed_size=True,
+        sealed_size=lambda tag: sum(chunk.size for chunk in tag.checked),
         min_roster=lambda group: group.min_roster,
-        min_signers=lambda group: group.min_roster,
+        min_signers=lambda group: group.min_signers,
     ),
     _encrypted("paillier", _paillier, has_key_sizes=True, sample_cells=1 << 12),
     _encrypted("bfv", _bfv, has_key_sizes=False, sample_cells=1 << 14),

@@ -4,6 +4,7 @@ Promises: the same query asked again gets the same bytes; the same request for h
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from fedboost.errors import PeerError
 from fedboost.privacy.protection import Sealer, Tag
@@ -22,7 +23,7 @@ class Answer:
         self._sealer = sealer
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
-        self._rest = self._sealed(tag, member)
+        self._rest: Iterator[Report] = self._sealed(tag, member)
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
@@ -38,6 +39,10 @@ class Answer:
         for report in self._rest:
             self._sent.append(report)
             yield report
+
+    def forget(self) -> None:
+        """Drop the parts, and with them the masks of those that were not handed out."""
+        self._sent, self._rest = [], iter(())
 
     def has_helped(self, request: bytes) -> bool:
         """True if that help was given before."""
@@ -69,21 +74,22 @@ class Answer:
         if member.spending is not None:
             values, self.charge = member.spending.release(query, state, tag, values)
         parts: Iterable[bytes] = self._sealer.seal(query.to_cells(values), tag)
-        self.size = tag.size
-        if not member.protection.fixed_size:
+        if member.protection.sealed_size is None:
             parts = list(parts)
             self.size = sum(map(len, parts))
-        note = self._sealer.note()
-        self.size += len(note)
-        return _reports(self.ask, parts, note)
+        else:
+            self.size = member.protection.sealed_size(tag)
+        note, ctx = self._sealer.note(), self._sealer.ctx
+        self.size += len(note) + len(ctx)
+        return _reports(self.ask, parts, note, ctx)
 
 
-def _reports(ask: Ask, parts: Iterable[bytes], note: bytes) -> Iterator[Report]:
-    """The parts of an answer as messages, the note with the last."""
+def _reports(ask: Ask, parts: Iterable[bytes], note: bytes, ctx: bytes) -> Iterator[Report]:
+    """The parts of an answer as messages, the context with the first, the note with the last."""
     held: Report | None = None
     for part, cells in enumerate(parts):
         if held is not None:
             yield held
-        held = Report(ask.turn, ask.attempt, part, cells)
+        held = Report(ask.turn, ask.attempt, part, cells, ctx=b"" if part else ctx)
     assert held is not None
-    yield Report(held.turn, held.attempt, held.part, held.cells, note)
+    yield replace(held, note=note)

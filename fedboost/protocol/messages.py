@@ -67,13 +67,15 @@ class Ask:
 
 @dataclass(frozen=True)
 class Report:
-    """Part `part` (from 0, in order) of this party's sealed vector; the sealer's note with the last part."""
+    """Part `part` (from 0, in order) of this party's sealed vector; with the first the context that it was
+    sealed under, with the last the sealer's note."""
 
     turn: int
     attempt: int
     part: int
     cells: bytes = b""
     note: bytes = b""
+    ctx: bytes = b""
 
     def __repr__(self) -> str:
         size = len(self.cells) + len(self.note)

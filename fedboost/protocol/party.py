@@ -100,6 +100,13 @@ class PartySession:
             self._end(str(error), error.public)
             yield Leave(quoted(error.public), self._session)
 
+    def hang_up(self) -> None:
+        """The connection was lost: the keys of the attempt are dropped, if the parties had met. They meet again
+        in another one."""
+        self._introduced = None
+        if self._answer is not None:
+            self._answer.forget()
+
     @property
     def _member(self) -> Membership:
         assert self._membership is not None
@@ -107,7 +114,8 @@ class PartySession:
 
     def _end(self, reason: str, public: str | None = None) -> None:
         """End the session here for good. public: the reason without values of rows."""
-        self.ended, self._introduced = reason, None
+        self.ended, self._handshake = reason, None
+        self.hang_up()
         if self._membership is not None:
             self._membership.memory.end(quoted(reason if public is None else public))
 
@@ -127,7 +135,8 @@ class PartySession:
     def _join(self, member: Membership, attempt: int) -> Join:
         if attempt <= max(self._attempt, member.memory.standing.attempt):
             raise PeerError(f"gathered for attempt {attempt} after attempt {self._attempt}")
-        self._attempt, self._introduced = attempt, None
+        self._attempt = attempt
+        self.hang_up()
         self._handshake = Handshake(self._site.draw)
         public = member.protection.key_greeting(self._handshake.public, member.secret)
         site = self._site
@@ -161,6 +170,7 @@ class PartySession:
             member.secret,
             max_openings=max(MAX_OPENINGS_PER_TURN * terms.max_turns - self._openings, 0),
             sparse=terms.noise is None,
+            shrinks=terms.session.on_loss == "shrink",
         )
         roster, transcript = tuple(sorted(met.publics)), first_transcript(met.session, state)
         sealer = member.protection.sealer(setup)

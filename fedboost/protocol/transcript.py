@@ -23,5 +23,4 @@ def next_transcript(before: bytes, query: Query) -> bytes:
 
 def tag_of(ask: Ask, transcript: bytes) -> Tag:
     """The tag under which the answer to a query is sealed."""
-    query = ask.query
-    return Tag(ask.turn, ask.attempt, query.tree, ask.roster, transcript, query.segments)
+    return Tag(ask.turn, ask.attempt, ask.roster, transcript, ask.query.segments)

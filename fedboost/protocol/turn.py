@@ -52,6 +52,11 @@ class Turn:
             raise PeerError(f"a report for turn {report.turn} in turn {self._number}")
         if report.part != self._parts[party] or self.has_reported(party):
             raise PeerError(f"part {report.part} of its report for turn {report.turn} is out of order")
+        if report.ctx != (b"" if report.part else self._opener.ctx):
+            raise PeerError(
+                f"its report answers another question, roster or attempt than that of the others in turn "
+                f"{report.turn}"
+            )
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
@@ -165,7 +170,8 @@ def open_sum(session: "AggregatorSession") -> Outbox:
 
 
 def lose_in_turn(session: "AggregatorSession", party: str, event: Disconnected) -> Outbox:
-    """If its report is in, the turn goes on, and the others help to recover it; else the attempt restarts."""
+    """If its report is in, the turn goes on (in two legs the others help to recover its self mask); else the
+    attempt restarts."""
     if not note_loss(session, party, event):
         return []
     assert session.current_turn is not None
@@ -198,5 +204,6 @@ def opener_of(session: "AggregatorSession", ask: Ask) -> Opener:
         )
     group = Group.of(terms.parties, terms.hiding.colluding)
     keyholder = terms.hiding.keyholder
-    setup = AggregatorSetup(group, introduction.digest, session.draw, introduction.public, keyholder)
+    shrinks = terms.session.on_loss == "shrink"
+    setup = AggregatorSetup(group, introduction.digest, session.draw, introduction.public, keyholder, shrinks)
     return protection.opener(tag, setup)

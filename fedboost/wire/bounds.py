@@ -10,7 +10,7 @@ from fedboost.protocol.messages import (
 )
 from fedboost.terms.terms import Terms
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAX_TO_AGGREGATOR = 4 << 20
 """Bytes of a message to the aggregator: a part of a report is at most half a megabyte."""
 MAX_FROM_AGGREGATOR = 64 << 20
@@ -19,6 +19,8 @@ MAX_TERMS = 16 << 20
 """Characters of terms: those of an analyst fit in MAX_TO_AGGREGATOR, and have escapes after that."""
 MAX_GREETING = 512 << 10
 """Bytes of a greeting: that of a key holder has the public key in it. Each goes to every party."""
+CONTEXT_BYTES = 32
+"""Bytes of the context in the first part of a report, if there is one."""
 MAX_REQUEST = 64 << 10
 """Bytes of an analyst's request: a certificate with its chain is the most of it."""
 

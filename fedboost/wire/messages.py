@@ -29,6 +29,7 @@ from fedboost.protocol.messages import (
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.trees import MAX_ROUNDS
 from fedboost.wire.bounds import (
+    CONTEXT_BYTES,
     MAX_FROM_AGGREGATOR,
     MAX_GREETING,
     MAX_TO_AGGREGATOR,
@@ -61,8 +62,8 @@ def encode_from_party(message: FromParty) -> bytes:
         case Join(session, digest, attempt, greeting):
             join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
             out = pb.FromParty(join=join)
-        case Report(turn, attempt, part, cells, note):
-            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note)
+        case Report(turn, attempt, part, cells, note, ctx):
+            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note, ctx=ctx)
             out = pb.FromParty(report=report)
         case OpenShare(turn, attempt, answer):
             out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
@@ -94,7 +95,10 @@ def decode_from_party(data: bytes) -> FromParty:
             return Join(join.session, join.digest, join.attempt, join.greeting)
         case "report":
             report = message.report
-            return Report(report.turn, report.attempt, report.part, report.cells, report.note)
+            size = len(report.ctx)
+            require(size in (0, CONTEXT_BYTES), f"a context of {size} bytes; {CONTEXT_BYTES} are allowed")
+            numbers = report.turn, report.attempt, report.part
+            return Report(*numbers, report.cells, report.note, report.ctx)
         case "assist":
             return OpenShare(message.assist.turn, message.assist.attempt, message.assist.answer)
         case "attest":

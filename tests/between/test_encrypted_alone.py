@@ -15,7 +15,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import NAME_BYTES
-from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.one_leg import OneLegOpener
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.messages import Ask, OpenRequest, OpenShare, Report
 from fedboost.protocol.party import PartySession
@@ -96,7 +96,7 @@ class Liar:
 
     def ciphers(self, tag):
         """Encryption of each part."""
-        return [self.public.cipher(part, len(tag.roster)) for part in tag.chunks]
+        return [self.public.cipher(part, len(tag.roster)) for part in tag.checked]
 
     def decrypt(self, sealed, part):
         """The plaintexts of ciphertexts with the secret key itself."""
@@ -108,14 +108,14 @@ class Liar:
         out = np.zeros(tag.cells, np.uint64)
         for number, (part, cipher) in enumerate(zip(tag.chunks, self.ciphers(tag), strict=True)):
             blind = nothing(self.public, answers[number]) if blinds is None else blinds[number]
-            part.of(out)[:] = cipher.unblind(answers[number], blind)
+            part.of(out)[:] = cipher.unblind(answers[number], blind)[:-1]
         return modulo(out, tag)
 
     def alone(self, name, turn, tag, decrypt=None):
         """What one party's vector shows when it is opened alone."""
         sealed = self.reports[name, turn]
         opened = [
-            (decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.chunks, strict=True)
+            (decrypt or self.decrypt)(data, part) for data, part in zip(sealed, tag.checked, strict=True)
         ]
         return self.words(tag, opened)
 
@@ -241,7 +241,7 @@ def test_the_same_vector_sealed_twice_is_unrelated_both_times(protection, vector
 def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
     """Cell for cell, in every turn."""
     opened = {}
-    for opener in (EncryptedOpener, MaskedOpener):
+    for opener in (EncryptedOpener, OneLegOpener):
 
         def listening(self, opener=opener, was=opener.open):
             total = was(self)
@@ -250,7 +250,7 @@ def test_the_opened_sums_are_those_of_masked(protection, monkeypatch):
 
         monkeypatch.setattr(opener, "open", listening)
     models = [Liar(name).run().session.booster.to_xgboost() for name in (protection, "masked")]
-    assert opened[EncryptedOpener] == opened[MaskedOpener]
+    assert opened[EncryptedOpener] == opened[OneLegOpener]
     assert len(opened[EncryptedOpener]) > 4
     assert models[0] == models[1]
 

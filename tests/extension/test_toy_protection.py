@@ -32,6 +32,8 @@ def offset_of(party):
 
 
 class OffsetSealer:
+    ctx = b""
+
     def __init__(self, me):
         self._offset, self._last = offset_of(me), None
 
@@ -49,6 +51,8 @@ class OffsetSealer:
 
 
 class OffsetOpener:
+    ctx = b""
+
     def __init__(self, tag):
         self.chunks, self._tag = len(tag.chunks), tag
         self._sum = np.zeros(tag.cells, np.uint64)
@@ -85,7 +89,7 @@ ROW = Protection(
     sealer=lambda setup: OffsetSealer(setup.me),
     opener=lambda tag, setup: OffsetOpener(tag),
     min_parties=3,
-    fixed_size=True,
+    sealed_size=lambda tag: tag.size,
 )
 
 
@@ -118,7 +122,7 @@ def test_the_model_has_the_bytes_of_the_plain_one(settings):
 
 
 def test_what_travels_is_not_what_travels_under_plain():
-    tag, values = Tag(1, 1, 0, ("p0", "p1", "p2"), b"", (Segment(40, 30),)), np.arange(40)
+    tag, values = Tag(1, 1, ("p0", "p1", "p2"), b"", (Segment(40, 30),)), np.arange(40)
     sealed = b"".join(OffsetSealer("p0").seal(values, tag))
     assert len(sealed) == tag.size
     assert sealed != b"".join(PlainSealer(False).seal(values, tag))

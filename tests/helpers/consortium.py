@@ -13,9 +13,10 @@ import numpy as np
 
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
-from fedboost.privacy.masked.opener import MaskedOpener
+from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
 from fedboost.privacy.masked.pairwise import KEY_BYTES, Group
-from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.masked.two_leg_opener import TwoLegOpener
+from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, scheme_of
 
@@ -43,17 +44,20 @@ def keys_of_pairs(parties, seed=0):
     return keys
 
 
-def masked_sealers(parties, session=SESSION, group=None, seed=0):
+def masked_sealers(parties, session=SESSION, group=None, seed=0, legs=2):
     """Party to its sealer."""
     group, keys = group or Group.of(parties), keys_of_pairs(parties, seed)
+    if legs == 1:
+        return {party: OneLegSealer(party, group, session, keys[party]) for party in parties}
     return {
-        party: MaskedSealer(party, group, session, keys[party], drawing(f"{party} {seed}"))
+        party: TwoLegSealer(party, group, session, keys[party], drawing(f"{party} {seed}"))
         for party in parties
     }
 
 
-def masked_opener(tag, parties=None, session=SESSION, group=None):
-    return MaskedOpener(tag, group or Group.of(parties or tag.roster), session)
+def masked_opener(tag, parties=None, session=SESSION, group=None, legs=2):
+    kind = OneLegOpener if legs == 1 else TwoLegOpener
+    return kind(tag, group or Group.of(parties or tag.roster), session)
 
 
 NEEDS = {"paillier": ("phe", "gmpy2"), "bfv": ("tenseal",)}
@@ -101,7 +105,7 @@ def encrypted_opener(scheme, tag, public=None, keyholder=None, session=SESSION):
     return EncryptedOpener(tag, public, holder, Group.of(tag.roster), session, secrets.token_bytes)
 
 
-def sealers_of(protection, parties, seed=0):
+def sealers_of(protection, parties, seed=0, shrinks=False):
     """Party to its sealer, as the table makes it. Where a key holder is used, it is the first by name."""
     row, group, keys = PROTECTIONS[protection], Group.of(parties), keys_of_pairs(parties, seed)
     secret = small_secret(protection) if row.uses_key_holder else None
@@ -117,24 +121,25 @@ def sealers_of(protection, parties, seed=0):
                 secret if party == keyholder_of(parties) else None,
                 max_openings=OPENINGS,
                 sparse=True,
+                shrinks=shrinks,
             )
         )
         for party in parties
     }
 
 
-def opener_of(protection, tag):
+def opener_of(protection, tag, shrinks=False):
     """The opener of one turn, as the table makes it."""
     row = PROTECTIONS[protection]
     public = small_secret(protection).public if row.uses_key_holder else None
     setup = AggregatorSetup(
-        Group.of(tag.roster), SESSION, secrets.token_bytes, public, keyholder_of(tag.roster)
+        Group.of(tag.roster), SESSION, secrets.token_bytes, public, keyholder_of(tag.roster), shrinks
     )
     return row.opener(tag, setup)
 
 
-def tag_of(roster, turn=1, attempt=0, epoch=0, cells=3, bits=64, transcript=TRANSCRIPT):
-    return Tag(turn, attempt, epoch, tuple(roster), transcript, (Segment(cells, bits),))
+def tag_of(roster, turn=1, attempt=0, cells=3, bits=64, transcript=TRANSCRIPT):
+    return Tag(turn, attempt, tuple(roster), transcript, (Segment(cells, bits),))
 
 
 def vectors(parties, cells, bits, seed=0):

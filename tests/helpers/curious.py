@@ -1,16 +1,18 @@
 """An aggregator that keeps everything it ever sees, and opens whatever can be opened from it."""
 
+import random
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
-from consortium import SESSION, masked_sealers
+from consortium import SESSION, keys_of_pairs, masked_sealers, tag_of
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fedboost.errors import PeerError
 from fedboost.privacy import fields, shamir
 from fedboost.privacy.masked import pairwise
-from fedboost.privacy.masked.pairwise import Group, context
+from fedboost.privacy.masked.pairwise import ONE_LEG, TWO_LEGS, Group, context
 from fedboost.privacy.masked.shares import COMMIT, RECOVER, self_stream
 
 CELLS = 4  # of eight bytes: two different sums are equal by chance with probability 2**-256
@@ -23,13 +25,19 @@ def subsets(members, least=1):
 class Aggregator:
     """Asks, and keeps all answers.
 
-    Parties that collude show it their keys and what they were sent, and seal whatever it wants, by no rule.
+    Parties that collude show it the keys of their pairs, and in two legs seal whatever it wants, by no rule.
+    Each attempt has keys of its own. legs: in two, turns count their attempts, and a party's sealer lives for
+    `turns_a_tree`, however often the parties meet; in one leg it is made with an attempt, and gone with it.
     """
 
-    def __init__(self, parties, seed=0, colluding=(), group=None):
+    def __init__(self, parties, seed=0, colluding=(), group=None, legs=2, turns_a_tree=100):
         self.parties = parties
         self.group = group or Group.of(parties)
-        self.sealers = masked_sealers(parties, group=self.group, seed=seed)
+        self.legs = legs
+        self.way = ONE_LEG if legs == 1 else TWO_LEGS
+        self.turns_a_tree = turns_a_tree
+        self.sealers = {}
+        self.lives = dict.fromkeys(parties, -1)  # party -> the tree, or attempt, that its sealer is of
         self.colluding = colluding
         self.seed = seed
         self.truth = {}  # turn -> party -> vector; the aggregator does not look in here
@@ -37,12 +45,12 @@ class Aggregator:
         self.sealed = {}  # tag -> (sender, receiver) -> sealed share
         self.masks = {}  # (tag, party) -> self mask
         self.shares = {}  # (tag, party) -> point -> share of its self mask
-        self.keys = {}  # (tag, colluder) -> the keys of its pairs in that tree
+        self.keys = {}  # (tag, party) -> the keys that it sealed with: its pairs' with colluders are known
         self.refused = Counter()
         self._rng = np.random.default_rng(seed)
 
     def context(self, tag):
-        return context(SESSION, self.group, tag)
+        return context(self.way, SESSION, self.group, tag)
 
     # -- what it asks; each returns whether it was answered
 
@@ -51,22 +59,43 @@ class Aggregator:
         truth = self.truth.setdefault(tag.turn, {})
         if party not in truth:
             truth[party] = self._rng.integers(ends.min, ends.max, CELLS)
-        sealer = self.sealers[party]
-        if party in self.colluding:
-            sealer = masked_sealers(self.parties, group=self.group, seed=self.seed)[party]
         try:
+            sealer = self.sealer(party, tag)
+            keys = dict(sealer._pairs._keys)
             (cells,) = sealer.seal(truth[party], tag)
         except PeerError:
             self.refused["seal"] += 1
             return False
-        _, *entries = fields.unpack(sealer.note())
-        self.uploads.setdefault(tag, {})[party] = np.frombuffer(cells, "<u8")
-        for receiver, share in zip(entries[::2], entries[1::2], strict=True):
-            self.sealed.setdefault(tag, {})[party, receiver.decode()] = share
-        if party in self.colluding:
-            self.keys[tag, party] = dict(sealer._pairs._keys)
-            self.masks[tag, party] = sealer._mask
+        self.uploads.setdefault(tag, {})[party] = np.frombuffer(cells, "<u8")[:CELLS]
+        self.keys[tag, party] = keys
+        if self.legs == 2:
+            _, *entries = fields.unpack(sealer.note())
+            for receiver, share in zip(entries[::2], entries[1::2], strict=True):
+                self.sealed.setdefault(tag, {})[party, receiver.decode()] = share
+            if party in self.colluding:
+                self.masks[tag, party] = sealer._mask
         return True
+
+    def sealer(self, party, tag):
+        """The sealer that a party answers with, with the keys of the attempt. PeerError where it has none."""
+        if self.legs == 1:
+            if party in self.colluding:
+                raise PeerError("it tells the aggregator its keys, which is as good")
+            return self._living(party, tag.attempt, f"{self.seed} {tag.attempt}")
+        if party in self.colluding:
+            self.lives[party] = -1
+        sealer = self._living(party, tag.turn // self.turns_a_tree, self.seed)
+        seed = f"{self.seed} {tag.turn} {tag.attempt}"
+        sealer._pairs._keys = keys_of_pairs(self.parties, seed)[party]
+        return sealer
+
+    def _living(self, party, life, seed):
+        if life < self.lives[party]:
+            raise PeerError("it has dropped the keys of that time")
+        if life > self.lives[party]:
+            fresh = masked_sealers(self.parties, group=self.group, seed=seed, legs=self.legs)
+            self.lives[party], self.sealers[party] = life, fresh[party]
+        return self.sealers[party]
 
     def commit(self, party, tag, **others):
         sealed = {
@@ -75,7 +104,7 @@ class Aggregator:
         entries = [field for sender, share in sealed.items() for field in (sender.encode(), share)]
         try:
             mask = self.sealers[party].assist(fields.pack(COMMIT, self.context(tag), *entries))
-        except PeerError:
+        except (KeyError, PeerError):
             self.refused["commit"] += 1
             return False
         assert self.masks.setdefault((tag, party), mask) == mask
@@ -85,7 +114,7 @@ class Aggregator:
         request = fields.pack(RECOVER, self.context(tag), *(name.encode() for name in lost))
         try:
             answer = fields.unpack(self.sealers[party].assist(request))
-        except PeerError:
+        except (KeyError, PeerError):
             self.refused["recover"] += 1
             return False
         for name, share in zip(answer[::2], answer[1::2], strict=True):
@@ -102,9 +131,9 @@ class Aggregator:
         if (tag, party) in self.masks:
             return self.masks[tag, party]
         for colluder in self.colluding:
-            if (tag, colluder) in self.keys and (sealed := self.sealed[tag].get((party, colluder))):
+            if sealed := self.sealed.get(tag, {}).get((party, colluder)):
                 key = pairwise.derive(
-                    self.keys[tag, colluder][party],
+                    self.keys[tag, party][colluder],
                     b"share",
                     self.context(tag),
                     party.encode(),
@@ -120,13 +149,13 @@ class Aggregator:
     def bare(self, tag, party):
         """A party's upload with everything taken off that is known."""
         cells = self.uploads[tag][party].copy()
-        if mask := self.self_mask(tag, party):
+        if self.legs == 2 and (mask := self.self_mask(tag, party)):
             cells -= words(self_stream(mask, self.context(tag), party))
         for colluder in self.colluding:
-            if colluder != party and (tag, colluder) in self.keys:
+            if colluder != party and colluder in tag.roster:
                 low, high = sorted((party, colluder))
                 pair = pairwise.derive(
-                    self.keys[tag, colluder][party], b"pair", self.context(tag), low.encode(), high.encode()
+                    self.keys[tag, party][colluder], b"pair", self.context(tag), low.encode(), high.encode()
                 )
                 mask = words(pairwise.Stream(pair))
                 cells = cells - mask if party == low else cells + mask
@@ -145,7 +174,7 @@ class Aggregator:
         return np.array_equal(self.sum_of(tag, parties), self.true_sum(tag, parties))
 
     def opened(self):
-        """Tag to every set of honest parties that opens: there should be one a turn, the whole roster's."""
+        """Tag to every set of honest parties that opens: there should be the whole roster's alone."""
         found = {}
         for tag, uploads in self.uploads.items():
             honest = [party for party in sorted(uploads) if party not in self.colluding]
@@ -160,11 +189,58 @@ def words(stream):
 
 
 def check_only_whole_rosters_open(aggregator):
-    """Of each turn one attempt at most, of each tree one roster, and no proper subset. Gives what opened."""
+    """No proper subset of a roster. In one leg the roster is all parties; in two at most one attempt of each
+    turn opens, and one roster of each tree. Gives what opened."""
     opened = aggregator.opened()
     for tag, sets in opened.items():
         assert sets == [tuple(party for party in sorted(tag.roster) if party not in aggregator.colluding)]
-    turns = Counter(tag.turn for tag in opened)
-    assert all(count == 1 for count in turns.values())
-    assert len({(tag.epoch, frozenset(tag.roster)) for tag in opened}) == len({tag.epoch for tag in opened})
+    if aggregator.legs == 1:
+        assert all(sorted(tag.roster) == sorted(aggregator.parties) for tag in opened)
+        return opened
+    assert all(count == 1 for count in Counter(tag.turn for tag in opened).values())
+    trees = {tag.turn // aggregator.turns_a_tree for tag in opened}
+    rosters = {(tag.turn // aggregator.turns_a_tree, frozenset(tag.roster)) for tag in opened}
+    assert len(rosters) == len(trees)
     return opened
+
+
+# ---- schedules --------------------------------------------------------------------------------------
+
+
+def schedule(rng, parties, legs):
+    """What an aggregator may do in four turns of two trees, in some order: mostly the due one."""
+    least = Group.of(parties).min_roster
+    steps, start, attempt = [], 0.0, 0
+    for turn in range(4):
+        for number in range(rng.choice((1, 1, 2, 3))):
+            attempt += number > 0 or not attempt or rng.random() < 0.3
+            size = len(parties) if rng.random() < 0.8 else rng.randint(least - (legs == 1), len(parties))
+            roster = tuple(rng.sample(parties, size))
+            tag = tag_of(roster, turn, attempt if legs == 1 else number, CELLS, transcript=bytes([turn]))
+            lost = rng.sample(roster, rng.choice((0, 0, 1, 2)))
+            early = rng.random() < 0.3  # lost before the upload
+            for party in parties:
+                told = replace(tag, transcript=b"for you alone") if rng.random() < 0.02 else tag
+                if not (early and party in lost):
+                    steps.append((start + rng.random() * rng.choice((1, 1, 1, 4)), "seal", party, told, ()))
+                if legs == 2 and party not in lost:
+                    for _ in range(rng.choice((1, 1, 2))):
+                        late = start + 1 + rng.random() * rng.choice((1, 1, 3))
+                        steps.append((late, "commit", party, tag, ()))
+                    steps.append((start + 2 + rng.random(), "recover", party, tag, tuple(lost)))
+            start += rng.choice((0.5, 2.0, 3.0))
+        start += 3.0
+    return sorted(steps, key=lambda step: step[0])
+
+
+def played(seed, parties, colluding=(), legs=2):
+    """An aggregator after a whole schedule."""
+    aggregator = Aggregator(parties, seed, colluding, legs=legs, turns_a_tree=2)
+    for _, act, party, tag, lost in schedule(random.Random(seed), parties, legs):
+        if act == "seal":
+            aggregator.seal(party, tag)
+        elif act == "commit":
+            aggregator.commit(party, tag)
+        else:
+            aggregator.recover(party, tag, lost)
+    return aggregator

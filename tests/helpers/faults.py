@@ -206,7 +206,7 @@ class World:
         if not self.noisy:
             return values
         memory, charged = TransientMemory(bytes), self.memories[name].charged
-        tag = Tag(0, 0, -1, self.terms.parties, b"", query.segments)
+        tag = Tag(0, 0, self.terms.parties, b"", query.segments)
         session = memory.begin(SessionOffer(self.name, self.terms), Limits())
         values = Spending(self.terms, session).release(query, state, tag, values)[0]
         assert memory.charged.items() <= charged.items(), f"seed {self.seed}: a release that was not charged"
@@ -247,6 +247,7 @@ class World:
         self.connected.discard(name)
         self.up[name].clear()
         self.down[name].clear()
+        self.ends[name].hang_up()
         self.send(self.session.handle(name, Disconnected("its connection closed")))
 
     def back(self, name):
@@ -270,6 +271,7 @@ class World:
         for name in self.sites:
             self.up[name].clear()
             self.down[name].clear()
+            self.ends[name].hang_up()
         self.aggregator()
 
     def leave(self, name):

@@ -120,6 +120,7 @@ queries = st.one_of(
     ),
 )
 few_bytes = st.binary(max_size=50)
+contexts = st.just(b"") | st.binary(min_size=32, max_size=32)
 times = st.integers(-(1 << 63), (1 << 63) - 1)
 requests = st.none() | st.builds(Request, few_bytes, times, few_bytes, few_bytes)
 state = st.builds(
@@ -134,7 +135,7 @@ state = st.builds(
 )
 from_party = st.one_of(
     st.builds(Join, words, words, u32, few_bytes),
-    st.builds(Report, u32, u32, u32, few_bytes, few_bytes),
+    st.builds(Report, u32, u32, u32, few_bytes, few_bytes, contexts),
     st.builds(OpenShare, u32, u32, few_bytes),
     st.builds(Attest, u32, u32, few_bytes, few_bytes, few_bytes, few_bytes),
     st.builds(Leave, words),

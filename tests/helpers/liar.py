@@ -9,8 +9,8 @@ from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
-from fedboost.privacy.masked.opener import MaskedOpener
 from fedboost.privacy.masked.pairwise import Group
+from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup
 from fedboost.protocol.key_exchange import Attempt, session_digest
 from fedboost.protocol.messages import Ask, Introduce, Leave, Offer, OpenRequest
 from fedboost.protocol.party import PartySession
@@ -78,7 +78,8 @@ class Liar:
         self.asked = Ask(self.turn, self.attempt, self.roster, query)
         self.last_end = query if isinstance(query, EndRoundQuery) else self.last_end
         group = Group.of(self.terms.parties, self.terms.hiding.colluding)
-        opener = MaskedOpener(tag_of(self.asked, self.transcript), group, self.digest)
+        setup = AggregatorSetup(group, self.digest, shrinks=self.terms.session.on_loss == "shrink")
+        opener = PROTECTIONS["masked"].opener(tag_of(self.asked, self.transcript), setup)
         for party in self.roster:
             for report in self.say(party, self.asked):
                 opener.add(party, report.part, report.cells)

@@ -1,16 +1,16 @@
-"""A turn of protection `masked`, step by step."""
+"""A turn of protection `masked` in two legs, step by step."""
 
 import numpy as np
 from consortium import SESSION, masked_opener, masked_sealers, names, tag_of, upload, vectors
 
 from fedboost.privacy import fields
-from fedboost.privacy.masked.pairwise import Group, context
+from fedboost.privacy.masked.pairwise import TWO_LEGS, Group, context
 from fedboost.privacy.masked.shares import COMMIT, RECOVER
 
 PARTIES = names(5)  # four of them open a turn, and one may collude
 ME, PEER, OTHER = PARTIES[:3]
 GROUP = Group.of(PARTIES)
-TAG = tag_of(PARTIES, turn=3, attempt=1, epoch=2)
+TAG = tag_of(PARTIES, turn=3, attempt=1)
 X = np.array([5, -6, 7])
 
 
@@ -19,7 +19,7 @@ class Turn:
 
     def __init__(self, sealers, tag=TAG, values=X, session=SESSION, group=GROUP):
         self.sealers = sealers
-        self.ctx = context(session, group, tag)
+        self.ctx = context(TWO_LEGS, session, group, tag)
         self.uploads = {party: b"".join(sealers[party].seal(values, tag)) for party in tag.roster}
         self.notes = {party: sealers[party].note() for party in tag.roster}
 

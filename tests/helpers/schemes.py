@@ -35,5 +35,6 @@ def asked(scheme, turn=1, attempt=0, cells=3, bits=46, sealers=None, seed=0, ros
     return sealers, opener, opener.requests()[HOLDER], due
 
 
-def cipher_of(scheme, cells, bits, parties=3):
-    return small_secret(scheme).public.cipher(Chunk(0, [(cells, bits)]), parties)
+def cipher_of(scheme, cells, bits, parties=3, checked=False):
+    pieces = [(cells, bits), (1, 64)] if checked else [(cells, bits)]
+    return small_secret(scheme).public.cipher(Chunk(0, pieces), parties)

@@ -31,23 +31,26 @@ class Protection:
     """One row of the table, set up for some parties."""
 
     def __init__(self, name):
-        self.name = name
-        self.keyholder = PROTECTIONS[name].uses_key_holder
+        self.name, _, legs = name.partition(", ")
+        self.shrinks = bool(legs)
+        self.keyholder = PROTECTIONS[self.name].uses_key_holder
         """Whether one party alone, the first by name, can help; and for one opener a turn."""
 
     def sealers(self, parties):
-        return sealers_of(self.name, parties)
+        return sealers_of(self.name, parties, shrinks=self.shrinks)
 
     def opener(self, tag):
-        return opener_of(self.name, tag)
+        return opener_of(self.name, tag, self.shrinks)
 
 
 CHUNK_CELLS = {"paillier": 256, "bfv": 8192 + 64}
 """Integers in a part, fewer where each costs much more."""
+IN_TWO_LEGS = "masked, in two legs"
 INSTALLED = [name for name, row in PROTECTIONS.items() if not row.uses_key_holder or installed(name)]
+INSTALLED.append(IN_TWO_LEGS)
 
 
-@pytest.fixture(params=PROTECTIONS)
+@pytest.fixture(params=[*PROTECTIONS, IN_TWO_LEGS])
 def protection(request, monkeypatch):
     if request.param not in INSTALLED:
         pytest.skip(f"what {request.param} needs is not installed")
@@ -263,7 +266,6 @@ SEALED = tag_of(PARTIES, turn=5, attempt=3)
         SEALED,
         replace(SEALED, transcript=b"other"),
         replace(SEALED, segments=(Segment(4, 64),)),
-        replace(SEALED, epoch=1),
         replace(SEALED, attempt=2),
         replace(SEALED, turn=4),
         replace(SEALED, turn=4, attempt=9),

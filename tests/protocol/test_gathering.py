@@ -263,8 +263,7 @@ def test_a_question_about_a_tree_that_cannot_be(splits):
 
 
 def test_help_that_is_asked_for_again_is_given_again_and_recorded_once():
-    liar = Liar()
-    liar.gather()
+    liar = begun()
     liar.ask(RowsQuery())
     before = list(liar.recorded)
     again = [liar.say("p0", OpenRequest(1, 1, liar.requests["p0"])) for _ in range(50)]
@@ -275,8 +274,7 @@ def test_help_that_is_asked_for_again_is_given_again_and_recorded_once():
 
 def test_a_request_for_help_that_names_a_party_again_and_again():
     """Its answer would be ten times as long."""
-    liar = Liar()
-    liar.gather()
+    liar = begun()
     liar.ask(RowsQuery())
     _, ctx, *_ = fields.unpack(liar.requests["p0"])
     with pytest.raises(Left, match="asked to recover 100000 of 4 parties"):
@@ -284,7 +282,7 @@ def test_a_request_for_help_that_names_a_party_again_and_again():
 
 
 def test_help_is_not_asked_for_without_end():
-    liar = Liar(parties=5, colluding=0)
+    liar = Liar(parties=5, colluding=0, on_loss="shrink")
     liar.gather()
     liar.ask(RowsQuery())
     _, ctx, *_ = fields.unpack(liar.requests["p0"])
@@ -298,8 +296,7 @@ def test_help_is_not_asked_for_without_end():
 
 
 def test_no_help_after_the_model_was_signed():
-    liar = Liar()
-    liar.gather()
+    liar = begun()
     liar.ask(RowsQuery())
     liar.say("p0", Close(1, 100))
     with pytest.raises(Left, match="asked for help after the model was signed"):

@@ -26,8 +26,8 @@ SMALL = {"rounds": 3, "max_depth": 3, "max_bin": 16}
 class Played:
     """A session of so many parties; `change(party, message)` gives what goes down to one in its place."""
 
-    def __init__(self, parties, change=None):
-        self.terms = terms_of(X, parties, protection="masked", **SMALL)
+    def __init__(self, parties, change=None, **settings):
+        self.terms = terms_of(X, parties, protection="masked", **{**SMALL, **settings})
         parts = randomly(ROWS, parties)
         shards = {n: shard_of(X, Y, rows=rows) for n, rows in zip(self.terms.parties, parts, strict=True)}
         self.sums = []
@@ -76,10 +76,13 @@ def after_report(turn, *parties):
     return lambda party, message: party in parties and isinstance(message, Report) and message.turn == turn
 
 
-@pytest.mark.parametrize("parties", [3, 4, 5, 10])
-def test_the_model_is_that_of_plain(parties):
-    parts = randomly(ROWS, parties)
-    assert model_of(X, Y, parts, protection="masked", **SMALL) == model_of(X, Y, parts, **SMALL)
+@pytest.mark.parametrize(
+    ("parties", "on_loss"),
+    [(3, "wait"), (4, "stop"), (4, "shrink"), (5, "wait"), (10, "wait"), (10, "shrink")],
+)
+def test_the_model_is_that_of_plain(parties, on_loss):
+    parts, masked = randomly(ROWS, parties), {"protection": "masked", "on_loss": on_loss}
+    assert model_of(X, Y, parts, **masked, **SMALL) == model_of(X, Y, parts, **SMALL)
 
 
 def test_two_parties_where_the_terms_allow_it():
@@ -128,8 +131,19 @@ def test_too_few_signatures_are_waited_for():
     assert set(session.attestations) == set(session.terms.parties)
 
 
-def test_three_of_five_lost_after_their_reports_end_the_turn():
+def test_three_of_five_lost_after_their_reports_cost_nothing_in_one_leg():
+    """The sum needs nobody's help; three sign once they are back."""
     played = Played(5)
+    session = played.play(after_report(2, "p1", "p2", "p3"))
+    assert played.sums == [ROWS, ROWS]
+    assert (session.phase, session.awaited) == ("joining", ("p1", "p2", "p3"))
+    for party in ("p1", "p2", "p3"):
+        played.back(party)
+    assert (session.phase, len(session.attestations)) == ("done", 5)
+
+
+def test_three_of_five_lost_after_their_reports_end_the_turn_in_two_legs():
+    played = Played(5, on_loss="shrink")
     session = played.play(after_report(2, "p1", "p2", "p3"))
     assert played.sums == [ROWS]
     assert (session.phase, session.awaited) == ("joining", ("p1", "p2", "p3"))
@@ -153,7 +167,7 @@ def test_a_lost_party_whose_shares_are_wrong_is_named_and_no_helper(monkeypatch)
         return [share ^ 1 for share in split(*arguments)]
 
     monkeypatch.setattr(shamir, "split", wrong)
-    session = Played(5).play(after_report(2, "p1"))
+    session = Played(5, on_loss="shrink").play(after_report(2, "p1"))
     assert session.phase == "failed"
     said = str(session.error)
     assert said.startswith("turn 2: the self mask of party p1, which was lost, cannot be recovered: ")
@@ -223,9 +237,8 @@ def test_a_question_of_another_attempt():
 
 def test_help_is_asked_for_with_another_turn():
     later = changing(OpenRequest, lambda m: dataclasses.replace(m, turn=m.turn + 1))
-    assert (
-        sums_until_one_leaves(Played(3, later), "help is asked for with turn 2, which is not the last") == []
-    )
+    played = Played(4, later, on_loss="shrink")
+    assert sums_until_one_leaves(played, "help is asked for with turn 2, which is not the last") == []
 
 
 def test_a_question_asked_again_gets_the_same_bytes():

@@ -27,15 +27,21 @@ import hmac
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from fedboost.errors import LocalProtocolError, PeerError, RosterTooSmall
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
-from fedboost.privacy.bit_packing import Chunk, Words, signed
+from fedboost.privacy.bit_packing import Chunk, Words
 from fedboost.privacy.encrypted.key_holder import KeyHolder
 from fedboost.privacy.encrypted.scheme import NAME_BYTES, Public, Secret, digest_of
-from fedboost.privacy.masked.pairwise import Group, PairMasks, context, masked_chunks
+from fedboost.privacy.masked import check_cells
+from fedboost.privacy.masked.pairwise import (
+    BENEATH,
+    Group,
+    PairMasks,
+    check_whole,
+    context,
+    masked_chunks,
+)
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import RandomBytes
 
@@ -61,7 +67,7 @@ class EncryptedSealer:
         """keys: shared with each other party; secret: None except at the key holder."""
         self._me = me
         self._group = group
-        self._pairs = PairMasks(me, group, session, keys)
+        self._pairs = PairMasks(me, group, session, keys, BENEATH)
         self._public = public
         self._name = digest_of(public)[:NAME_BYTES]
         self._holder = None if secret is None else KeyHolder(secret, group, session, max_openings)
@@ -75,13 +81,15 @@ class EncryptedSealer:
         """Sums that this party helped to open."""
         return self._holder.openings if self._holder else 0
 
+    @property
+    def ctx(self) -> bytes:
+        """The context of the last vector."""
+        return self._pairs.ctx
+
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked and encrypted chunks of a vector."""
         self._pairs.check(tag)
-        if len(tag.roster) != len(self._group.members):
-            raise PeerError(
-                f"a roster of {len(tag.roster)} parties that is not all {len(self._group.members)}"
-            )
+        check_whole(tag, self._group)
         if self._holder is not None:
             self._holder.announce(tag)
         streams = self._pairs.streams(tag)
@@ -115,8 +123,8 @@ class EncryptedOpener:
         self._tag = tag
         self._keyholder = keyholder
         self._draw = draw
-        self._name, self._ctx = digest_of(public)[:NAME_BYTES], context(session, group, tag)
-        self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.chunks]
+        self._name, self.ctx = digest_of(public)[:NAME_BYTES], context(BENEATH, session, group, tag)
+        self._ciphers = [public.cipher(chunk, len(group.members)) for chunk in tag.checked]
         self._sums: list[Any] = [None] * self.chunks
         self._blinds: list[Any] = []
         self._request = b""
@@ -164,7 +172,7 @@ class EncryptedOpener:
                 for cipher, total in zip(self._ciphers, self._sums, strict=True)
             ]
             self._blinds = [blind for _, blind in blinded]
-            self._request = fields.pack(self._ctx, *(sealed for sealed, _ in blinded))
+            self._request = fields.pack(self.ctx, *(sealed for sealed, _ in blinded))
         return {self._keyholder: self._request}
 
     def assist(self, party: str, answer: bytes) -> None:
@@ -175,12 +183,12 @@ class EncryptedOpener:
         answers = fields.unpack(answer)
         if len(answers) != self.chunks:
             raise PeerError(f"{len(answers)} parts of plaintexts where {self.chunks} were asked for")
-        opened = np.empty(self._tag.cells, np.uint64)
+        opened = check_cells.zeros(self._tag)
         for chunk, cipher, plain, blind in zip(
-            self._tag.chunks, self._ciphers, answers, self._blinds, strict=True
+            self._tag.checked, self._ciphers, answers, self._blinds, strict=True
         ):
             chunk.of(opened)[:] = cipher.unblind(plain, blind)
-        self._opened = signed(opened, self._tag.segments)  # modulo each cell's size, without the carry
+        self._opened = check_cells.checked_sum(opened, self._tag)  # modulo each cell's size: no carry
         self._sums, self._blinds = [], []
 
     def open(self) -> Int64:

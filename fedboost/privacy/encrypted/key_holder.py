@@ -6,7 +6,7 @@ import hmac
 from fedboost.errors import PeerError
 from fedboost.privacy import fields
 from fedboost.privacy.encrypted.scheme import Secret
-from fedboost.privacy.masked.pairwise import Group, context
+from fedboost.privacy.masked.pairwise import BENEATH, Group, check_whole, context
 from fedboost.privacy.protection import Tag, check_newer
 
 
@@ -36,10 +36,7 @@ class KeyHolder:
         check_newer(tag, self._tag)
         if tag.turn <= self._opened_turn:
             raise PeerError(f"turn {tag.turn} was opened: no other attempt of it is")
-        if sorted(tag.roster) != list(self._group.members):
-            raise PeerError(
-                f"a roster of {len(tag.roster)} parties that is not all {len(self._group.members)}"
-            )
+        check_whole(tag, self._group)
         self._tag = tag
         self._request, self._answer = b"", b""
 
@@ -49,7 +46,7 @@ class KeyHolder:
             raise PeerError("a request for help that asks nothing")
         ctx, *sealed = fields.unpack(request)
         tag = self._tag
-        if tag is None or not hmac.compare_digest(ctx, context(self._session, self._group, tag)):
+        if tag is None or not hmac.compare_digest(ctx, context(BENEATH, self._session, self._group, tag)):
             raise PeerError("asked to open a turn or attempt that is not the last, or another session's sum")
         request_digest = hashlib.sha256(request).digest()
         if self._request:
@@ -61,7 +58,7 @@ class KeyHolder:
         if len(sealed) != len(tag.chunks):
             raise PeerError(f"asked to open {len(sealed)} parts of a vector of {len(tag.chunks)} parts")
         parties = len(self._group.members)
-        ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.chunks]
+        ciphers = [self._secret.public.cipher(chunk, parties) for chunk in tag.checked]
         read = [cipher.read(chunk) for cipher, chunk in zip(ciphers, sealed, strict=True)]
         self._opened_turn = tag.turn
         self._request = request_digest  # no other request is answered from here on

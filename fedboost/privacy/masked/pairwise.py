@@ -6,7 +6,7 @@ must agree on:
     y_u = x_u + sum_{v > u} PRG(k_uv, ctx) - sum_{v < u} PRG(k_uv, ctx)
 
 Promises: the masks cancel in the sum of all parties of a tag, and in no smaller one; a stream is used once;
-keys never leave the party, and are replaced after each epoch.
+keys never leave the party, and are replaced after each vector.
 Refuses: invalid public keys, and the tags that `PairMasks.check` names (PeerError).
 """
 
@@ -15,7 +15,6 @@ import hmac
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -25,13 +24,14 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words
+from fedboost.privacy.masked.check_cells import with_checks
 from fedboost.privacy.masked.pairs_graph import neighbours
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.shamir import RandomBytes
 
 KEY_BYTES = 32
-FIRST_EPOCH = -1
-"""The epoch of every party's first keys, whichever epoch it is first asked in."""
+ONE_LEG, TWO_LEGS, BENEATH = b"one leg", b"two legs", b"beneath encryption"
+"""Ways in which masks are used: each has streams of its own."""
 
 MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
@@ -60,14 +60,24 @@ class Group:
         return cls(tuple(sorted(parties)), int(len(parties) >= 4) if colluding is None else colluding)
 
     @property
+    def majority(self) -> int:
+        """Parties of which any two sets have an honest one in common, and each has two."""
+        return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
+
+    @property
     def threshold(self) -> int:
         """Shares that recover a self mask."""
-        return max((len(self.members) + self.colluding) // 2 + 1, self.colluding + 2)
+        return self.majority
 
     @property
     def min_roster(self) -> int:
         """Parties that a sum is of, at least: enough to open it, and not two if the group has more."""
         return max(self.threshold, min(MIN_GROUP_PARTIES, len(self.members)))
+
+    @property
+    def min_signers(self) -> int:
+        """Parties that sign a model, at least: two models cannot have so many each."""
+        return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
     def peers(self, me: str, session: bytes, shrinks: bool) -> tuple[str, ...]:
         """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others if
@@ -83,7 +93,7 @@ class Group:
     def digest(self) -> bytes:
         """Bytes of the group, to which the session's name is bound."""
         names = (member.encode() for member in self.members)
-        return fields.pack(fields.number(self.threshold), fields.number(self.colluding), *names)
+        return fields.pack(fields.number(self.colluding), *names)
 
 
 # ---- keys of a session ------------------------------------------------------------------------------
@@ -102,7 +112,7 @@ class Handshake:
         """The key shared with each of these parties that greeted, bound to the session's transcript and to
         both names.
 
-        Forgets the private key, from which the keys of every epoch could be derived again.
+        Forgets the private key, from which the first keys could be derived again.
         """
         private, self._private = self._private, None
         if private is None:
@@ -119,14 +129,19 @@ class Handshake:
         return keys
 
 
-def context(session: bytes, group: Group, tag: Tag) -> bytes:
-    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes."""
+def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
+    """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes, which are public.
+
+    session: the digest of the attempt, in which session, attempt, terms and greetings are; the check cells
+    follow from the shape.
+    """
     roster = fields.pack(*(party.encode() for party in sorted(tag.roster)))
     shape = (number for segment in tag.segments for number in (segment.cells, segment.bits))
-    numbers = (tag.turn, tag.attempt, tag.epoch, *shape)
+    numbers = (tag.turn, tag.attempt, *shape)
     return hashlib.sha256(
         fields.pack(
-            b"fedboost/2/context",
+            b"fedboost/3/context",
+            way,
             session,
             group.digest(),
             roster,
@@ -158,24 +173,24 @@ class Stream:
         return out
 
 
-_ZEROS = memoryview(bytes(8 * CHUNK_CELLS))  # no chunk is larger
+_ZEROS = memoryview(bytes(8 * (CHUNK_CELLS + 1)))  # no chunk is larger
 _NONCE = bytes(12)
 """Always the same: a key is used for one stream."""
 
 
 def scratch_of(tag: Tag) -> memoryview:
     """Memory for the mask of any chunk."""
-    return memoryview(bytearray(max(chunk.size for chunk in tag.chunks)))
+    return memoryview(bytearray(max(chunk.size for chunk in tag.checked)))
 
 
 def masked_chunks(
     values: Int64, tag: Tag, streams: Iterable[tuple[Stream, bool]]
 ) -> Iterator[tuple[Chunk, Words]]:
-    """Each chunk with its masked cells, uint64 [cells], of which the lowest bits are right. streams: each
-    with True if it is added, False if it is subtracted."""
-    scratch, whole, streams = scratch_of(tag), values.view(np.uint64), tuple(streams)
-    for chunk in tag.chunks:
-        words = chunk.of(whole).copy()
+    """Each chunk with its masked cells and check cell, uint64 [cells], of which the lowest bits are right.
+    streams: each with True if it is added, False if it is subtracted; nothing else holds them."""
+    scratch, whole, streams = scratch_of(tag), with_checks(values, tag), tuple(streams)
+    for chunk in tag.checked:
+        words = chunk.of(whole)
         for stream, added in streams:
             operation = chunk.add if added else chunk.subtract
             operation(words, stream.next(chunk.size, scratch))
@@ -185,12 +200,12 @@ def masked_chunks(
 class PairMasks:
     """The keys of a party with those that it shares masks with, and its masks for one tag after the other."""
 
-    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes]) -> None:
+    def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
         self._me = me
         self._group = group
         self._session = session
         self._keys = keys
-        self._epoch = FIRST_EPOCH
+        self._way = way
         self.tag: Tag | None = None
         """The tag of the last masked vector."""
         self.ctx = b""
@@ -200,23 +215,29 @@ class PairMasks:
         return f"PairMasks({self._me!r})"
 
     def check(self, tag: Tag) -> None:
-        """Raise PeerError for a roster with strangers, without this party, or with a party twice, for a turn
-        or attempt that is not greater than the last, and for an older epoch."""
+        """Raise PeerError for a roster with strangers, without this party, or with a party twice, and for a
+        turn or attempt that is not greater than the last."""
         roster = set(tag.roster)
         if self._me not in roster or not roster <= set(self._group.members):
             raise PeerError("the roster has strangers, or lacks this party")
         if len(roster) != len(tag.roster):
             raise PeerError("the roster names a party twice")
         check_newer(tag, self.tag)
-        if tag.epoch < self._epoch:
-            raise PeerError(f"epoch {tag.epoch} after epoch {self._epoch}")
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
-        """Move to a tag that `check` allows: its masks, each with True if it is added."""
-        while self._epoch < tag.epoch:
-            self._ratchet(self._epoch)
-            self._epoch += 1
-        self.tag, self.ctx = tag, context(self._session, self._group, tag)
+        """Move to a tag that `check` allows: its masks, each with True if it is added. The keys that made
+        them are replaced."""
+        self.begin(tag)
+        streams = self.masks(tag)
+        self.replace_keys()
+        return streams
+
+    def begin(self, tag: Tag) -> None:
+        """Move to a tag that `check` allows."""
+        self.tag, self.ctx = tag, context(self._way, self._session, self._group, tag)
+
+    def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
+        """The masks of the last tag, each with True if it is added."""
         streams = []
         for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
@@ -227,6 +248,12 @@ class PairMasks:
         """A key for one use within the last tag, derived from the key shared with a peer."""
         return derive(self._keys[peer], what, self.ctx, *(name.encode() for name in names))
 
-    def _ratchet(self, epoch: int) -> None:
-        """Replace every key, so that earlier keys cannot be read from this party's memory later."""
-        self._keys = {peer: derive(key, b"ratchet", fields.number(epoch)) for peer, key in self._keys.items()}
+    def replace_keys(self) -> None:
+        """Replace every key, so that no earlier vector can be opened with this party's memory later."""
+        self._keys = {peer: derive(key, b"next", self.ctx) for peer, key in self._keys.items()}
+
+
+def check_whole(tag: Tag, group: Group) -> None:
+    """Raise PeerError unless the roster is all parties, each once."""
+    if sorted(tag.roster) != list(group.members):
+        raise PeerError(f"a roster of {len(tag.roster)} parties that is not all {len(group.members)}")

@@ -5,7 +5,6 @@ are generated; what a party, the key holder and the aggregator do is timed with 
 Refuses: nothing itself; protections whose extra is not installed are left out.
 """
 
-import dataclasses
 import math
 import os
 import time
@@ -20,7 +19,7 @@ from fedboost.boosting.programs import boosting
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Int64
 from fedboost.people.facts import EstimateFacts
-from fedboost.privacy.bit_packing import Segment, chunks_of
+from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked.pairwise import Group, Handshake
 from fedboost.privacy.protection import Opener, Sealer, Tag
 from fedboost.privacy.protections import PROTECTIONS, AggregatorSetup, PartySetup, Protection
@@ -106,18 +105,17 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
     return Grown(segments, len(result.history), a_round, float(start - usual), sent)
 
 
-def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
+def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shrinks: bool = False) -> Speed:
     """Seal and open a sum of that many parties here. ConfigError if the protection's extra is not
     installed."""
     names = tuple(f"p{number}" for number in range(parties))
     cells = protection.sample_cells
-    tag = Tag(1, 1, 0, names, SESSION, (Segment(cells, bits),))
-    sealers, opener = _ends(protection, names, key_bits, tag)
+    tag = Tag(1, 1, names, SESSION, (Segment(cells, bits),))
+    sealers, opener = _ends(protection, names, key_bits, tag, shrinks)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
-    warm_up = dataclasses.replace(tag, turn=0)  # tables are made, the first time
-    _ = [*sealers[names[0]].seal(values, warm_up)]
-    first, sealing = _timed(lambda: [*sealers[names[0]].seal(values, tag)])
-    parts = {names[0]: first} | {name: [*sealers[name].seal(values, tag)] for name in names[1:]}
+    parts = {names[0]: [*sealers[names[0]].seal(values, tag)]}  # tables are made, the first time
+    parts[names[1]], sealing = _timed(lambda: [*sealers[names[1]].seal(values, tag)])
+    parts |= {name: [*sealers[name].seal(values, tag)] for name in names[2:]}
     begin = time.perf_counter()
     for name in names:
         for number, part in enumerate(parts[name]):
@@ -148,7 +146,7 @@ def _timed(work: Callable[[], T]) -> tuple[T, float]:
 
 
 def _ends(
-    protection: Protection, names: tuple[str, ...], key_bits: int, tag: Tag
+    protection: Protection, names: tuple[str, ...], key_bits: int, tag: Tag, shrinks: bool
 ) -> tuple[dict[str, Sealer], Opener]:
     group, keyholder, draw = Group.of(names, 0), names[0], os.urandom
     hands = {name: Handshake(draw) for name in names}
@@ -158,9 +156,9 @@ def _ends(
     sealers = {}
     for name, hand in hands.items():
         keys, own = partial(hand.pair_keys, name, publics, SESSION), secret if name == keyholder else None
-        setup = PartySetup(name, group, SESSION, keys, draw, public, own, max_openings=1, sparse=True)
+        setup = PartySetup(name, group, SESSION, keys, draw, public, own, 1, sparse=True, shrinks=shrinks)
         sealers[name] = protection.sealer(setup)
-    return sealers, protection.opener(tag, AggregatorSetup(group, SESSION, draw, public, keyholder))
+    return sealers, protection.opener(tag, AggregatorSetup(group, SESSION, draw, public, keyholder, shrinks))
 
 
 def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[EstimateFacts]:
@@ -188,16 +186,17 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
         if protection.max_parties is not None and parties > protection.max_parties:
             continue
         try:
-            speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits)
+            shrinks = terms.session.on_loss == "shrink" and protection.may_shrink
+            speed = speed_of(protection, max(parties, 2), terms.hiding.key_bits, bits, shrinks)
         except ConfigError:
             continue
         if not protection.hides:
             sent, hiding = grown.sent, 0.0
         else:
             hiding = cells / grown.rounds * (parties * (speed.seal + speed.open) + speed.help)
-            size = sum(chunk.size for answer in segments for chunk in chunks_of(answer))
-            if not protection.fixed_size:
-                size = round(cells * speed.size)
+            size = round(cells * speed.size)
+            if protection.sealed_size is not None:
+                size = sum(protection.sealed_size(Tag(1, 1, (), SESSION, answer)) for answer in segments)
             sent = size + len(segments) * (MESSAGE_BYTES + speed.beside)
         a_round = grown.a_round / share + hiding + turns * speed.trips * parties * MESSAGE_SECONDS
         seconds = start + a_round * terms.trees.rounds

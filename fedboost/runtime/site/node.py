@@ -188,6 +188,8 @@ class PartyNode:
         finally:
             self._hung_up.set()
             reader.cancel()
+            if self._session is not None:
+                self._session.hang_up()
 
     async def _read(self, call: Any, inbox: "Inbox", opened: Any) -> None:
         """Put what the aggregator says into the inbox; None when it has hung up. Answers checks besides."""

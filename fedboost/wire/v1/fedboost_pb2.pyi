@@ -54,18 +54,20 @@ class Join(_message.Message):
     def __init__(self, session: _Optional[str] = ..., digest: _Optional[str] = ..., greeting: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("turn", "part", "cells", "note", "attempt")
+    __slots__ = ("turn", "part", "cells", "note", "attempt", "ctx")
     TURN_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CTX_FIELD_NUMBER: _ClassVar[int]
     turn: int
     part: int
     cells: bytes
     note: bytes
     attempt: int
-    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ..., attempt: _Optional[int] = ...) -> None: ...
+    ctx: bytes
+    def __init__(self, turn: _Optional[int] = ..., part: _Optional[int] = ..., cells: _Optional[bytes] = ..., note: _Optional[bytes] = ..., attempt: _Optional[int] = ..., ctx: _Optional[bytes] = ...) -> None: ...
 
 class OpenShare(_message.Message):
     __slots__ = ("turn", "answer", "attempt")

@@ -30,7 +30,7 @@ def spending_of(terms, memory, session="s"):
 
 
 def tagged(query, roster, turn=1):
-    return Tag(turn, 1, -1, roster, b"", query.segments)
+    return Tag(turn, 1, roster, b"", query.segments)
 
 
 def test_the_same_answer_has_the_same_noise_and_is_charged_once():

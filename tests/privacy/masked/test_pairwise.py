@@ -9,26 +9,25 @@ import pytest
 from consortium import (
     SESSION,
     drawing,
-    help_open,
     keys_of_pairs,
     masked_opener,
     masked_sealers,
     names,
     tag_of,
     upload,
-    vectors,
 )
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from masked_turn import GROUP, ME, OTHER, PARTIES, PEER, TAG, Turn, X, commit_all, lose_after_upload
 
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, SessionFailed
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
 from fedboost.privacy.masked import pairwise
-from fedboost.privacy.masked.pairwise import Group, Handshake, context
-from fedboost.privacy.masked.sealer import MaskedSealer
+from fedboost.privacy.masked.one_leg import OneLegSealer
+from fedboost.privacy.masked.pairwise import BENEATH, ONE_LEG, TWO_LEGS, Group, Handshake, context
 from fedboost.privacy.masked.shares import self_stream
+from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
 
 # ---- keys and masks ---------------------------------------------------------------------------------
 
@@ -57,15 +56,15 @@ def sealing_keys(monkeypatch):
         keys.append(key)
         return AESGCM(key)
 
-    monkeypatch.setattr("fedboost.privacy.masked.sealer.AESGCM", listening)
+    monkeypatch.setattr("fedboost.privacy.masked.two_leg_sealer.AESGCM", listening)
     return keys
 
 
 def test_no_two_sealings_use_the_same_stream_or_key(streams, sealing_keys):
-    """Turns, attempts, trees, peers, sessions: each pair's mask is begun at both ends and never again."""
+    """Turns, attempts, peers, sessions: each pair's mask is begun at both ends and never again."""
     tags = [
-        replace(TAG, turn=turn, attempt=attempt, epoch=tree, transcript=transcript)
-        for turn, tree, transcript in ((1, -1, b"a"), (2, 0, b"b"), (3, 0, b"c"), (4, 1, b"c"), (5, 5, b"c"))
+        replace(TAG, turn=turn, attempt=attempt, transcript=transcript)
+        for turn, transcript in ((1, b"a"), (2, b"b"), (3, b"c"), (4, b"c"), (5, b"c"))
         for attempt in (0, 1)
     ]
     for session in (b"one", b"two"):
@@ -92,9 +91,7 @@ def test_the_same_keys_in_another_session_or_with_another_threshold_make_other_s
 def test_the_same_vector_looks_unrelated_each_time_it_is_sealed():
     sealers = masked_sealers(PARTIES)
     zeros = np.zeros(64, np.int64)
-    tags = [
-        replace(TAG, turn=n, attempt=a, epoch=n, segments=(Segment(64, 64),)) for n in (3, 4) for a in (0, 1)
-    ]
+    tags = [replace(TAG, turn=n, attempt=a, segments=(Segment(64, 64),)) for n in (3, 4) for a in (0, 1)]
     seen = [b"".join(sealers[party].seal(zeros, tag)) for tag in tags for party in PARTIES]
     for one, other in combinations(seen, 2):
         equal = np.count_nonzero(np.frombuffer(one, np.uint8) == np.frombuffer(other, np.uint8))
@@ -109,21 +106,28 @@ def test_a_note_is_made_once_and_asked_for_again_it_is_the_same(turn, sealing_ke
 
 
 def test_what_a_party_sends_is_what_the_design_says():
-    """Reference of sealing: values plus the own mask, plus the masks of later parties, minus of earlier."""
+    """Reference of sealing: values and a check cell, plus the masks of later parties, minus those of earlier;
+    in two legs plus the own mask."""
     group, keys = Group.of(names(3)), keys_of_pairs(names(3))
-    tag = tag_of(names(3), epoch=-1, cells=5)
-    ctx = context(SESSION, group, tag)
-    values = np.array([1, -1, 2**62, -(2**62), 0])
+    tag = tag_of(names(3), cells=5)
+    values, check = np.array([1, -1, 2**62, -(2**62), 0]), 1
 
     def mask_of(key):
-        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(40))
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\x02")).encryptor().update(bytes(48))
         return np.frombuffer(stream, "<u8")
 
-    middle = MaskedSealer("p01", group, SESSION, keys["p01"], drawing("middle"))
+    def masked(ctx):
+        due = np.append(values, check).astype(np.uint64)
+        due += mask_of(pairwise.derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
+        due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
+        return due
+
+    alone = OneLegSealer("p01", group, SESSION, keys["p01"])
+    assert list(alone.seal(values, tag)) == [masked(context(ONE_LEG, SESSION, group, tag)).tobytes()]
+    middle = TwoLegSealer("p01", group, SESSION, keys["p01"], drawing("middle"))
     own = drawing("middle")(32)
-    due = values.astype(np.uint64) + mask_of(pairwise.derive(own, b"self", ctx, b"p01"))
-    due += mask_of(pairwise.derive(keys["p01"]["p02"], b"pair", ctx, b"p01", b"p02"))
-    due -= mask_of(pairwise.derive(keys["p01"]["p00"], b"pair", ctx, b"p00", b"p01"))
+    ctx = context(TWO_LEGS, SESSION, group, tag)
+    due = masked(ctx) + mask_of(pairwise.derive(own, b"self", ctx, b"p01"))
     assert list(middle.seal(values, tag)) == [due.tobytes()]
 
 
@@ -132,8 +136,6 @@ def test_what_a_party_sends_is_what_the_design_says():
     [
         replace(TAG, turn=4),
         replace(TAG, attempt=2),
-        replace(TAG, epoch=3),
-        replace(TAG, epoch=-1),
         replace(TAG, roster=PARTIES[:4]),
         replace(TAG, transcript=b""),
         replace(TAG, segments=(Segment(4, 64),)),
@@ -141,10 +143,12 @@ def test_what_a_party_sends_is_what_the_design_says():
     ],
 )
 def test_everything_in_a_tag_is_in_its_context(other):
-    assert context(SESSION, GROUP, TAG) != context(SESSION, GROUP, other)
-    assert context(SESSION, GROUP, TAG) == context(SESSION, GROUP, replace(TAG, roster=PARTIES[::-1]))
-    assert context(b"other", GROUP, TAG) != context(SESSION, GROUP, TAG)
-    assert context(SESSION, Group.of(PARTIES, 0), TAG) != context(SESSION, GROUP, TAG)
+    ctx = context(ONE_LEG, SESSION, GROUP, TAG)
+    assert ctx != context(ONE_LEG, SESSION, GROUP, other)
+    assert ctx == context(ONE_LEG, SESSION, GROUP, replace(TAG, roster=PARTIES[::-1]))
+    assert ctx != context(ONE_LEG, b"other", GROUP, TAG)
+    assert ctx != context(ONE_LEG, SESSION, Group.of(PARTIES, 0), TAG)
+    assert len({context(way, SESSION, GROUP, TAG) for way in (ONE_LEG, TWO_LEGS, BENEATH)}) == 3
 
 
 def chi_square(data):
@@ -173,7 +177,7 @@ def test_a_report_still_looks_random_when_its_self_mask_is_known():
     turn = Turn(masked_sealers(PARTIES), tag, np.zeros(tag.cells, np.int64))
     for party in PARTIES:
         stream = self_stream(turn.commit(party), turn.ctx, party).next(8 * tag.cells)
-        bare = np.frombuffer(turn.uploads[party], "<u8") - np.frombuffer(stream, "<u8")
+        bare = np.frombuffer(turn.uploads[party], "<u8")[:-1] - np.frombuffer(stream, "<u8")
         assert 172 < chi_square(bare.tobytes()) < 350
 
 
@@ -203,35 +207,39 @@ def secrets_in(thing, seen=None):
         yield from secrets_in(each, seen)
 
 
-def test_with_the_next_tree_the_old_keys_are_gone(sealers):
-    before = set(keys_of_pairs(PARTIES)[ME].values())
-    old = Turn(sealers, replace(TAG, epoch=-1))
-    old_keys, old_mask = set(sealers[ME]._pairs._keys.values()), old.commit()
-    assert before == old_keys <= set(secrets_in(sealers[ME])), "the first keys are those of epoch -1"
-    assert {old_mask, old.ctx} <= set(secrets_in(sealers[ME]))
-
-    Turn(sealers, replace(TAG, turn=4, epoch=0))
-    held = b"".join(secrets_in(sealers[ME]))
-    for secret in (*old_keys, old_mask, old.ctx):
-        assert secret not in held
+@pytest.mark.parametrize("legs", [1, 2])
+def test_once_a_vector_is_sealed_the_keys_that_masked_it_are_gone(legs):
+    sealers, first = masked_sealers(PARTIES, legs=legs), set(keys_of_pairs(PARTIES)[ME].values())
+    assert first <= set(secrets_in(sealers[ME]))
+    for turn in (3, 4):
+        before = set(sealers[ME]._pairs._keys.values())
+        list(sealers[ME].seal(X, replace(TAG, turn=turn)))
+        assert not before & set(secrets_in(sealers[ME]))
+    assert set(sealers[ME]._pairs._keys) == set(PARTIES) - {ME}
 
 
-def test_old_masks_cannot_be_computed_from_what_is_left(sealers, streams):
-    """With all that is in memory after the ratchet taken for a key: no stream of an earlier tree."""
-    old_tag = replace(TAG, epoch=0)
-    old = Turn(sealers, old_tag)
+@pytest.mark.parametrize("legs", [1, 2])
+def test_no_stream_of_a_turn_can_be_computed_from_what_is_left_after_it(legs, streams):
+    """With all that is in memory after turn t taken for a key: no stream of the turns before, nor, in one
+    leg, of turn t itself."""
+    sealers, tags = masked_sealers(PARTIES, legs=legs), [replace(TAG, turn=turn) for turn in (3, 4, 5)]
+    way = ONE_LEG if legs == 1 else TWO_LEGS
+    for tag in tags:
+        for party in PARTIES:
+            list(sealers[party].seal(X, tag))
     used = set(streams)
-    Turn(sealers, replace(TAG, turn=4, epoch=1))
-    for party in PARTIES:
-        for secret in set(secrets_in(sealers[party])):
-            for low, high in combinations(PARTIES, 2):
-                key = pairwise.derive(secret, b"pair", old.ctx, low.encode(), high.encode())
-                assert key not in used
-            assert pairwise.derive(secret, b"self", old.ctx, party.encode()) not in used
+    for tag in tags if legs == 1 else tags[:-1]:
+        ctx = context(way, SESSION, GROUP, tag)
+        for party in PARTIES:
+            for secret in set(secrets_in(sealers[party])):
+                for low, high in combinations(PARTIES, 2):
+                    assert pairwise.derive(secret, b"pair", ctx, low.encode(), high.encode()) not in used
+                assert pairwise.derive(secret, b"self", ctx, party.encode()) not in used
     first = keys_of_pairs(PARTIES)[ME][PEER]
-    of_tree_0 = pairwise.derive(first, b"ratchet", fields.number(-1))
-    pair = pairwise.derive(of_tree_0, b"pair", old.ctx, ME.encode(), PEER.encode())
-    assert pair in used, "while from the first key it can"
+    for tag in tags:
+        ctx = context(way, SESSION, GROUP, tag)
+        assert pairwise.derive(first, b"pair", ctx, ME.encode(), PEER.encode()) in used, "as from the first"
+        first = pairwise.derive(first, b"next", ctx)
 
 
 def test_with_the_next_turn_the_old_self_mask_and_shares_are_gone(turn):
@@ -250,17 +258,15 @@ def test_with_the_next_attempt_the_aborted_self_mask_is_gone(turn):
     assert mask not in b"".join(secrets_in(turn.sealers[ME]))
 
 
-@pytest.mark.parametrize("trees", [(-1, 0, 1, 2), (0, 2), (2,)])
-def test_parties_that_were_away_for_some_trees_have_the_keys_of_the_others(trees):
-    """Keys depend on the tree alone, not on the trees that a party saw."""
-    sealers = masked_sealers(PARTIES)
-    for turn, tree in enumerate((-1, 0, 1, 2)):
-        roster = PARTIES if tree in trees else PARTIES[1:]
-        tag = tag_of(roster, turn=turn, epoch=tree)
-        of, due = vectors(roster, 3, 8)
-        opener = masked_opener(tag, PARTIES)
-        upload(opener, sealers, of, tag)
-        assert help_open(opener, sealers).tolist() == due.tolist()
+def test_parties_that_sealed_under_different_tags_have_no_keys_in_common_any_more():
+    """Nothing of theirs opens under these keys again: they meet in another attempt."""
+    sealers, tag = masked_sealers(PARTIES, legs=1), replace(TAG, turn=4)
+    for party in PARTIES:
+        list(sealers[party].seal(X, replace(TAG, transcript=b"for you alone") if party == ME else TAG))
+    opener = masked_opener(tag, legs=1)
+    upload(opener, sealers, dict.fromkeys(PARTIES, X), tag)
+    with pytest.raises(SessionFailed, match="the masks of the 5 parties did not cancel in turn 4"):
+        opener.open()
 
 
 # ---- the handshake ----------------------------------------------------------------------------------
@@ -322,7 +328,7 @@ def test_nothing_that_is_printed_has_a_secret(turn):
             for secret in held:
                 assert secret.hex() not in shown
                 assert repr(secret)[2:-1] not in shown
-    assert repr(turn.sealers[ME]) == "MaskedSealer('p00')"
+    assert repr(turn.sealers[ME]) == "TwoLegSealer('p00')"
 
 
 def test_no_refusal_has_a_secret_in_its_message(turn):

@@ -120,7 +120,7 @@ def test_a_memory_is_of_one_dataset(path, tmp_path):
 
 def tag(roster=THREE, turn=1):
     """Of an answer."""
-    return Tag(turn, 1, -1, roster, b"", ())
+    return Tag(turn, 1, roster, b"", ())
 
 
 def test_the_same_answer_after_a_restart_is_the_same_bytes_and_another_roster_is_charged(path):

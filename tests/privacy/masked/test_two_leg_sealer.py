@@ -1,6 +1,6 @@
-"""Protection `masked`: what a party does not seal.
+"""Protection `masked` in two legs: what a party does not seal.
 
-Each rule of `MaskedSealer` has a test of its name here or in test_help.py. That sums come out right is in
+Each rule of `TwoLegSealer` has a test of its name here or in test_help.py. That sums come out right is in
 test_contract.py; what the aggregator can make of all it sees is in test_curious_aggregator.py.
 """
 
@@ -92,36 +92,30 @@ def test_an_upload_after_this_turns_commit_is_refused(turn):
     turn.sealers[ME].seal(X, replace(TAG, turn=4, attempt=0))
 
 
-def test_an_older_tree_is_refused(sealers):
-    Turn(sealers)
-    with pytest.raises(PeerError, match="epoch 1 after epoch 2"):
-        sealers[ME].seal(X, replace(TAG, turn=4, epoch=1))
-
-
 @pytest.mark.parametrize("newer", [replace(TAG, turn=4), replace(TAG, attempt=2)])
-def test_another_roster_within_a_tree_is_refused(sealers, newer):
+def test_another_roster_under_the_same_keys_is_refused(sealers, newer):
     Turn(sealers)
     for roster in combinations(PARTIES, 4):
         if ME in roster:
-            with pytest.raises(PeerError, match="the roster changed within epoch 2"):
+            with pytest.raises(PeerError, match="the roster changed under the same keys"):
                 sealers[ME].seal(X, replace(newer, roster=roster))
     sealers[ME].seal(X, newer)
 
 
-def test_a_larger_roster_within_a_tree_is_refused(sealers):
+def test_a_larger_roster_under_the_same_keys_is_refused(sealers):
     few = PARTIES[:4]
     Turn(sealers, replace(TAG, roster=few))
     with pytest.raises(PeerError, match="the roster changed"):
         sealers[ME].seal(X, replace(TAG, turn=4))
 
 
-def test_the_roster_may_change_with_the_tree(sealers):
+def test_the_roster_may_be_another_one_with_the_keys_of_another_attempt(sealers):
     Turn(sealers)
-    tag = replace(TAG, turn=4, epoch=3, roster=PARTIES[:4])
+    tag = replace(TAG, turn=4, attempt=2, roster=PARTIES[:4])
     of, due = vectors(PARTIES[:4], 3, 8)
-    opener = masked_opener(tag, PARTIES)
-    upload(opener, sealers, of, tag)
-    assert help_open(opener, sealers).tolist() == due.tolist()
+    opener, again = masked_opener(tag, PARTIES), masked_sealers(PARTIES, seed=2)
+    upload(opener, again, of, tag)
+    assert help_open(opener, again).tolist() == due.tolist()
 
 
 def test_a_roster_with_a_stranger_is_refused(sealers):
@@ -161,8 +155,7 @@ def test_what_was_refused_leaves_the_party_as_it_was(turn):
     bad = [
         replace(TAG, turn=2),
         replace(TAG, turn=4, roster=PARTIES[:4]),
-        replace(TAG, turn=4, epoch=1),
-        replace(TAG, turn=4, epoch=9, roster=PARTIES[:2]),
+        replace(TAG, turn=4, roster=PARTIES[:2]),
     ]
     before = dict(vars(turn.sealers[ME]))
     for tag in bad:

@@ -1,4 +1,5 @@
-"""Protection `masked`: the aggregator learns the sum of a turn and nothing else of it.
+"""Protection `masked` where the roster may shrink, in two legs: the aggregator learns the sum of a turn and
+nothing else of it.
 
 Designed for: an aggregator that is curious, or lies about the messages it relays, together with up to
 `colluding` parties; a party lost after its upload does not cost the turn. The design is Bonawitz and others'
@@ -14,22 +15,21 @@ A turn, with ctx = everything both ends must agree on:
     open     the sum of y minus the self masks
 
 Promises: a tag is sealed once; a vector that was uploaded for an attempt that did not commit can never be
-opened; pairwise keys are replaced after each epoch and never leave the party.
-Refuses: see `MaskedSealer`; each rule has a test of its name in tests/privacy/masked.
+opened; pairwise keys are replaced after each vector and never leave the party.
+Refuses: see `TwoLegSealer`; each rule has a test of its name in tests/privacy/masked.
 """
 
 import contextlib
 import hmac
 from collections.abc import Mapping
 
-import numpy as np
-
 from fedboost.errors import PeerError, RosterTooSmall, SessionFailed
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
-from fedboost.privacy.bit_packing import signed
+from fedboost.privacy.masked import check_cells
 from fedboost.privacy.masked.pairwise import (
     KEY_BYTES,
+    TWO_LEGS,
     Group,
     context,
     scratch_of,
@@ -38,7 +38,7 @@ from fedboost.privacy.masked.shares import COMMIT, RECOVER, SEALED_SHARE, by_nam
 from fedboost.privacy.protection import Tag
 
 
-class MaskedOpener:
+class TwoLegOpener:
     """Adds masked chunks into one running sum, collects the help, and opens the sum.
 
     It can never open the sum of less than the whole roster: pairwise masks cancel in the whole only.
@@ -49,8 +49,8 @@ class MaskedOpener:
         self.chunks = len(tag.chunks)
         self._tag = tag
         self._group = group
-        self._ctx = context(session, group, tag)
-        self._sum = np.zeros(tag.cells, np.uint64)
+        self.ctx = context(TWO_LEGS, session, group, tag)
+        self._sum = check_cells.zeros(tag)
         self._commitments: dict[str, bytes] = {}
         self._sealed: dict[str, dict[str, bytes]] = {}
         self._masks: dict[str, bytes] = {}
@@ -61,8 +61,7 @@ class MaskedOpener:
 
     def add(self, party: str, number: int, cells: bytes) -> None:
         """Add one masked chunk."""
-        chunk = self._tag.chunk(number)
-        chunk.add(chunk.of(self._sum), cells)
+        check_cells.add(self._sum, self._tag, number, cells)
 
     def note(self, party: str, note: bytes) -> None:
         """Take in a party's commitment to its self mask, and its shares of that."""
@@ -92,7 +91,7 @@ class MaskedOpener:
         if not missing:
             return {}
         self._missing = set(missing)
-        request = fields.pack(RECOVER, self._ctx, *(party.encode() for party in missing))
+        request = fields.pack(RECOVER, self.ctx, *(party.encode() for party in missing))
         return dict.fromkeys(present, request)
 
     def _commit_request(self, party: str) -> bytes:
@@ -100,7 +99,7 @@ class MaskedOpener:
         for sender, shares in sorted(self._sealed.items()):
             if sender != party:
                 relayed += [sender.encode(), shares[party]]
-        return fields.pack(COMMIT, self._ctx, *relayed)
+        return fields.pack(COMMIT, self.ctx, *relayed)
 
     def lose(self, party: str) -> None:
         """Note that a party whose upload is in is disconnected: its mask is recovered from the others."""
@@ -143,7 +142,7 @@ class MaskedOpener:
 
     def _is_of(self, party: str, mask: bytes) -> bool:
         """True if this party committed to the mask."""
-        return hmac.compare_digest(commitment(mask, self._ctx, party), self._commitments[party])
+        return hmac.compare_digest(commitment(mask, self.ctx, party), self._commitments[party])
 
     def open(self) -> Int64:
         """The sum, once `requests` is empty."""
@@ -151,7 +150,7 @@ class MaskedOpener:
             raise PeerError("the sum cannot be opened yet")
         scratch = scratch_of(self._tag)
         for party in self._tag.roster:
-            stream = self_stream(self._masks[party], self._ctx, party)
-            for chunk in self._tag.chunks:
+            stream = self_stream(self._masks[party], self.ctx, party)
+            for chunk in self._tag.checked:
                 chunk.subtract(chunk.of(self._sum), stream.next(chunk.size, scratch))
-        return signed(self._sum, self._tag.segments)
+        return check_cells.checked_sum(self._sum, self._tag)

@@ -1,4 +1,4 @@
-"""The party's end of masked sums."""
+"""The party's end of masked sums in two legs: where the roster may shrink."""
 
 import hmac
 from collections.abc import Iterator
@@ -9,17 +9,17 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields, shamir
-from fedboost.privacy.masked.pairwise import KEY_BYTES, Group, PairMasks, masked_chunks
+from fedboost.privacy.masked.pairwise import KEY_BYTES, TWO_LEGS, Group, PairMasks, masked_chunks
 from fedboost.privacy.masked.shares import COMMIT, NONCE, RECOVER, by_name, commitment, name_of, self_stream
 from fedboost.privacy.protection import Tag
 from fedboost.privacy.shamir import RandomBytes
 
 
-class MaskedSealer:
+class TwoLegSealer:
     """Seals one party's vectors, and helps to open the sums they went into.
 
     Refuses, and says so (PeerError): a roster with strangers, without this party, smaller than the threshold,
-    or changed within an epoch; a turn or attempt that is not greater than the last; an upload after this
+    or another one than before; a turn or attempt that is not greater than the last; an upload after this
     turn's commit; a commit of an old attempt, with a share missing or not authentic, or of a turn that
     committed another attempt; a recovery before this party's own commit, or of too many.
     """
@@ -29,20 +29,32 @@ class MaskedSealer:
     ) -> None:
         self._me = me
         self._group = group
-        self._pairs = PairMasks(me, group, session, keys)
+        self._pairs = PairMasks(me, group, session, keys, TWO_LEGS)
         self._draw = draw
         self._mask: bytes | None = None
         self._note = b""
         self._shares: dict[str, bytes] | None = None
         """Other parties' shares of this turn, once this party committed to them."""
+        self._share_keys: dict[tuple[str, str], bytes] = {}
+        """Sender and receiver to the key of a share of this turn."""
 
     def __repr__(self) -> str:
-        return f"MaskedSealer({self._me!r})"
+        return f"TwoLegSealer({self._me!r})"
+
+    @property
+    def ctx(self) -> bytes:
+        """The context of the last vector."""
+        return self._pairs.ctx
 
     def seal(self, values: Int64, tag: Tag) -> Iterator[bytes]:
         """The masked chunks of a vector."""
         self._check(tag)
-        streams = self._pairs.streams(tag)
+        self._pairs.begin(tag)
+        peers = set(tag.roster) - {self._me}
+        ways = [way for peer in peers for way in ((self._me, peer), (peer, self._me))]
+        self._share_keys = {way: self._share_key(*way) for way in ways}
+        streams = self._pairs.masks(tag)
+        self._pairs.replace_keys()
         mask = self._mask = self._draw(KEY_BYTES)
         self._note, self._shares = b"", None
         streams.append((self_stream(mask, self._pairs.ctx, self._me), True))
@@ -63,7 +75,7 @@ class MaskedSealer:
         shares = shamir.split(int.from_bytes(self._mask), self._group.threshold, points, self._draw)
         sealed = []
         for peer, share in zip(peers, shares, strict=False):
-            cipher = AESGCM(self._share_key(peer, self._me, peer))
+            cipher = AESGCM(self._share_keys[self._me, peer])
             sealed += [peer.encode(), cipher.encrypt(NONCE, share.to_bytes(shamir.SHARE_BYTES), None)]
         self._note = fields.pack(commitment(self._mask, self._pairs.ctx, self._me), *sealed)
         return self._note
@@ -89,10 +101,11 @@ class MaskedSealer:
             raise PeerError(f"a roster of {len(tag.roster)} parties, fewer than {self._group.min_roster}")
         if last is not None and tag.turn == last.turn and self._shares is not None:
             raise PeerError(f"turn {tag.turn} was committed: no other attempt of it is sealed")
-        if last is not None and tag.epoch == last.epoch and set(tag.roster) != set(last.roster):
-            raise PeerError(f"the roster changed within epoch {tag.epoch}")
+        if last is not None and set(tag.roster) != set(last.roster):
+            raise PeerError("the roster changed under the same keys")
 
-    def _share_key(self, peer: str, sender: str, receiver: str) -> bytes:
+    def _share_key(self, sender: str, receiver: str) -> bytes:
+        peer = receiver if sender == self._me else sender
         return self._pairs.derived(peer, b"share", sender, receiver)
 
     def _commit(self, sealed: dict[str, bytes]) -> bytes:
@@ -104,13 +117,11 @@ class MaskedSealer:
         shares = {}
         for peer in sorted(peers):
             try:
-                shares[peer] = AESGCM(self._share_key(peer, peer, self._me)).decrypt(
-                    NONCE, sealed[peer], None
-                )
+                shares[peer] = AESGCM(self._share_keys[peer, self._me]).decrypt(NONCE, sealed[peer], None)
             except InvalidTag:
                 raise PeerError(
                     f"the share of party {peer} is not authentic: it sealed under another session, turn, "
-                    f"roster or epoch, or its share was changed on the way"
+                    f"or roster, or its share was changed on the way"
                 ) from None
         if self._shares is not None and shares != self._shares:
             raise PeerError("asked to commit twice with different shares")
