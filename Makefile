@@ -41,6 +41,7 @@ bench: $(VENV)/dev
 	$(call measure,startup)
 	$(call measure,memory_turn)
 	$(call measure,masked)
+	$(call measure,many_parties)
 	$(call measure,encrypted)
 	$(call measure,network)
 	$(call measure,estimates)

@@ -4,13 +4,14 @@ Promises: nothing else in fedboost branches on a protection's name; every fact a
 Importing this module imports none of the packages that only encryption needs. Refuses: names that are not in
 the table, and encryption whose package is not installed (ConfigError)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from fedboost.errors import ConfigError, quoted
 from fedboost.privacy.encrypted.ends import EncryptedOpener, EncryptedSealer
 from fedboost.privacy.encrypted.scheme import Public, Scheme, Secret, agreement_key, greeting_of, scheme_key
 from fedboost.privacy.masked.one_leg import OneLegOpener, OneLegSealer
+from fedboost.privacy.masked.pairs_graph import MAX_GRAPH_PARTIES
 from fedboost.privacy.masked.pairwise import MAX_GROUP_PARTIES, MIN_GROUP_PARTIES, Group
 from fedboost.privacy.masked.two_leg_opener import TwoLegOpener
 from fedboost.privacy.masked.two_leg_sealer import TwoLegSealer
@@ -28,16 +29,16 @@ class PartySetup:
     """The facts that a sealer is made from, once the parties have met.
 
     me: the name of this party; group: all parties of the session; session: the digest of the attempt;
-    pair_keys: returns the key shared with each other party, and may be called once; draw: cryptographic
-    randomness; public: the key that sums are encrypted under; secret: the pair it belongs to, at the key
-    holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so that lengths
-    depend on rows; shrinks: the session may go on without parties that were lost.
+    pair_keys: returns the key shared with each of some other parties, and may be called once; draw:
+    cryptographic randomness; public: the key that sums are encrypted under; secret: the pair it belongs to,
+    at the key holder alone; max_openings: sums that the key holder opens; sparse: zeros may be left out, so
+    that lengths depend on rows; shrinks: the session may go on without parties that were lost.
     """
 
     me: str
     group: Group
     session: bytes
-    pair_keys: Callable[[], dict[str, bytes]]
+    pair_keys: Callable[[Collection[str]], dict[str, bytes]]
     draw: RandomBytes
     public: Public | None = None
     secret: Secret | None = None
@@ -67,12 +68,13 @@ class Protection:
 
     hides: the aggregator sees sums alone, and no party's vector; aggregator_observes: what it sees, in words
     for people; sealer, opener: make the two ends; min_parties: parties with rows, max_parties and
-    max_cells: parties of a session and cells of a sum, None for any number; sealed_size: bytes of the sealed
-    chunks of a tag, None where they are not known before they are made; may_shrink: a session may continue
-    without parties that were lost; min_roster: parties of a group that a sum is of, at least, where it may;
-    min_signers: parties that sign a model, at least; scheme: loads the encryption that a key holder decrypts,
-    None where nobody holds a key; has_key_sizes: the terms choose the bits of that key; sample_cells: cells
-    that an estimate of its speed seals.
+    max_cells: parties of a session and cells of a sum, None for any number; max_shrinking: as max_parties,
+    where the roster may shrink; sealed_size: bytes of the sealed chunks of a tag, None where they are not
+    known before they are made; may_shrink: a session may continue without parties that were lost;
+    min_roster: parties of a group that a sum is of, at least, where it may; min_signers: parties that sign a
+    model, at least; scheme: loads the encryption that a key holder decrypts, None where nobody holds a key;
+    has_key_sizes: the terms choose the bits of that key; sample_cells: cells that an estimate of its speed
+    seals.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Protection:
     opener: Callable[[Tag, AggregatorSetup], Opener]
     min_parties: int = 1
     max_parties: int | None = None
+    max_shrinking: int | None = None
     max_cells: int | None = None
     sealed_size: Callable[[Tag], int] | None = None
     may_shrink: bool = True
@@ -153,7 +156,7 @@ def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 
 
 def _masked_sealer(setup: PartySetup) -> Sealer:
-    keys = setup.pair_keys()
+    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, setup.shrinks))
     if setup.shrinks:
         return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
     return OneLegSealer(setup.me, setup.group, setup.session, keys)
@@ -169,8 +172,9 @@ def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 
 def _encrypted_sealer(setup: PartySetup) -> Sealer:
     assert setup.public is not None
-    ends = setup.me, setup.group, setup.session, setup.pair_keys()
-    return EncryptedSealer(*ends, setup.public, setup.secret, setup.max_openings)
+    ends = setup.me, setup.group, setup.session
+    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, shrinks=False))
+    return EncryptedSealer(*ends, keys, setup.public, setup.secret, setup.max_openings)
 
 
 def _encrypted_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
@@ -226,7 +230,8 @@ _ROWS = (
         sealer=_masked_sealer,
         opener=_masked_opener,
         min_parties=MIN_GROUP_PARTIES,
-        max_parties=MAX_GROUP_PARTIES,
+        max_parties=MAX_GRAPH_PARTIES,
+        max_shrinking=MAX_GROUP_PARTIES,
         sealed_size=lambda tag: sum(chunk.size for chunk in tag.checked),
         min_roster=lambda group: group.min_roster,
         min_signers=lambda group: group.min_signers,

@@ -125,19 +125,21 @@ class AggregatorSession:
     @property
     def awaited(self) -> tuple[str, ...]:
         """The parties whose message is due."""
+        return tuple(filter(self.awaits, self.roster))
+
+    def awaits(self, party: str) -> bool:
+        """True if a message of this party of the roster is due."""
         match self.phase:
             case "joining":
-                return tuple(p for p in self.roster if p not in self.introduction.greetings)
-            case "asking" | "opening" if self.current_turn is not None:
-                turn, asking = self.current_turn, self.phase == "asking"
-                due = (lambda p: not turn.has_reported(p)) if asking else turn.helping.__contains__
-                return tuple(filter(due, self.roster))
+                return party not in self.introduction.greetings
+            case "asking" if self.current_turn is not None:
+                return party in self.current_turn.reporting
+            case "opening" if self.current_turn is not None:
+                return party in self.current_turn.helping
             case "closing" if self.closing is not None:
-                return tuple(
-                    p for p in self.roster if p in self.attendance.introduced and self.closing.lacks(p)
-                )
+                return party in self.attendance.introduced and self.closing.lacks(party)
             case _:
-                return ()
+                return False
 
     # ---- events -------------------------------------------------------------------------------------
 
@@ -256,7 +258,7 @@ class AggregatorSession:
     def end(self) -> Outbox:
         """Done, unless a party has yet to sign: those connected first, then those that may come back."""
         assert self.closing is not None
-        if self.awaited:
+        if any(map(self.awaits, self.roster)):
             return []
         missing = any(self.closing.lacks(party) for party in self.roster)
         return self.restart_attempt() if missing else self.conclude()

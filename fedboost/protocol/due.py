@@ -38,11 +38,10 @@ def check_due(ask: Ask, now: Situation) -> None:
     terms, state, standing = now.terms, now.state, now.standing
     if ask.attempt != now.attempt:
         raise PeerError(f"a question of attempt {ask.attempt} in attempt {now.attempt}")
-    roster = tuple(sorted(ask.roster))
-    strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
-    if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
-        raise PeerError("a sum over other parties than those of the terms, or than were introduced")
-    if len(roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
+    last = now.last
+    if last is None or (ask.attempt, ask.roster) != (last.attempt, last.roster):  # else it was checked
+        _check_roster(ask.roster, now)
+    if len(ask.roster) < len(terms.parties) and not state.may_lack_parties(ask.query):
         raise PeerError("a sum that lacks parties before the first tree split")
     if not _is_due(ask, now):
         asked = {question.turn for question in standing.questions}
@@ -53,13 +52,21 @@ def check_due(ask: Ask, now: Situation) -> None:
     if standing.helped is not None:
         stage, helped = standing.helped
         moved = ask.query.stage > stage and state.may_change(ask.query)
-        if helped != roster and not moved:
+        if helped != tuple(sorted(ask.roster)) and not moved:
             raise PeerError(
                 f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
             )
     ask.query.check(terms)
     if ask.query.of_tree or ask.query.ends_tree:
         state.check_splits(terms, ask.query.splits)
+
+
+def _check_roster(asked: tuple[str, ...], now: Situation) -> None:
+    """Raise PeerError for a roster other than that of the parties that were introduced."""
+    terms, roster = now.terms, tuple(sorted(asked))
+    strangers = not set(roster) <= set(terms.parties) or (now.roster and roster != now.roster)
+    if strangers or now.me not in roster or not terms.min_roster <= len(set(roster)) == len(roster):
+        raise PeerError("a sum over other parties than those of the terms, or than were introduced")
 
 
 def _is_due(ask: Ask, now: Situation) -> bool:

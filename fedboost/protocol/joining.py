@@ -72,7 +72,7 @@ def join(session: "AggregatorSession", party: str, join: Join) -> Outbox:
     """The party has joined; with the last one all are introduced, and the query is asked."""
     session.introduction.join(party, join.greeting, session.trust, session.current_attempt)
     session.attendance.mark_back(party)
-    return [] if session.awaited else session.introduce()
+    return [] if any(map(session.awaits, session.roster)) else session.introduce()
 
 
 def join_again(session: "AggregatorSession", party: str, join: Join) -> Outbox:

@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from fedboost.errors import PeerError, Refused, quoted
 from fedboost.privacy import fields
@@ -125,7 +126,7 @@ def greet(
     if credentials is None:
         return b""
     nonce = draw(NONCE_BYTES)
-    statement = _greeting(attempt, me, public, nonce)
+    statement = _greeting(attempt.packed(), me, public, nonce)
     return fields.pack(
         me.encode(), public, nonce, credentials.signer.certificate, credentials.signer.sign(statement)
     )
@@ -133,9 +134,18 @@ def greet(
 
 def session_digest(attempt: Attempt, greetings: Collection[bytes]) -> bytes:
     """A hash that binds keys, masks and signatures to this attempt and these greetings: 32 bytes."""
-    group = Group.of(attempt.terms.parties, attempt.terms.hiding.colluding)
+    group = attempt.terms.parties, attempt.terms.hiding.colluding
+    return _digest(attempt.packed(), *group, tuple(greetings))
+
+
+@lru_cache(maxsize=1)
+def _digest(
+    attempt: bytes, parties: tuple[str, ...], colluding: int | None, greetings: tuple[bytes, ...]
+) -> bytes:
+    """Kept for the next party of a simulation, which asks for the same."""
+    group = Group.of(parties, colluding)
     return hashlib.sha256(
-        fields.pack(b"fedboost/2/session", attempt.packed(), group.digest(), *sorted(greetings))
+        fields.pack(b"fedboost/2/session", attempt, group.digest(), *sorted(greetings))
     ).digest()
 
 
@@ -151,23 +161,40 @@ def meet(
         return Meeting(session, {})
     if own not in greetings:
         raise PeerError("the parties that were introduced are not those of the terms, or not as they spoke")
-    publics: dict[str, bytes] = {}
-    for greeting in greetings:
-        name, greeted = _check(credentials, attempt, greeting)
-        public = protection.agreement_key(greeted)
-        if name in publics:
-            raise PeerError(f"party {name} was introduced twice")
-        if public and public in publics.values():
-            raise PeerError(f"party {name} was introduced with the key of another party")
-        publics[name] = public
+    trust = credentials.roots, tuple(sorted(credentials.denied)), credentials.clock()
+    publics = dict(_publics(*trust, terms.hiding.protection, attempt.packed(), greetings))
     if not set(publics) <= set(terms.parties) or len(publics) < terms.min_roster:
         raise PeerError("the parties that were introduced are not those of the terms")
     return Meeting(session, publics)
 
 
+@lru_cache(maxsize=1)
+def _publics(
+    roots: bytes,
+    denied: tuple[str, ...],
+    now: datetime,
+    protection: str,
+    attempt: bytes,
+    greetings: tuple[bytes, ...],
+) -> dict[str, bytes]:
+    """The X25519 key of each party; PeerError unless every greeting is right, also of a party with which this
+    one shares no masks. Kept for the next party of a simulation, which checks the same."""
+    trust, publics, known = Trust(roots, denied, lambda: now), dict[str, bytes](), set[bytes]()
+    for greeting in greetings:
+        name, greeted = _check(trust, attempt, greeting)
+        public = PROTECTIONS[protection].agreement_key(greeted)
+        if name in publics:
+            raise PeerError(f"party {name} was introduced twice")
+        if public and public in known:
+            raise PeerError(f"party {name} was introduced with the key of another party")
+        publics[name] = public
+        known.add(public)
+    return publics
+
+
 def check_greeting(trust: Trust, attempt: Attempt, party: str, greeting: bytes) -> None:
     """Raise PeerError unless it is a greeting of this party that the others will accept."""
-    name, public = _check(trust, attempt, greeting)
+    name, public = _check(trust, attempt.packed(), greeting)
     if name != party:
         raise PeerError(f"it greets as party {quoted(name)}")
     protection = PROTECTIONS[attempt.terms.hiding.protection]
@@ -201,13 +228,13 @@ def check_attest(trust: Trust, attempt: Attempt, session: bytes, party: str, att
     verify(signed_by, statement, attest.signature)
 
 
-def _check(credentials: Credentials | Trust, attempt: Attempt, greeting: bytes) -> tuple[str, bytes]:
+def _check(trust: Trust, attempt: bytes, greeting: bytes) -> tuple[str, bytes]:
     try:
         name, public, nonce, certificate, signature = fields.unpack(greeting)
         party = name.decode()
     except (PeerError, ValueError):
         raise PeerError("a party was introduced without a greeting") from None
-    known = identify(certificate, credentials.roots, credentials.clock(), credentials.denied)
+    known = identify(certificate, trust.roots, trust.clock(), trust.denied)
     if known.name != party or known.role != PARTY:
         raise PeerError(f"party {quoted(party)} showed the certificate of {known.role} {known.name}")
     if len(nonce) != NONCE_BYTES:
@@ -216,8 +243,8 @@ def _check(credentials: Credentials | Trust, attempt: Attempt, greeting: bytes) 
     return party, public
 
 
-def _greeting(attempt: Attempt, party: str, public: bytes, nonce: bytes) -> bytes:
-    return fields.pack(b"fedboost/2/hello", attempt.packed(), party.encode(), public, nonce)
+def _greeting(attempt: bytes, party: str, public: bytes, nonce: bytes) -> bytes:
+    return fields.pack(b"fedboost/2/hello", attempt, party.encode(), public, nonce)
 
 
 def _requested(wish: bytes, terms: Terms, nonce: bytes, time: int) -> bytes:

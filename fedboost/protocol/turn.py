@@ -30,14 +30,16 @@ class Turn:
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
         self.helping: set[str] = set()
         """Parties whose help to open the sum is due."""
+        self.reporting = set(roster)
+        """Parties whose vector is not in the sum yet."""
         self._number = number
         self._opener = opener
-        self._parts = dict.fromkeys(roster, 0)
+        self._parts = dict.fromkeys(self.reporting, 0)
         self._help: dict[str, bytes] = {}
 
     def has_reported(self, party: str) -> bool:
         """True once the whole vector of a party was added."""
-        return self._parts.get(party) == self._opener.chunks
+        return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
         """True for a part that was added already, or belongs to an earlier turn."""
@@ -58,6 +60,7 @@ class Turn:
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
+            self.reporting.discard(party)
         self._parts[party] = report.part + 1
 
     def lose(self, party: str) -> None:
@@ -95,7 +98,7 @@ def report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
     if session.current_turn.repeats(party, report):
         return []
     session.current_turn.report(party, report)
-    return [] if session.awaited else seek_help(session)
+    return [] if session.current_turn.reporting else seek_help(session)
 
 
 def stray_report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
@@ -175,7 +178,8 @@ def lose_in_turn(session: "AggregatorSession", party: str, event: Disconnected) 
     if not session.current_turn.has_reported(party):
         return session.restart_attempt()
     session.current_turn.lose(party)
-    return [] if session.awaited else seek_help(session)
+    turn = session.current_turn
+    return [] if turn.reporting or turn.helping else seek_help(session)
 
 
 def tick(session: "AggregatorSession") -> Outbox:

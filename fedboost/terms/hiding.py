@@ -5,6 +5,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from fedboost.errors import quoted
+from fedboost.privacy.masked.pairs_graph import MAX_GRAPH_PARTIES
 from fedboost.privacy.masked.pairwise import Group as PairGroup
 from fedboost.privacy.protections import PROTECTIONS, Protection, check_name
 from fedboost.terms.flat import Group
@@ -41,7 +42,7 @@ class Hiding(Group):
     colluding: int | None = Field(
         default=None,
         ge=0,
-        le=98,
+        le=MAX_GRAPH_PARTIES - 2,
         description="Number of parties that may work together with a curious aggregator and still learn "
         "nothing. The default is 1 from four parties on, and 0 below.",
     )
@@ -99,14 +100,6 @@ class Hiding(Group):
                 f"protection {self.protection} needs {needed}, the terms name {holders}{beside}{hint}; "
                 f"add parties, or set {two}{plain}"
             )
-        max_parties = self.row.max_parties
-        if max_parties is not None and len(parties) > max_parties:
-            raise ValueError(
-                f"protection {self.protection} takes {max_parties} parties at most, as any two share masks; "
-                f"the terms name {len(parties)}: let neighbouring sites train as one party, or set "
-                f'protection = "plain" (fedboost terms --protection plain), with which the aggregator sees '
-                f'the sums of each party (noise.placement = "local" puts noise on them first)'
-            )
         colluding = self.group(parties).colluding
         if colluding > holders - 2:
             rows, counted = (
@@ -115,6 +108,22 @@ class Hiding(Group):
             raise ValueError(
                 f"protection {self.protection} with {holders} parties{rows} of which {colluding} collude"
                 f"{counted} hides nobody: it takes two that do not, so colluding is at most {holders - 2}"
+            )
+
+    def check_number(self, parties: tuple[str, ...], shrinks: bool) -> None:
+        """Raise ValueError for more parties than the protection takes. shrinks: the roster may."""
+        max_parties, max_shrinking, name = self.row.max_parties, self.row.max_shrinking, self.protection
+        if shrinks and max_shrinking is not None and len(parties) > max_shrinking:
+            raise ValueError(
+                f'protection {name} with on_loss = "shrink" takes {max_shrinking} parties at most, as any '
+                f'two share masks; the terms name {len(parties)}: set on_loss = "wait" or "stop"'
+            )
+        if max_parties is not None and len(parties) > max_parties:
+            raise ValueError(
+                f"protection {name} takes {max_parties} parties at most; the terms name {len(parties)}: let "
+                f'neighbouring sites train as one party, or set protection = "plain" (fedboost terms '
+                f"--protection plain), with which the aggregator sees the sums of each party "
+                f'(noise.placement = "local" puts noise on them first)'
             )
 
     def check_keyholder(self, parties: tuple[str, ...], shrinks: bool) -> None:

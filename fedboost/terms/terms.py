@@ -336,8 +336,10 @@ def _check_draws(terms: Terms) -> None:
 
 def _check_hiding(terms: Terms) -> None:
     shared = terms.noise is not None and terms.noise.placement == "distributed"
+    shrinks = terms.session.on_loss == "shrink"
     terms.hiding.check_parties(terms.parties, shared)
-    terms.hiding.check_keyholder(terms.parties, terms.session.on_loss == "shrink")
+    terms.hiding.check_number(terms.parties, shrinks)
+    terms.hiding.check_keyholder(terms.parties, shrinks)
 
 
 def _check_losses(terms: Terms) -> None:

@@ -69,10 +69,10 @@ def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, 
 @pytest.mark.slow
 def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path):
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))
-    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 101)
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 2500, "--parties", 1001)
     assert end.code == 0, end.err
-    assert "masked: takes 100 parties at most" in end.out
-    assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 101)) == {"plain"}
+    assert "masked: takes 1000 parties at most" in end.out
+    assert set(estimated(tmp_path, terms(rounds=2), "--rows", 2500, "--parties", 1001)) == {"plain"}
 
 
 OBJECTIVES = {

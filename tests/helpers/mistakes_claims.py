@@ -1,4 +1,4 @@
-"""Mistakes about models that are verified, sites that are compared, estimates, and more than 100 parties."""
+"""Mistakes about models that are verified, sites that are compared, estimates, and too many parties."""
 
 from datetime import UTC, datetime
 
@@ -10,9 +10,9 @@ from fedboost.runtime.net.keys import write_root
 
 
 def _many(folder):
-    """many.csv: 101 sites; masked.toml: terms that name them."""
-    names = [f"s{number:03d}" for number in range(101)]
-    rows = {"site": names * 2, "age": [row % 7 for row in range(202)], "y": [0, 1] * 101}
+    """many.csv: 1,001 sites; masked.toml: terms that name them."""
+    names = [f"s{number:04d}" for number in range(1001)]
+    rows = {"site": names * 2, "age": [row % 7 for row in range(2002)], "y": [0, 1] * 1001}
     csv.write_csv(table(rows), folder / "many.csv")
     columns = "[columns]\nlabel = 'y'\nnumeric = ['age']\n"
     (folder / "masked.toml").write_text(f"parties = {names}\n{columns}")
@@ -28,7 +28,7 @@ def _root(folder):
     write_root(folder / "keys", key, root)
 
 
-TOO_MANY = ("101", "100 parties at most", "plain", "train as one party")
+TOO_MANY = ("1001", "1000 parties at most", "plain", "train as one party")
 VERIFY = "verify model.json --consortium"
 COMPARE = "compare alone.toml --data rows.csv --site site"
 MISTAKES = {
@@ -56,7 +56,7 @@ MISTAKES = {
         "simulate masked.toml --data many.csv --site site --out new.json", TOO_MANY, prepare=_many
     ),
     "more parties than masks take, by number": Mistake(
-        "simulate hidden.toml --data many.csv --parties 101 --out new.json",
+        "simulate hidden.toml --data many.csv --parties 1001 --out new.json",
         TOO_MANY,
         files={"hidden.toml": "[columns]\nlabel = 'y'\nnumeric = ['age']\n"},
         prepare=_many,

@@ -151,6 +151,10 @@ def test_terms_keep_to_the_parties_of_the_table(row):
         terms_of(row, row.max_parties)
         with pytest.raises(ConfigError, match=f"takes {row.max_parties} parties at most"):
             terms_of(row, row.max_parties + 1)
+    if row.max_shrinking is not None:
+        terms_of(row, row.max_shrinking, on_loss="shrink")
+        with pytest.raises(ConfigError, match=f'"shrink" takes {row.max_shrinking} parties at most'):
+            terms_of(row, row.max_shrinking + 1, on_loss="shrink")
 
 
 def test_parts_of_fixed_size_are_as_long_as_their_cells(row):

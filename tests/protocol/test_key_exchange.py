@@ -112,7 +112,7 @@ def test_keys_of_pairs_fit_after_a_meeting():
         for name, shake in shakes.items()
     }
     met = {name: meeting(said, name) for name in NAMES}
-    keys = {name: shakes[name].pair_keys(name, met[name].publics, met[name].session) for name in NAMES}
+    keys = {name: shakes[name].pair_keys(name, met[name].publics, met[name].session, NAMES) for name in NAMES}
     for one in NAMES:
         assert set(keys[one]) == set(NAMES) - {one}
         assert all(keys[one][other] == keys[other][one] for other in keys[one])

@@ -12,7 +12,7 @@ Refuses: invalid public keys, and the tags that `PairMasks.check` names (PeerErr
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives import hashes
@@ -25,6 +25,7 @@ from fedboost.fixedpoint import Int64
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import CHUNK_CELLS, Chunk, Words
 from fedboost.privacy.masked.check_cells import with_checks
+from fedboost.privacy.masked.pairs_graph import neighbours
 from fedboost.privacy.protection import Tag, check_newer
 from fedboost.privacy.shamir import RandomBytes
 
@@ -36,7 +37,8 @@ MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
 
 MAX_GROUP_PARTIES = 100
-"""Every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
+"""Where the roster may shrink every pair has its key, its mask and its shares: beyond this the work of all
+pairs is not worth it. Beneath encryption no more were tried."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,13 @@ class Group:
         """Parties that sign a model, at least: two models cannot have so many each."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
+    def peers(self, me: str, session: bytes, shrinks: bool) -> tuple[str, ...]:
+        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others if
+        the roster may shrink. session: the digest of the attempt."""
+        if shrinks:
+            return tuple(member for member in self.members if member != me)
+        return neighbours(me, self.members, self.colluding, session)
+
     def point(self, party: str) -> int:
         """The point of a party's share."""
         return self.members.index(party) + 1
@@ -97,8 +106,11 @@ class Handshake:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(draw(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
-    def pair_keys(self, me: str, publics: Mapping[str, bytes], session: bytes) -> dict[str, bytes]:
-        """The key shared with each other party, bound to the session's transcript and to both names.
+    def pair_keys(
+        self, me: str, publics: Mapping[str, bytes], session: bytes, peers: Collection[str]
+    ) -> dict[str, bytes]:
+        """The key shared with each of these parties that greeted, bound to the session's transcript and to
+        both names.
 
         Forgets the private key, from which the first keys could be derived again.
         """
@@ -106,11 +118,9 @@ class Handshake:
         if private is None:
             raise PeerError("the keys of this session were derived already")
         keys = {}
-        for peer, public in publics.items():
-            if peer == me:
-                continue
+        for peer in (publics.keys() & peers) - {me}:
             try:
-                secret = private.exchange(X25519PublicKey.from_public_bytes(public))
+                secret = private.exchange(X25519PublicKey.from_public_bytes(publics[peer]))
             except ValueError:
                 raise PeerError(f"the key of party {peer} is no X25519 key") from None
             names = (name.encode() for name in sorted((me, peer)))
@@ -188,7 +198,7 @@ def masked_chunks(
 
 
 class PairMasks:
-    """The keys of a party with each other party, and its masks for one tag after the other."""
+    """The keys of a party with those that it shares masks with, and its masks for one tag after the other."""
 
     def __init__(self, me: str, group: Group, session: bytes, keys: dict[str, bytes], way: bytes) -> None:
         self._me = me
@@ -229,7 +239,7 @@ class PairMasks:
     def masks(self, tag: Tag) -> list[tuple[Stream, bool]]:
         """The masks of the last tag, each with True if it is added."""
         streams = []
-        for peer in sorted(set(tag.roster) - {self._me}):
+        for peer in sorted(self._keys.keys() & tag.roster):
             low, high = sorted((self._me, peer))
             streams.append((Stream(self.derived(peer, b"pair", low, high)), peer > self._me))
         return streams

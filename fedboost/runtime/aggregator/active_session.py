@@ -132,7 +132,7 @@ class ActiveSession:
 
     def awaits(self, party: str, message: FromParty) -> bool:
         """Tell if the session waits for this message of this party."""
-        awaited = party in self.session.awaited
+        awaited = party in self.session.roster and self.session.awaits(party)
         return awaited and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:

@@ -60,17 +60,17 @@ loopback, with reports of 2 MB. One window a round trip is 160 Mbit/s over 50 ms
 
 # ---- everybody together ---------------------------------------------------------------------------------
 
-OPEN_CALLS = 1024
-"""Open calls of all peers: a hundred parties, as many as one masked session takes, with all that each may
-have, and room for analysts."""
+OPEN_CALLS = 4096
+"""Open calls of all peers: a thousand parties, as many as one masked session takes, with the two that each
+needs and two more while its last connection is given up, and room for analysts."""
 CONNECTIONS = 2048
 """Connections of all peers, where the process may open as many files and as many again; else half of what it
 may."""
 OTHER_FILES = CONNECTIONS
 """Files that the process may need beside them, and room to count them in."""
 IDLE_CONNECTIONS = 128
-"""Connections of one address that have no call open: all parties of the largest masked session, a hundred,
-may dial from one machine at a time."""
+"""Connections of one address that have no call open: a hundred parties may dial from one machine at a
+time."""
 FLOOD_IS_OVER_SECONDS = 60.0
 """An address that floods with connections is in the log again when it was quiet for so long."""
 STREAMS_PER_CONNECTION = 32

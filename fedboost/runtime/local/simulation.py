@@ -23,7 +23,7 @@ from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.contracts import Program
 from fedboost.protocol.events import Outbox
 from fedboost.protocol.key_exchange import Credentials
-from fedboost.protocol.messages import FromParty
+from fedboost.protocol.messages import FromParty, ToParty
 from fedboost.protocol.party import PartySession
 from fedboost.protocol.run import Callback
 from fedboost.protocol.site import Site
@@ -139,7 +139,7 @@ class _Node:
     """A party: its session, the messages sent to it, and the reply it is in the middle of."""
 
     session: PartySession
-    inbox: deque[bytes] = field(default_factory=deque)
+    inbox: deque[ToParty] = field(default_factory=deque)
     _replies: Iterator[FromParty] = field(default_factory=lambda: iter(()))
 
     def next_reply(self) -> FromParty | None:
@@ -149,7 +149,7 @@ class _Node:
                 return reply
             if not self.inbox:
                 return None
-            self._replies = self.session.handle(decode_to_party(self.inbox.popleft()))
+            self._replies = self.session.handle(self.inbox.popleft())
 
 
 def _sites(terms: Terms, readers: Mapping[str, Reader], nthread: int) -> dict[str, Site]:
@@ -190,11 +190,14 @@ def _read(data: object, terms: Terms, name: str, on_table: OnTable | None = None
 
 
 def _deliver(outbox: Outbox, nodes: Mapping[str, _Node], meter: Meter) -> list[str]:
-    """Put the messages into the inboxes; return the parties that have something to do now."""
-    last_message, last_data = None, b""
+    """Put the messages into the inboxes; return the parties that have something to do now. A message to
+    several parties is encoded once, and decoded once: nothing changes it."""
+    last, data, read = None, b"", None
     for name, message in outbox:
-        if message is not last_message:
-            last_message, last_data = message, encode_to_party(message)
-        meter.received(name, len(last_data))
-        nodes[name].inbox.append(last_data)
+        if message is not last:
+            data = encode_to_party(message)
+            last, read = message, decode_to_party(data)
+        assert read is not None
+        meter.received(name, len(data))
+        nodes[name].inbox.append(read)
     return list(nodes) if outbox else []

@@ -275,7 +275,7 @@ def test_parties_that_sealed_under_different_tags_have_no_keys_in_common_any_mor
 def test_both_ends_of_a_pair_derive_the_same_key_and_no_two_pairs_do():
     handshakes = {party: Handshake(drawing(party)) for party in PARTIES}
     publics = {party: handshake.public for party, handshake in handshakes.items()}
-    keys = {party: handshakes[party].pair_keys(party, publics, SESSION) for party in PARTIES}
+    keys = {party: handshakes[party].pair_keys(party, publics, SESSION, PARTIES) for party in PARTIES}
     assert all(set(keys[party]) == set(PARTIES) - {party} for party in PARTIES)
     assert all(keys[one][other] == keys[other][one] for one, other in combinations(PARTIES, 2))
     assert len({key for of in keys.values() for key in of.values()}) == 10
@@ -283,7 +283,7 @@ def test_both_ends_of_a_pair_derive_the_same_key_and_no_two_pairs_do():
 
 def test_the_session_is_in_every_key():
     publics = {party: Handshake(drawing(party)).public for party in PARTIES}
-    keys = [Handshake(drawing(ME)).pair_keys(ME, publics, session) for session in (b"one", b"two")]
+    keys = [Handshake(drawing(ME)).pair_keys(ME, publics, session, PARTIES) for session in (b"one", b"two")]
     assert not set(keys[0].values()) & set(keys[1].values())
 
 
@@ -291,17 +291,17 @@ def test_the_session_is_in_every_key():
 def test_a_public_key_that_is_none_is_a_peer_error(public):
     """All zeros and one are points of small order: the secret shared with them is known to everybody."""
     with pytest.raises(PeerError, match=f"the key of party {PEER} is no X25519 key"):
-        Handshake(drawing(0)).pair_keys(ME, {PEER: public}, SESSION)
+        Handshake(drawing(0)).pair_keys(ME, {PEER: public}, SESSION, PARTIES)
 
 
 def test_the_private_key_is_forgotten_once_the_pairs_have_theirs():
     """It gives the first keys of the session, and so those of every tree, to anyone who has it."""
     handshake = Handshake(drawing(0))
     publics = {PEER: Handshake(drawing(1)).public}
-    handshake.pair_keys(ME, publics, SESSION)
+    handshake.pair_keys(ME, publics, SESSION, PARTIES)
     assert vars(handshake) == {"_private": None, "public": handshake.public}
     with pytest.raises(PeerError, match="derived already"):
-        handshake.pair_keys(ME, publics, SESSION)
+        handshake.pair_keys(ME, publics, SESSION, PARTIES)
 
 
 def test_keys_are_derived_as_hkdf_does():
