@@ -8,7 +8,7 @@ Refuses: states that the terms do not allow (`check`, Refused).
 import hashlib
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -127,27 +127,36 @@ class BoostingState:
     ) -> "BoostingState":
         """The state with these splits of the tree that grows, and one more level. scales: of the answered
         query; those of the root count. residual: the query, if it was about residuals."""
-        grown = replace(
-            self,
-            splits=self.splits + splits,
-            levels=self.levels + 1,
-            scales=self.scales or (None if scales is None else Scales(*scales)),
-            residual=residual or self.residual,
+        grown = BoostingState(
+            self.grids,
+            self.start,
+            self.rounds,
+            self.splits + splits,
+            self.levels + 1,
+            self.scales or (None if scales is None else Scales(*scales)),
+            residual or self.residual,
         )
         hashed = self._hash.copy()
         hashed.update(_packed(splits))
-        grown.__dict__["_hash"] = hashed  # as it would compute it
+        # Each state's hashes go on from those of the one before, as it would compute them.
+        grown.__dict__.update(_hash=hashed, _hash_of_rounds=self._hash_of_rounds)
         return grown
 
     def ended(self, splits: tuple[Split, ...], values: Values) -> "BoostingState":
         """The state with the grown tree as its last round."""
         done = Round(self.splits + splits, values)
-        return BoostingState(self.grids, self.start, (*self.rounds, done))
+        ended = BoostingState(self.grids, self.start, (*self.rounds, done))
+        hashed = self._hash_of_rounds.copy()
+        hashed.update(fields.pack(done.digest))
+        ended.__dict__["_hash_of_rounds"] = hashed
+        return ended
 
     @property
     def before_tree(self) -> "BoostingState":
         """The state before the tree that grows."""
-        return BoostingState(self.grids, self.start, self.rounds)
+        before = BoostingState(self.grids, self.start, self.rounds)
+        before.__dict__["_hash_of_rounds"] = self._hash_of_rounds
+        return before
 
     @cached_property
     def position(self) -> Position:
@@ -162,11 +171,16 @@ class BoostingState:
     @cached_property
     def _hash(self) -> "hashlib._Hash":
         """The hash of the model, splits last, so that further ones can be added."""
-        start = b"" if self.start is None else self.start.digest
-        parts = fields.number(self.grids), start, *(done.digest for done in self.rounds)
-        hashed = hashlib.sha256(fields.pack(*parts))
+        hashed = self._hash_of_rounds.copy()
         hashed.update(_packed(self.splits))
         return hashed
+
+    @cached_property
+    def _hash_of_rounds(self) -> "hashlib._Hash":
+        """The hash of the finished rounds, so that further ones can be added."""
+        start = b"" if self.start is None else self.start.digest
+        parts = fields.number(self.grids), start, *(done.digest for done in self.rounds)
+        return hashlib.sha256(fields.pack(*parts))
 
     def has_passed(self, earlier: Position) -> bool:
         """True if a session can have come from that position to this state."""

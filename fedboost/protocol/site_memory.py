@@ -82,9 +82,12 @@ class Standing:
         """The standing with this question. Another base is that of another tree, of which nothing
         was asked yet."""
         known = self.questions if base == self.base else ()
-        kept = {asked.turn: asked for asked in (*known, question)}
-        questions = tuple(kept[turn] for turn in sorted(kept))
-        return replace(self, base=base, reached=reached, questions=questions)
+        if known and question.turn <= known[-1].turn:
+            kept = {asked.turn: asked for asked in (*known, question)}
+            questions = tuple(kept[turn] for turn in sorted(kept))
+        else:
+            questions = *known, question
+        return Standing(self.attempt, base, reached, questions, self.helped, self.signed)
 
 
 @dataclass(frozen=True)

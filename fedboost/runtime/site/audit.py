@@ -31,7 +31,15 @@ from fedboost.people.summary import columns_of
 from fedboost.protocol.site import Release
 from fedboost.runtime.aggregator.store import sync_folder
 from fedboost.runtime.files import write_atomically
-from fedboost.runtime.site.audit_entry import BEFORE_THE_FIRST, Admitted, Ended, Entry, Released, parse_entry
+from fedboost.runtime.site.audit_entry import (
+    BEFORE_THE_FIRST,
+    Admitted,
+    Ended,
+    Entry,
+    canonical_event,
+    entry_line,
+    parse_entry,
+)
 from fedboost.runtime.site.audit_files import (
     NO_LOG,
     Line,
@@ -75,7 +83,8 @@ class AuditLog:
             self._size = status.st_size
             self._named = self._size > 0
             self._older = older_files(path)
-            self._last = self._read_last()
+            self.last = self._read_last()
+            """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
         except BaseException:
             self.close()
             raise
@@ -85,11 +94,6 @@ class AuditLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    @property
-    def last(self) -> LogEnd:
-        """Number and hash of the last entry; 0 and `BEFORE_THE_FIRST` in an empty log."""
-        return NO_LOG if self._last is None else (self._last.n, self._last.hash)
 
     def after(self, end: LogEnd) -> list[Entry] | None:
         """The entries since the log ended so; None if it never did. ConfigError."""
@@ -139,24 +143,8 @@ class AuditLog:
     def record(self, release: Release) -> None:
         """Record a release that is about to leave. If it cannot be recorded, it must not leave: raises
         DurabilityError when the disk does not take it, Refused when somebody else has changed the log."""
-        charge = release.charge
-        self._append(
-            Released(
-                session=release.session,
-                turn=release.turn,
-                attempt=release.attempt,
-                what=release.what,
-                cells=release.cells,
-                bytes=release.size,
-                protection=release.protection,
-                roster=release.roster,
-                charge=None if charge is None else charge.name,
-                cost=None if charge is None else charge.cost,
-                question=release.question or None,
-                position=release.position or None,
-            )
-        )
-        if charge is not None:
+        self._append(release)
+        if release.charge is not None:
             self._sync()
 
     def ended(self, session: str, reason: str, paused: bool = False, analyst: str = "") -> None:
@@ -192,11 +180,9 @@ class AuditLog:
             raise self._full(error) from None
         self._named = True
 
-    def _append(self, event: Admitted | Released | Ended) -> None:
-        n, previous = (self._last.n + 1, self._last.hash) if self._last else (1, BEFORE_THE_FIRST)
-        entry = Entry(n=n, time=_now(), event=event, previous=previous)
-        entry = entry.model_copy(update={"hash": entry.due_hash})
-        line = entry.line
+    def _append(self, event: Admitted | Release | Ended) -> None:
+        number, previous = self.last[0] + 1, self.last[1]
+        line, digest = entry_line(number, _now(), canonical_event(event), previous)
         try:
             status = os.fstat(self._file)
             if status.st_size != self._size or not self._is_in_place(status):
@@ -213,7 +199,7 @@ class AuditLog:
                 os.ftruncate(self._file, self._size)  # a line is written whole or not at all
             raise self._full(error) from None
         self._size += len(line)
-        self._last = entry
+        self.last = number, digest
 
     def _is_in_place(self, status: os.stat_result) -> bool:
         try:
@@ -224,9 +210,9 @@ class AuditLog:
     def _put_aside(self) -> None:
         """Give the full file the name of an older one, and begin the next. Whenever this is interrupted, the
         entries are all there, and who opens the log goes on after the last."""
-        assert self._last is not None
         first = self._older[-1].last + 1 if self._older else self._begins_with()
-        full = OlderFile(first, self._last.n, older_file(self._path, first, self._last.n))
+        last = self.last[0]
+        full = OlderFile(first, last, older_file(self._path, first, last))
         if full.path.exists():
             raise FileExistsError(errno.EEXIST, f"{full.path.name} exists")
         new = self._path.with_name(f".{self._path.name}.new")
@@ -268,15 +254,18 @@ class AuditLog:
         except OSError as error:
             raise ConfigError(f"{self._path}: cannot be locked: {error.strerror}") from None
 
-    def _read_last(self) -> Entry | None:
-        """The entry to go on from; None in an empty log. It alone is checked: a log may be long."""
+    def _read_last(self) -> LogEnd:
+        """The end to go on from. The last entry alone is checked: a log may be long."""
         if not self._size:
-            end = self._older[-1].path if self._older else None
-            return None if end is None else [line.entry for line in lines_of(end)][-1]
+            if not self._older:
+                return NO_LOG
+            entry = [line.entry for line in lines_of(self._older[-1].path)][-1]
+            return entry.n, entry.hash
         with mmap.mmap(self._file, 0, access=mmap.ACCESS_READ) as whole:
             last = whole[whole.rfind(b"\n", 0, self._size - 1) + 1 :]
         try:
-            return parse_entry(last)
+            entry = parse_entry(last)
+            return entry.n, entry.hash
         except ValueError as error:
             raise ConfigError(
                 f"{self._path}, last line: {error}; nothing can be appended: move the file away and keep it, "

@@ -7,10 +7,12 @@ the one before.
 
 import hashlib
 import json
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
+from fedboost.protocol.site import Release
 from fedboost.terms.reading import Frozen
 
 BEFORE_THE_FIRST = "0" * 64
@@ -113,6 +115,32 @@ _BEGINNING = b'{"n":'
 """Each line's first bytes."""
 
 
+def canonical_event(event: Admitted | Ended | Release) -> str:
+    """The JSON of an event in its entry. That of a release, of which there is one a turn, is put together
+    from the JSON of its texts, which were seen before."""
+    if not isinstance(event, Release):
+        return _canonical(event.model_dump(mode="json", exclude_none=True)).decode()
+    charge = event.charge
+    return "".join(
+        (
+            f'{{"kind":"released","session":{_text(event.session)},"turn":{event.turn},'
+            f'"attempt":{event.attempt},"what":{_text(event.what)},"cells":{event.cells},'
+            f'"bytes":{event.size},"protection":{_text(event.protection)},"roster":{_text(event.roster)}',
+            "" if charge is None else f',"charge":"{charge.name}","cost":{float(charge.cost)!r}',
+            f',"question":"{event.question}"' if event.question else "",
+            f',"position":"{event.position}"' if event.position else "",
+            "}",
+        )
+    )
+
+
+def entry_line(n: int, time: str, event: str, previous: str) -> tuple[bytes, str]:
+    """The line of an entry with this canonical event, and its hash."""
+    content = f'{{"n":{n},"time":"{time}","event":{event},"previous":"{previous}"'
+    digest = hashlib.sha256(f"{content}}}".encode()).hexdigest()
+    return f'{content},"hash":"{digest}"}}\n'.encode(), digest
+
+
 def parse_entry(line: bytes) -> Entry:
     """The entry on a line; ValueError if it is not as it was written."""
     if not line.endswith(b"\n") and line.startswith(_BEGINNING[: len(line)]):
@@ -127,5 +155,10 @@ def parse_entry(line: bytes) -> Entry:
     return entry
 
 
-def _canonical(values: dict[str, Any]) -> bytes:
+def _canonical(values: Any) -> bytes:
     return json.dumps(values, separators=(",", ":")).encode()
+
+
+@lru_cache
+def _text(value: str | tuple[str, ...]) -> str:
+    return _canonical(value).decode()

@@ -223,9 +223,9 @@ class FileSession:
         with self._turn() as file:
             if base != self._standing.base:
                 file.execute(f"DELETE FROM questions {_OF_ONE}", self._name)
+                put(file, "standings", *self._name, *as_row(self._rows, standing), None)
             shape = question.turn, question.digest, int(question.of_tree)
             put(file, "questions", *self._name, *shape, _packed(question.before), _packed(question.after))
-            put(file, "standings", *self._name, *as_row(self._rows, standing), None)
         self._standing = standing
 
     def help(self, stage: int, roster: tuple[str, ...]) -> None:
@@ -345,21 +345,23 @@ def _known(row: Sequence[Any]) -> Known:
 
 def as_row(rows: bytes, standing: Standing) -> tuple[Value, ...]:
     """The columns of a standing, from `rows` to `signed`."""
-    base, reached, helped = _packed(standing.base), _packed(standing.reached), json.dumps(standing.helped)
+    base, reached = _packed(standing.base), _packed(standing.reached)
+    helped = "null" if standing.helped is None else json.dumps(standing.helped)
     return rows, standing.attempt, base, reached, helped, int(standing.signed)
 
 
 def _from_row(row: Sequence[Any], questions: Iterable[Sequence[Any]]) -> Standing:
     attempt, base, reached, helped, signed = row
     stage = json.loads(helped)
+    known = tuple(
+        Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after))
+        for turn, digest, of_tree, before, after in questions
+    )
     return Standing(
         attempt,
         _unpacked(base),
-        _unpacked(reached),
-        tuple(
-            Question(turn, digest, bool(of_tree), _unpacked(before), _unpacked(after))
-            for turn, digest, of_tree, before, after in questions
-        ),
+        known[-1].after if known else _unpacked(reached),
+        known,
         None if stage is None else (stage[0], tuple(stage[1])),
         bool(signed),
     )

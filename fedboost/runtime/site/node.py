@@ -12,6 +12,7 @@ import contextlib
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from os import urandom
 from typing import Any, NamedTuple
@@ -59,8 +60,13 @@ LARGE_MESSAGE = 1 << 16
 """Bytes above which a message of the aggregator is decoded in a thread: a smaller one takes less than the way
 there and back."""
 
+LARGE_REPLY = 1 << 16
+"""Bytes above which a reply leaves while the next is computed; the smaller ones wait for the last, so that the
+thread of the connection is woken once."""
+
 Inbox = asyncio.Queue[ToParty | PeerError | None]
-Replies = asyncio.Queue[FromParty | None]
+Reply = tuple[FromParty, bytes]
+Replies = asyncio.Queue[list[Reply] | None]
 """Of one message. A report's parts are kept by the session anyway, so they may all wait here."""
 
 
@@ -86,6 +92,8 @@ class PartyNode:
         self._session: PartySession | None = None
         """Outlives a connection: who dials again goes on where it was."""
         self._hung_up = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "session")
+        """Computes the replies to one message after the other."""
         self._offered = Offered("")
         self._attended = False
         self._refusals = 0
@@ -119,6 +127,7 @@ class PartyNode:
             self._close()
 
     def _close(self) -> None:
+        self._thread.shutdown(wait=False)
         if self._audit:
             self._audit.close()
         self._memory.close()
@@ -232,17 +241,16 @@ class PartyNode:
             return
         replies: Replies = asyncio.Queue()
         loop = asyncio.get_running_loop()
-        computing = loop.run_in_executor(None, self._compute, session, message, replies, loop)
         begin = time.monotonic()
+        computing = self._thread.submit(self._compute, session, message, replies, loop)
+        computing.add_done_callback(lambda _: loop.call_soon_threadsafe(replies.put_nowait, None))
         try:
-            while (reply := await replies.get()) is not None:
-                try:
-                    if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
-                        self._close_session(reply.reason)
-                finally:
-                    await call.write(self._watch.sent(encode_from_party(reply)))
-        finally:
-            await computing  # one thread at a time is in the session
+            while (early := await replies.get()) is not None:
+                await self._write(call, early)
+        except BaseException:
+            await asyncio.wrap_future(computing)  # one thread at a time is in the session
+            raise
+        await self._write(call, computing.result())
         if isinstance(message, Ask) and session.ended is None:
             self._watch.answered(message, time.monotonic() - begin)
         if session.ended is not None:
@@ -250,17 +258,28 @@ class PartyNode:
             if self._left > FREE_REFUSALS:  # each is a line in the log, and an aggregator may offer for ever
                 await asyncio.sleep(min(0.1 * 2 ** (self._left - FREE_REFUSALS - 1), MAX_PAUSE_SECONDS))
 
+    async def _write(self, call: Any, replies: list[Reply]) -> None:
+        for reply, data in replies:
+            try:
+                if isinstance(reply, Leave):  # recorded before the aggregator can hang up on it
+                    self._close_session(reply.reason)
+            finally:
+                await call.write(self._watch.sent(data))
+
     def _compute(
         self, session: PartySession, message: ToParty, replies: Replies, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """Put the replies to a message as they come, then None. Runs in a thread of its own."""
-        try:
-            for reply in session.handle(message):
-                loop.call_soon_threadsafe(replies.put_nowait, reply)
-                if self._hung_up.is_set():
-                    return  # nobody wants the rest
-        finally:
-            loop.call_soon_threadsafe(replies.put_nowait, None)
+    ) -> list[Reply]:
+        """Put large replies to a message into the queue as they come; the last ones. Runs in a thread of its
+        own."""
+        ready: list[Reply] = []
+        for reply in session.handle(message):
+            ready.append((reply, encode_from_party(reply)))
+            if self._hung_up.is_set():
+                break  # nobody wants the rest
+            if len(ready[-1][1]) > LARGE_REPLY:
+                loop.call_soon_threadsafe(replies.put_nowait, ready)
+                ready = []
+        return ready
 
     def _session_for(self, message: ToParty) -> PartySession | None:
         """The session a message belongs to; None for the last words of one this party has left."""
