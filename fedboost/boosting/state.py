@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.rules import check_scales, check_splits, check_tree
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.union import Query, TreeQuery
+from fedboost.boosting.queries.union import OfTurn, TreeQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
@@ -114,10 +114,12 @@ class BoostingState:
         """Number of the tree that grows: -1 before the first."""
         return len(self.rounds) - 1
 
-    def after(self, query: Query) -> "BoostingState":
+    def after(self, query: OfTurn) -> "BoostingState":
         """The state after an answered query."""
-        state: BoostingState = query.applied_to(self)
-        return state
+        state: Any = self
+        for part in query.parts:
+            state = part.applied_to(state)
+        return cast(BoostingState, state)
 
     def grown(
         self,
@@ -193,7 +195,7 @@ class BoostingState:
         then = BoostingState(earlier.grids, start, self.rounds[: earlier.rounds], splits)
         return then.position.model == earlier.model
 
-    def may_change(self, query: Query) -> bool:
+    def may_change(self, query: OfTurn) -> bool:
         """True if the roster may change at this query.
 
         The same sum over two rosters shows the difference between them, which may be a single party. So
@@ -210,7 +212,7 @@ class BoostingState:
         """True if the last finished tree has different leaf values and moved every margin."""
         return bool(self.rounds) and _moves_all(self.rounds[-1].splits, self.rounds[-1].values)
 
-    def may_lack_parties(self, query: Query) -> bool:
+    def may_lack_parties(self, query: OfTurn) -> bool:
         """True if the roster may lack a party of the terms: not before a tree split. Earlier queries are the
         same in every session, and two rosters would show the difference."""
         return self.may_change(query) or any(done.splits for done in self.rounds)

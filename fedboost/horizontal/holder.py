@@ -8,7 +8,7 @@ Refuses: queries out of order or that do not fit the tree (PeerError: they come 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import TypeVar, assert_never, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
-from fedboost.boosting.queries.union import Query, TreeQuery
+from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Values
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Int64
@@ -92,12 +92,14 @@ class HorizontalHolder:
         software. 32 bytes."""
         return self._shard.hashed(key, self.columns, repr((VERSION, self._terms.objective.package)))
 
-    def answer(self, query: Query) -> Int64:
+    def answer(self, query: OfTurn) -> Int64:
         """This party's integers: int64 [query.cells]."""
-        query.check_order(self._terms, self.state)
-        values = self._answer(query)
-        self.state = self.state.after(query)
-        return values
+        answers = []
+        for part in cast(tuple[Query, ...], query.parts):
+            part.check_order(self._terms, self.state)
+            answers.append(self._answer(part))
+            self.state = self.state.after(part)
+        return answers[0] if len(answers) == 1 else np.concatenate(answers)
 
     def go_to(self, state: BoostingState) -> None:
         """Move to this state, whatever was answered before. PeerError if its splits are invalid."""

@@ -11,7 +11,7 @@ from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.errors import printable, quoted
 from fedboost.people.facts import AgreementFacts, ReleaseFacts, SessionFacts
 from fedboost.people.text import INDENT, WIDTH, all_shown, counted, delimited, listed, moment, shown, size
-from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES
+from fedboost.people.words import HELP, NO_METRICS, PLACEMENTS, QUERIES, queries_of
 from fedboost.privacy.protections import PROTECTIONS
 
 ANSWER_WIDTH = 43
@@ -98,7 +98,7 @@ def _protections(session: SessionFacts) -> Iterator[str]:
         if central:
             seen = "sums over the parties" if hides else "this site's own numbers"
             seen += " without noise, as it added the noise itself"
-        elif hides and BY_PARTY in session.by_query:
+        elif hides and any(BY_PARTY in queries_of(name) for name in session.by_query):
             seen += ", but for its metrics"
         yield _line("protection", f"{shown(name)}: the aggregator could see {seen}")
 
@@ -109,13 +109,15 @@ def _answers(session: SessionFacts) -> Iterator[str]:
         yield _line("left", "nothing")
         return
     yield f"  what left {'':{ANSWER_WIDTH - 8}}{'times':>6}{'allowed':>8}{'integers':>9}{'bytes':>9}"
-    for query, releases in session.by_query.items():
-        words = QUERIES.get(query, shown(query))
-        if query == EndRoundQuery.__name__ and not any(release.cells for release in releases):
+    for name, releases in session.by_query.items():
+        *others, words = [QUERIES.get(query, shown(query)) for query in queries_of(name)]
+        if name == EndRoundQuery.__name__ and not any(release.cells for release in releases):
             words = NO_METRICS
-        allowed = session.allowed.get(query, "-") if query != HELP else "-"
+        known = [session.allowed[query] for query in queries_of(name) if query in session.allowed]
         firsts = [release for release in releases if not release.again]
-        yield _sums(words, firsts, "0" if session.rank.after_end and query != HELP else str(allowed))
+        yield from (f"    {other}, with" for other in others)
+        after_end = session.rank.after_end and name != HELP
+        yield _sums(words, firsts, "0" if after_end else str(min(known, default="-")))
     if session.again:
         yield _sums("the same answers sent again", session.again)
     yield _sums("in all, after it had ended" if session.rank.after_end else "in all", session.releases)
@@ -136,9 +138,11 @@ def _releases(session: SessionFacts) -> Iterator[str]:
     for release in session.releases:
         question, position = (_digits(value) for value in (release.question, release.position))
         mark = "!" if session.rank.after_end and release.what != HELP else "=" if release.again else " "
-        words = quoted(QUERIES.get(release.what, release.what), ANSWER_WIDTH - 1)
+        names = queries_of(release.what)
+        words, *others = [quoted(QUERIES.get(name, name), ANSWER_WIDTH - 1) for name in names]
         hashes = f"{question:<9}{position}"
         yield f"{mark}{release.turn:>6}{release.attempt:>8}  {words:<{ANSWER_WIDTH + 1}}{hashes}"
+        yield from (f"{'':>17}{other}" for other in others)
     notes = [
         "Turn: the number of the question. Question and position: the first digits of the hashes of what was "
         "asked, and of where the training stood. The same turn, question and position: the same answer sent "

@@ -10,6 +10,7 @@ from typing import get_args
 from fedboost.boosting.queries.rounds import BY_PARTY
 from fedboost.boosting.queries.union import Query
 from fedboost.privacy.protections import PROTECTIONS
+from fedboost.protocol.several import AND
 from fedboost.terms.noise import CUT_POINTS, START, TREES
 
 HELP = "help to open the sum"
@@ -21,6 +22,12 @@ QUERIES = {
     HELP: "help to open a sum: keys, no data",
 }
 """The content of an answer, by the name of its query."""
+
+
+def queries_of(name: str) -> list[str]:
+    """The queries that a release answers, by its name: several may share a turn."""
+    return name.split(AND)
+
 
 NO_METRICS = "end of a round: no metrics, no numbers"
 """The end of a round where the terms want no metrics, as those with noise do."""

@@ -30,6 +30,11 @@ class Query(Protocol):
     """A question to all holders. Bytes: `digest` names it in transcripts; `wire` knows how it travels."""
 
     @property
+    def parts(self) -> "tuple[Query, ...]":
+        """The queries that it is made of: itself, or those that share the turn (`several.Several`)."""
+        ...
+
+    @property
     def name(self) -> str:
         """Its name in logs."""
         ...

@@ -57,8 +57,11 @@ def check_due(ask: Ask, now: Situation) -> None:
                 f"turn {ask.turn}: the roster changed where the difference of two sums would show a party"
             )
     ask.query.check(terms)
-    if ask.query.of_tree or ask.query.ends_tree:
-        state.check_splits(terms, ask.query.splits)
+    for query in ask.query.parts:
+        if query.of_tree or query.ends_tree:
+            state.check_splits(terms, query.splits)
+        if query is not ask.query.parts[-1]:
+            state = state.after(query)
 
 
 def _check_roster(asked: tuple[str, ...], now: Situation) -> None:

@@ -202,6 +202,12 @@ class Terms(Flat):
         return self.noise is None and (self.objective.loss.bounds is None or self.columns.weight is not None)
 
     @property
+    def shares_turns(self) -> bool:
+        """True if several queries may share a turn: not where the roster may change with any of them, nor
+        where each answer is charged for its noise."""
+        return self.session.on_loss != "shrink" and self.noise is None
+
+    @property
     def known_weight_scale(self) -> Scale | None:
         """The scale of row weights if all are 1."""
         return None if self.columns.weight else UNIT

@@ -8,7 +8,7 @@ more of anything than there can be: an item of two bytes takes some hundred when
 
 from typing import Any, assert_never, cast
 
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries.union import OfTurn
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.errors import ConfigError, PeerError
 from fedboost.protocol.messages import (
@@ -42,7 +42,6 @@ from fedboost.wire.bounds import (
     with_request,
 )
 from fedboost.wire.queries import (
-    query_from_pb,
     query_to_pb,
     residual_from_pb,
     scale_from_pb,
@@ -50,6 +49,8 @@ from fedboost.wire.queries import (
     split_to_pb,
     splits_from_pb,
     start_from_pb,
+    turn_from_pb,
+    turn_to_pb,
     values_from_pb,
     values_to_pb,
 )
@@ -119,7 +120,7 @@ def encode_to_party(message: ToParty) -> bytes:
         case Introduce(greetings, state):
             out = pb.ToParty(meet=_meet_to_pb(greetings, cast(BoostingState, state)))
         case Ask(turn, attempt, roster, query):
-            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **query_to_pb(cast(Query, query)))
+            ask = pb.Ask(turn=turn, attempt=attempt, roster=roster, **turn_to_pb(cast(OfTurn, query)))
             out = pb.ToParty(ask=ask)
         case OpenRequest(turn, attempt, request):
             out = pb.ToParty(open=pb.OpenRequest(turn=turn, attempt=attempt, request=request))
@@ -148,7 +149,7 @@ def decode_to_party(data: bytes) -> ToParty:
         case "ask":
             ask = message.ask
             roster = bounded(ask.roster, MAX_PARTIES, "parties")
-            return Ask(ask.turn, ask.attempt, roster, query_from_pb(ask))
+            return Ask(ask.turn, ask.attempt, roster, turn_from_pb(ask))
         case "open":
             return OpenRequest(message.open.turn, message.open.attempt, message.open.request)
         case "close":

@@ -4,7 +4,7 @@ Refuses: values outside their ranges, and longer lists than there can be (PeerEr
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import Split
+from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
@@ -35,6 +36,19 @@ MAX_ELECTED = 1 << 20
 MAX_SETS = 2 * (1 + MAX_PARTIES)
 
 
+def turn_to_pb(query: OfTurn) -> dict[str, Any]:
+    """The fields of a question for all queries of a turn, by name."""
+    first, *further = cast(tuple[Query, ...], query.parts)
+    return {**query_to_pb(first), "then": [pb.Ask(**query_to_pb(part)) for part in further]}
+
+
+def turn_from_pb(ask: Any) -> OfTurn:
+    """All queries of a question. PeerError for one that is unknown or out of range, and for too many."""
+    further = bounded(ask.then, MAX_QUERIES - 1, "further queries")
+    parts = query_from_pb(ask), *map(query_from_pb, further)
+    return Several(parts) if further else parts[0]
+
+
 def query_to_pb(query: Query) -> dict[str, Any]:
     """The field of a question for a query, by name."""
     field, encode, _ = _CODECS[type(query)]
@@ -42,7 +56,7 @@ def query_to_pb(query: Query) -> dict[str, Any]:
 
 
 def query_from_pb(ask: Any) -> Query:
-    """The query of a question. PeerError for one that is unknown or out of range."""
+    """A query of a question. PeerError for one that is unknown or out of range."""
     field = ask.WhichOneof("query")
     if field not in _DECODERS:
         raise PeerError("an empty query, or one of a newer version of fedboost")

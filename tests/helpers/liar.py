@@ -76,7 +76,7 @@ class Liar:
         self.turn = turn or self.turn + 1
         self.transcript = next_transcript(self.transcript, query)
         self.asked = Ask(self.turn, self.attempt, self.roster, query)
-        self.last_end = query if isinstance(query, EndRoundQuery) else self.last_end
+        self.last_end = next((q for q in query.parts if isinstance(q, EndRoundQuery)), self.last_end)
         group = Group.of(self.terms.parties, self.terms.hiding.colluding)
         setup = AggregatorSetup(group, self.digest, shrinks=self.terms.session.on_loss == "shrink")
         opener = PROTECTIONS["masked"].opener(tag_of(self.asked, self.transcript), setup)
@@ -115,8 +115,12 @@ def never(query):
 
 
 def root_of(tree):
-    return lambda query: isinstance(query, HistogramQuery) and (query.tree, query.nodes) == (tree, (0,))
+    """True for a question with the root of a tree."""
+    return lambda query: any(
+        isinstance(part, HistogramQuery) and (part.tree, part.nodes) == (tree, (0,)) for part in query.parts
+    )
 
 
 def end_of(tree):
-    return lambda query: isinstance(query, EndRoundQuery) and query.tree == tree
+    """True for a question with the end of a tree."""
+    return lambda query: any(isinstance(part, EndRoundQuery) and part.tree == tree for part in query.parts)

@@ -11,7 +11,7 @@ from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
+from fedboost.boosting.state import BoostingState, Round
 from fedboost.gbdt.tree import Split
 from fedboost.privacy import fields
 from fedboost.protocol.messages import Attest, Close, Offer, OpenRequest
@@ -145,7 +145,7 @@ def test_where_nothing_is_opened_without_a_party_it_knows_where_the_session_stan
         dataclasses.replace(liar.state, levels=2),
         dataclasses.replace(liar.state, levels=2, splits=(SPLIT,)),
         claimed(liar.state, (-0.5, 0.5)),
-        NOTHING_YET,
+        liar.state.before_tree,  # between two queries of a turn
     ):
         other = Liar(on_loss=on_loss)
         other.train(root_of(0))
@@ -315,7 +315,7 @@ def test_after_a_signature_the_last_question_alone_is_asked_again():
     after = liar.state
     liar.gather(after)
     with pytest.raises(Left, match="asked after the model was signed"):
-        liar.ask(HistogramQuery(end.rows, 1, (), (0,), 1, end.weight, end.weight))
+        liar.ask(HistogramQuery(end.rows, 1, (), (0,), 1, *[liar.last_end.weight] * 2))
 
 
 def test_an_old_attempt_is_not_opened_after_a_new_one_began():

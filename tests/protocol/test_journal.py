@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from gathering import Together, begun, reason_of
-from liar import Left, Liar, root_of
+from liar import Left, Liar, never, root_of
 
 from fedboost.boosting.programs import boosting
 from fedboost.boosting.queries.start import RowsQuery
@@ -137,8 +137,9 @@ def test_turns_of_earlier_trees_are_no_way_to_ask_about_a_tree_again(on_loss):
     """A restarted aggregator begins the tree again, by the numbers that its turns had. Others would not be
     compared with what was asked: so the children of any split could be asked for, one after the other."""
     liar = Liar(on_loss=on_loss)
-    first = liar.train(root_of(1))
-    tree_begins, turn = liar.state.before_tree, liar.turn
+    first = liar.train(never, before=root_of(1))
+    tree_begins, turn = liar.state, liar.turn + 1
+    liar.ask(first)
     liar.gather(tree_begins)
     liar.ask(first, turn)  # as an honest one does
     liar.gather(tree_begins)

@@ -8,22 +8,27 @@ Refuses: sums that contradict each other (PeerError), a label with nothing to le
 import math
 from collections.abc import Generator
 
+from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, SplitLeaf, add_children, elect
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
-    count_rows,
+    check_start,
+    constant_values,
+    count,
     find_base_score,
     find_cut_points,
+    known_base_score,
     model_of,
     residuals_vanish,
+    start_query,
 )
 from fedboost.boosting.programs.leaf_renewal import refresh
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.rounds import EndRoundQuery
-from fedboost.boosting.queries.start import RowsQuery
+from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
@@ -37,31 +42,40 @@ from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
 
 
-def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
+def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     """Boost terms.rounds trees. `grown`: see `grow_tree`."""
-    counts = yield RowsQuery()
-    rows, scales = count_rows(counts), Scales.of(terms, counts[1:])
-    cut_points = yield from find_cut_points(terms, rows)
-    score = yield from find_base_score(terms, rows, cut_points, scales)
-    first = slice(None, None, terms.trees.num_parallel_tree)
-    constant = (
-        terms.objective.loss.margin(score) if terms.earlier is None else 0.0
-    )  # the margins have it already
-    values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
-    exponents, norms, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
-    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts[1:], exponents):
+    rows, counts, coarse = yield from count(terms)
+    scales = Scales.of(terms, counts)
+    cut_points = yield from find_cut_points(terms, rows, coarse)
+    score = known_base_score(terms)
+    start = None if score is None else start_query(rows, cut_points, scales)
+    if score is None:
+        score = yield from find_base_score(terms, rows, cut_points, scales)
+    end = end_query(terms, rows, CONSTANT_TREE, (), constant_values(terms, score), scales)
+    ahead = scales.ahead(terms)
+    root = root_ahead(terms, rows, 0, cut_points, ahead)
+    started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
+    if started is not None:
+        check_start(terms, started)
+    exponents, norms, _ = split_end(terms, ended, scales)
+    if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts, exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.trees.rounds):
-        scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
-        tree_scales = scales.for_sampling(terms, norms)
+        if root is None:
+            counted = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
+            ahead = counted.for_sampling(terms, norms)
         try:
-            tree, splits = yield from grow_tree(terms, rows, number, cut_points, tree_scales, grown)
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, ahead, grown, root_sums)
+            values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
+            end = end_query(terms, rows, number, splits, values, scales)
+            ahead = scales.ahead(terms, exponents, values)
+            root = root_ahead(terms, rows, number + 1, cut_points, ahead)
+            _, ended, root_sums = yield from end_and_begin(terms, None, end, root)
         except TrainingStopped:
             break
-        values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
-        exponents, norms, round_metrics = yield from end_round(terms, rows, number, splits, values, scales)
+        exponents, norms, round_metrics = split_end(terms, ended, scales)
         trees += tree.parts(len(terms.roots))
         scores.append(watched(terms, round_metrics))
         if (
@@ -93,9 +107,21 @@ def end_round(
     splits: tuple[Split, ...],
     values: tuple[tuple[int, float], ...],
     scales: Scales,
-) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
-    """Move the margins. Returns the exponent counts of the new gradients and the counts of their norms (empty
-    if the terms need none), and the metrics."""
+) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
+    """Move the margins. Returns what `split_end` does."""
+    total = yield end_query(terms, rows, number, splits, values, scales)
+    return split_end(terms, total, scales)
+
+
+def end_query(
+    terms: Terms,
+    rows: int,
+    number: int,
+    splits: tuple[Split, ...],
+    values: tuple[tuple[int, float], ...],
+    scales: Scales,
+) -> EndRoundQuery:
+    """The query that moves the margins by these leaf values."""
     settings = (
         terms.metrics,
         scales.weight,
@@ -103,37 +129,77 @@ def end_round(
         terms.sets,
         terms.draws.by_gradient_norm,
     )
-    total = yield EndRoundQuery(rows, number, splits, values, *settings)
+    return EndRoundQuery(rows, number, splits, values, *settings)
+
+
+def split_end(terms: Terms, total: Int64, scales: Scales) -> tuple[Int64, Int64, dict[str, float]]:
+    """The exponent counts of the new gradients and the counts of their norms (empty if the terms need none),
+    and the metrics, from the sum of an EndRoundQuery."""
     round_metrics = metrics.by_set(terms.metrics, terms.sets, total, scales.weight)
     counts = total[len(terms.sets) * metrics.cells(terms.metrics) :]
     norms = NORM_CELLS * terms.draws.by_gradient_norm
     return counts[: counts.size - norms], counts[counts.size - norms :], round_metrics
 
 
+def end_and_begin(
+    terms: Terms, start: StartQuery | None, end: EndRoundQuery, root: HistogramQuery | None
+) -> Generator[OfTurn, Int64, tuple[Int64 | None, Int64, Int64 | None]]:
+    """Ask for the end of a round, and in the same turn for the start of boosting before it and the root of
+    the next tree after it, where they are given. Returns the sum of each."""
+    queries = [query for query in (start, end, root) if query is not None]
+    sums = yield from together(terms, *queries)
+    ended = int(start is not None)
+    return sums[0] if start else None, sums[ended], sums[-1] if root else None
+
+
+def root_ahead(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales | None
+) -> HistogramQuery | None:
+    """The query for the root of a tree that is asked before the round before it ended; None without scales,
+    and behind the last tree."""
+    if scales is None or number == terms.trees.rounds:
+        return None
+    return root_query(terms, rows, number, cut_points, scales)
+
+
+def root_query(
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
+) -> HistogramQuery:
+    """The query for the root of a tree."""
+    sampled_rows, bins = rows * terms.draws.max_bootstrap_count, Layout.of(cut_points).bins
+    pair = scales.gradient, scales.hessian
+    return HistogramQuery(sampled_rows, number, (), terms.roots, bins, *pair, threshold=scales.threshold)
+
+
 def grow_tree(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: GrownTrees
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    terms: Terms,
+    rows: int,
+    number: int,
+    cut_points: CutPoints,
+    scales: Scales,
+    grown: GrownTrees,
+    root: Int64 | None = None,
+) -> Generator[OfTurn, Int64, tuple[Tree, tuple[Split, ...]]]:
     """Grow one tree level by level; returns it with the splits not yet sent to any party.
 
     A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
     trees so far, each with those splits; one that is there already, from before a restart, is not grown
-    again."""
+    again. root: the sum of `root_query`, if it was asked before."""
     if number == len(grown):
-        grown.append((yield from _grow(terms, rows, number, cut_points, scales)))
+        query = root_query(terms, rows, number, cut_points, scales)
+        cells = query.by_node((yield query) if root is None else root)
+        grown.append((yield from _grow(terms, rows, number, cut_points, scales, cells)))
     return grown[number]
 
 
 def _grow(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, root_cells: list[Int64]
+) -> Generator[OfTurn, Int64, tuple[Tree, tuple[Split, ...]]]:
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
     scale, sampled_rows = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
-    query = HistogramQuery(
-        sampled_rows, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold
-    )
-    sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
+    sums = [NodeSums.read(cells, layout) for cells in root_cells]
     tree = Tree()
     for root in sums:
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))

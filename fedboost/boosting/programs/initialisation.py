@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedboost.boosting.programs.asking import together
 from fedboost.boosting.programs.leaf_renewal import Narrowing
 from fedboost.boosting.queries.base import CONSTANT_TREE, MAX_ROWS
 from fedboost.boosting.queries.cut_points import QuantileQuery
 from fedboost.boosting.queries.leaves import RESIDUAL_TURNS
-from fedboost.boosting.queries.start import START_BITS, StartQuery
-from fedboost.boosting.queries.union import Query
+from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
+from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Quantiles
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grid, Quantiles
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
@@ -30,6 +31,8 @@ NOTHING_TO_LEARN = (
     "the label is the same in every row of every party, but for rounding: there is nothing to learn"
 )
 MAX_FLOAT64 = float(np.finfo(np.float64).max)
+MAX_COARSER_BITS = 1
+"""Bits by which the scale of a tree may be coarser than that of its counts, so that a turn is saved."""
 VANISHED_BITS = 21
 """Residuals this many bits below the labels are rounding: a float32 has 24."""
 
@@ -75,9 +78,56 @@ class Scales:
         return Scales(gradient, hessian, self.weight, threshold)
 
 
+    def ahead(
+        self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
+    ) -> "Scales | None":
+        """Scales of the next tree that hold before its gradients are counted; None if there are none, or
+        much coarser ones than the counts will give.
+
+        exponents, values: the counts before the tree that grows, and its leaf values; without them it is the
+        constant, which may bring gradients of any size close to 0."""
+        loss = terms.objective.loss
+        if not terms.shares_turns or terms.draws.by_gradient_norm:
+            return None
+        if loss.bounds is not None:
+            return self
+        if exponents is None:
+            return None
+        gradient, hessian, _ = exponents.reshape(3, EXPONENT_CELLS)
+        counted = bound_exponent(gradient), bound_exponent(hessian)
+        step = terms.trees.num_parallel_tree * max(abs(value) for _, value in values)
+        bounds = loss.bounds_after(math.ldexp(1.0, counted[0]), math.ldexp(1.0, counted[1]), step)
+        if bounds is None:
+            return None
+        grown = [_tight_exponent(bound) for bound in bounds]
+        if any(now > before + MAX_COARSER_BITS for now, before in zip(grown, counted, strict=True)):
+            return None
+        pair = [Scale(exponent + self.weight.exponent, terms.bits) for exponent in grown]
+        return Scales(*pair, self.weight)
+
+
+def _tight_exponent(bound: float) -> int:
+    """The smallest e with bound <= 2**e."""
+    fraction, exponent = math.frexp(min(bound, MAX_FLOAT64))
+    return exponent - (fraction == 0.5)
+
+
 def _exponent(bound: float) -> int:
     """The smallest e with bound <= 2**e, or one more."""
     return math.frexp(min(bound, MAX_FLOAT64))[1]
+
+
+def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | None]]:
+    """The rows of all parties; exponent counts of gradients, hessians and weights where margins begin; the
+    counts over the first grids, if they share the turn."""
+    numeric = len(terms.columns.numeric)
+    if not numeric or not terms.shares_turns:
+        counts = yield RowsQuery()
+        return count_rows(counts), counts[1:], None
+    # The rows are not known yet, so that the cells of the grids hold any number of them.
+    grids = QuantileQuery(MAX_ROWS - 1, (Grid.first(numeric),) * numeric)
+    counts, coarse = yield from together(terms, RowsQuery(), grids)
+    return count_rows(counts), counts[1:], coarse
 
 
 def count_rows(counts: Int64) -> int:
@@ -88,16 +138,19 @@ def count_rows(counts: Int64) -> int:
     return rows
 
 
-def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
+def find_cut_points(
+    terms: Terms, rows: int, coarse: Int64 | None = None
+) -> Generator[OfTurn, Int64, CutPoints]:
     """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
-    terms, in rows or not."""
+    terms, in rows or not. coarse: the counts over the first grids, if they were asked before."""
     features = len(terms.columns.numeric)
     quantiles = [Quantiles(terms.histograms.max_bin, rows, features) for _ in range(features)]
     for _ in range(MAX_REFINEMENTS):
         grids = tuple(quantile.grid for quantile in quantiles)
         if not any(grid.cells for grid in grids):
             break
-        counts = yield QuantileQuery(rows, grids)
+        counts = (yield QuantileQuery(rows, grids)) if coarse is None else coarse
+        coarse = None
         ends = np.cumsum([grid.cells for grid in grids])
         for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
             quantile.refine(part)
@@ -105,14 +158,29 @@ def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoint
     return CutPoints(*numeric).with_categories(terms.columns.category_counts)
 
 
-def find_base_score(
-    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
-) -> Generator[Query, Int64, float]:
-    """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
-    with base margins that of a row whose own is 0. Sends the cut points."""
+def start_query(rows: int, cut_points: CutPoints, scales: Scales) -> StartQuery:
+    """The query that sends the cut points and asks for the sums that boosting starts from."""
     gradient = Scale(scales.gradient.exponent, START_BITS)
     hessian = Scale(scales.hessian.exponent, START_BITS)
-    total = yield StartQuery(rows, cut_points, gradient, hessian)
+    return StartQuery(rows, cut_points, gradient, hessian)
+
+
+def known_base_score(terms: Terms) -> float | None:
+    """The constant prediction of the terms, or of the model they continue; None if it has to be found."""
+    score = terms.objective.base_score if terms.earlier is None else terms.earlier.base_score
+    return None if score is None else float(np.float32(score))
+
+
+def constant_values(terms: Terms, score: float) -> tuple[tuple[int, float], ...]:
+    """The constant as leaf values: of each output's first tree. Where a model is continued, margins have it
+    already."""
+    constant = terms.objective.loss.margin(score) if terms.earlier is None else 0.0
+    first = terms.roots[:: terms.trees.num_parallel_tree]
+    return tuple((root, constant if root in first else 0.0) for root in terms.roots)
+
+
+def check_start(terms: Terms, total: Int64) -> None:
+    """Raise ConfigError unless these sums of a StartQuery leave something to learn."""
     if total[1] <= 0 and terms.columns.group is not None:
         raise ConfigError(
             "no group of any party has rows of different labels, and a weight: nothing to learn"
@@ -124,12 +192,22 @@ def find_base_score(
             else "the row weights of all parties sum to zero, or the margins they begin at leave nothing to "
             "learn"
         )
+
+
+def find_base_score(
+    terms: Terms, rows: int, cut_points: CutPoints, scales: Scales
+) -> Generator[OfTurn, Int64, float]:
+    """The constant prediction: the one of the terms or of the model they continue, or the best for all rows;
+    with base margins that of a row whose own is 0. Sends the cut points."""
+    query = start_query(rows, cut_points, scales)
+    gradient, hessian = query.gradient, query.hessian
+    total = yield query
+    check_start(terms, total)
     sums = gradient.decode(int(total[0])), hessian.decode(int(total[1]))
     quantile = terms.objective.loss.quantile
-    if terms.earlier is not None:
-        score = terms.earlier.base_score
-    elif terms.objective.base_score is not None:
-        score = terms.objective.base_score
+    known = known_base_score(terms)
+    if known is not None:
+        score = known
     elif quantile is not None:
         narrowing = Narrowing(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):

@@ -75,6 +75,11 @@ class BaseQuery(ABC):
         return False
 
     @property
+    def parts(self) -> "tuple[BaseQuery, ...]":
+        """The query itself: it is not made of others."""
+        return (self,)
+
+    @property
     def name(self) -> str:
         """Name in logs."""
         return type(self).__name__

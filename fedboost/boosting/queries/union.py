@@ -6,9 +6,12 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.protocol.several import Several
 
 TreeQuery = HistogramQuery | VoteQuery
 """What is asked while a tree grows."""
 OfTree = TreeQuery | ResidualQuery | SumsQuery
 """What is asked of a tree before its end."""
 Query = RowsQuery | QuantileQuery | RangeQuery | StartQuery | OfTree | EndRoundQuery
+OfTurn = Query | Several
+"""What a program asks in one turn."""

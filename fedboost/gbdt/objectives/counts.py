@@ -18,7 +18,7 @@ from fedboost.gbdt.kernels.elementwise import exps
 from fedboost.gbdt.kernels.objectives import gamma_gradients, poisson_gradients, tweedie_gradients
 from fedboost.gbdt.objectives.labels import LabelKind
 from fedboost.gbdt.objectives.links import LOG
-from fedboost.gbdt.objectives.objective import AMOUNT_BITS, Objective, xgboost_number
+from fedboost.gbdt.objectives.objective import AMOUNT_BITS, ROUNDING, Objective, xgboost_number
 from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
 
 
@@ -62,6 +62,10 @@ class Poisson(_Amounts):
         gradient, hessian = poisson_gradients(margin, label, weight, self._hessian_factor)
         return gradient, hessian
 
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        moved, grown = _grown(hessian, step, 1.0)
+        return gradient + moved / self._hessian_factor, grown
+
     def base_score(self, gradient: float, hessian: float) -> float:
         """Sum of w y over sum of w e**base_margin."""
         predicted = hessian / self._hessian_factor
@@ -83,6 +87,10 @@ class Gamma(_Amounts):
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = gamma_gradients(margin, label, weight)
         return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        moved, grown = _grown(hessian, step, 1.0)
+        return gradient + moved, grown
 
     def base_score(self, gradient: float, hessian: float) -> float:
         """Mean of y e**-base_margin."""
@@ -112,6 +120,11 @@ class Tweedie(_Amounts):
         gradient, hessian = tweedie_gradients(margin, label, weight, self.tweedie_variance_power)
         return gradient, hessian
 
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        power = self.tweedie_variance_power
+        moved, grown = _grown(hessian, step, max(power - 1.0, 2.0 - power))
+        return gradient + moved, grown
+
     def base_score(self, gradient: float, hessian: float) -> float:
         """Sum of w y e**((1 - power) base_margin) over sum of w e**((2 - power) base_margin)."""
         predicted = hessian + (self.tweedie_variance_power - 1.0) * gradient
@@ -119,6 +132,17 @@ class Tweedie(_Amounts):
 
 
 BUILT_IN = Poisson, Gamma, Tweedie
+MAX_STEP = 64.0
+"""A step beyond which nothing is said of the gradients after it: e**64 is more than any scale can hold."""
+
+
+def _grown(hessian: float, step: float, rate: float) -> tuple[float, float]:
+    """Bounds of the change of a gradient and of a hessian, which is its slope and a sum of terms that grow
+    or fall as e**(rate margin) at most, once the margin moved by at most `step`."""
+    if step > MAX_STEP:
+        return math.inf, math.inf
+    growth = math.expm1(rate * step) * (1.0 + ROUNDING)
+    return hessian * growth / rate, hessian * (1.0 + growth)
 
 
 def _mean(labels: float, predicted: float) -> float:

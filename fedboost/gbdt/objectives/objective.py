@@ -28,6 +28,10 @@ AMOUNT_BITS = 24
 to 0."""
 
 
+ROUNDING = 2.0**-30
+"""More than the relative error of any gradient."""
+
+
 class HasGradients(Protocol):
     """The gradients of a loss. Margins are float64 [N], or [outputs, N] where a row has several; weights
     float32 [N]; labels float32 [N], or [2, N] where they are intervals."""
@@ -64,6 +68,11 @@ class Objective(ABC):
     @property
     def bounds(self) -> tuple[int, int] | None:
         """Binary exponents bounding |gradient| and hessian of a row of weight 1; None if nothing does."""
+        return None
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float] | None:
+        """Bounds of |gradient| and hessian of a row of weight 1 once its margin moved by at most `step`, from
+        those before; None if nothing follows from them."""
         return None
 
     @property

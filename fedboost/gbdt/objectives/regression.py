@@ -1,5 +1,6 @@
 """Objectives of numbers of any size: squared error and pseudo-Huber."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +10,7 @@ import numpy as np
 from fedboost.fixedpoint import Float32, Float64
 from fedboost.gbdt.kernels.objectives import pseudo_huber_gradients
 from fedboost.gbdt.objectives.labels import LabelKind
-from fedboost.gbdt.objectives.objective import Objective, xgboost_number
+from fedboost.gbdt.objectives.objective import ROUNDING, Objective, xgboost_number
 from fedboost.gbdt.objectives.sensitivity import Bound, Sensitivity
 
 
@@ -34,6 +35,10 @@ class SquaredError(Objective):
         hessian = weight.astype(np.float64)
         return hessian * (margin - label), hessian
 
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        """The gradient is the distance from the label."""
+        return gradient + step, hessian
+
 
 @dataclass(frozen=True)
 class PseudoHuber(Objective):
@@ -57,6 +62,15 @@ class PseudoHuber(Objective):
     def gradients(self, margin: Float64, label: Float32, weight: Float32) -> tuple[Float64, Float64]:
         gradient, hessian = pseudo_huber_gradients(margin, label, weight, self.huber_slope)
         return gradient, hessian
+
+    def bounds_after(self, gradient: float, hessian: float, step: float) -> tuple[float, float]:
+        """The hessian falls with the distance from the label, which the bound says, and is the slope of the
+        gradient; that is below huber_slope."""
+        slope = self.huber_slope
+        distance = slope * math.sqrt(max(hessian ** (-2.0 / 3.0) - 1.0, 0.0)) * (1.0 - ROUNDING)
+        ratio = max(distance - step, 0.0) / slope
+        steepest = (1.0 + ratio * ratio) ** -1.5 * (1.0 + ROUNDING)
+        return min(gradient + steepest * step, slope), steepest
 
 
 BUILT_IN = SquaredError, PseudoHuber

@@ -13,7 +13,7 @@ from fedboost.boosting.queries.rounds import BY_PARTY, EndRoundQuery
 from fedboost.boosting.queries.trees import HistogramQuery, max_levels
 from fedboost.boosting.queries.union import Query
 from fedboost.people.text import shown
-from fedboost.people.words import QUERIES
+from fedboost.people.words import QUERIES, queries_of
 from fedboost.runtime.site.audit_entry import Released
 from fedboost.runtime.site.audit_sessions import Session
 from fedboost.runtime.site.audit_warnings import ASK, AuditWarning, counted, listed
@@ -154,8 +154,9 @@ def _vectors(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
 def _amount(session: Session, terms: Terms | None) -> Iterator[AuditWarning]:
     """More questions than the terms allow."""
     by_turn = session.by_turn
-    times = Counter(what for answers in by_turn.values() for what in {answer.what for answer in answers})
-    ends = sum(any(answer.what in END_OF_ROUND for answer in answers) for answers in by_turn.values())
+    asked = [{name for answer in answers for name in queries_of(answer.what)} for answers in by_turn.values()]
+    times = Counter(name for names in asked for name in names)
+    ends = sum(not names.isdisjoint(END_OF_ROUND) for names in asked)
     rounds = session.admitted.rounds if session.admitted is not None else None
     seen = []
     if terms is not None and len(by_turn) > terms.max_turns:
@@ -199,12 +200,14 @@ def _most_in_a_tree(by_turn: dict[int, list[Released]], kinds: frozenset[str], t
     for turn, answers in by_turn.items():
         if turn != before + 1 and _shrinks(terms):
             count = 0
-        count += any(answer.what in kinds for answer in answers)
+        names = [queries_of(answer.what) for answer in answers]
+        ends = [own for own in names if not END_OF_ROUND.isdisjoint(own)]
+        count += any(not kinds.isdisjoint(own) for own in names if own not in ends)
         most = max(most, count)
-        if any(answer.what in END_OF_ROUND for answer in answers):
-            count = 0
+        if ends:  # what shares its turn is about the next tree
+            count = any(not kinds.isdisjoint(own) for own in ends)
         before = turn
-    return most
+    return max(most, count)
 
 
 def _question(answer: Released) -> tuple[str, int, str]:
