@@ -23,7 +23,7 @@ class Answer:
         self._sealer = sealer
         self._sent: list[Report] = []
         """The parts that were handed out; the rest is still to come from `_rest`."""
-        self._rest: Iterator[Report] = self._sealed(tag, member)
+        self._rest = self._sealed(tag, member)
         self._help: dict[bytes, bytes] = {}
         """Requests for help with this turn, and the help that was given."""
 
@@ -39,10 +39,6 @@ class Answer:
         for report in self._rest:
             self._sent.append(report)
             yield report
-
-    def forget(self) -> None:
-        """Drop the parts, and with them the masks of those that were not handed out."""
-        self._sent, self._rest = [], iter(())
 
     def has_helped(self, request: bytes) -> bool:
         """True if that help was given before."""

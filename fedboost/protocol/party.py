@@ -75,7 +75,9 @@ class PartySession:
         self._joined: Join | None = None
         self._introduced: Introduced | None = None
         self._answer: Answer | None = None
-        """The last answer of this process, of whichever attempt."""
+        """The last answer of the attempt."""
+        self._asked: Ask | None = None
+        """The query that this process answered last, in whichever attempt."""
         self._answered = 0
         self._openings = 0
         """Sums that this key holder has opened."""
@@ -101,11 +103,9 @@ class PartySession:
             yield Leave(quoted(error.public), self._session)
 
     def hang_up(self) -> None:
-        """The connection was lost: the keys of the attempt are dropped, if the parties had met. They meet again
+        """Drop the keys of the attempt, if the parties had met: the connection was lost, and they meet again
         in another one."""
-        self._introduced = None
-        if self._answer is not None:
-            self._answer.forget()
+        self._introduced = self._answer = None
 
     @property
     def _member(self) -> Membership:
@@ -191,14 +191,14 @@ class PartySession:
         yield from self._answer.reports()
 
     def _answer_to(self, ask: Ask, introduced: Introduced) -> Answer:
-        member, last = self._member, self._answer
+        member, me = self._member, self._site.name
         before, standing = member.holder.state, member.memory.standing
-        me, asked = self._site.name, None if last is None else last.ask
-        now = Situation(me, member.terms, self._attempt, introduced.roster, asked, before, standing)
+        now = Situation(me, member.terms, self._attempt, introduced.roster, self._asked, before, standing)
         check_due(ask, now)
         introduced.transcript = next_transcript(introduced.transcript, ask.query)
         answer = Answer(ask, tag_of(ask, introduced.transcript), member, introduced.sealer)
         question = remember(member.memory, ask, before, member.holder.state)
+        self._asked = ask
         self._answered += 1
         positions = question.digest.hex(), before.position.digest.hex()
         self._record(ask, ask.query.name, ask.query.cells, answer.size, answer.charge, *positions)
@@ -228,9 +228,9 @@ class PartySession:
     def _close(self, close: Close) -> Iterator[FromParty]:
         """This party signs what it did, and the model as it was told."""
         assert self._introduced is not None
-        if self._answer is None:
+        if self._asked is None:
             raise PeerError("a model before anything was asked")
-        if close.attempt != self._attempt or self._answer.ask.attempt != close.attempt:
+        if close.attempt != self._attempt or self._asked.attempt != close.attempt:
             raise PeerError("a model before anything was asked since the parties started a new attempt")
         if self._attested is None:
             self._member.memory.sign()
