@@ -37,8 +37,7 @@ MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
 
 MAX_GROUP_PARTIES = 100
-"""Where the roster may shrink every pair has its key, its mask and its shares: beyond this the work of all
-pairs is not worth it. Beneath encryption no more were tried."""
+"""Where every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +78,10 @@ class Group:
         """Parties that sign a model, at least: two models cannot have so many each."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
-    def peers(self, me: str, session: bytes, shrinks: bool) -> tuple[str, ...]:
-        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others if
-        the roster may shrink. session: the digest of the attempt."""
-        if shrinks:
+    def peers(self, me: str, session: bytes, every_pair: bool) -> tuple[str, ...]:
+        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others.
+        session: the digest of the attempt."""
+        if every_pair:
             return tuple(member for member in self.members if member != me)
         return neighbours(me, self.members, self.colluding, session)
 

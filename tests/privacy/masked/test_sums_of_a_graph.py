@@ -22,7 +22,7 @@ def keys():
     shakes = {party: Handshake(drawing(party)) for party in PARTIES}
     publics = {party: shake.public for party, shake in shakes.items()}
     return {
-        party: shake.pair_keys(party, publics, SESSION, GROUP.peers(party, SESSION, shrinks=False))
+        party: shake.pair_keys(party, publics, SESSION, GROUP.peers(party, SESSION, every_pair=False))
         for party, shake in shakes.items()
     }
 
@@ -47,8 +47,8 @@ def test_a_party_has_the_keys_of_its_neighbours_alone(keys):
     assert all(keys[one][other] == keys[other][one] for one in PARTIES for other in keys[one])
 
 
-def test_where_the_roster_may_shrink_every_pair_shares_masks():
-    assert GROUP.peers(PARTIES[1], SESSION, shrinks=True) == (PARTIES[0], *PARTIES[2:])
+def test_every_pair_may_share_masks():
+    assert GROUP.peers(PARTIES[1], SESSION, every_pair=True) == (PARTIES[0], *PARTIES[2:])
 
 
 def test_the_sum_of_all_is_exact(uploads, truth):
