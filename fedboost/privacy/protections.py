@@ -156,7 +156,7 @@ def _plain_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 
 
 def _masked_sealer(setup: PartySetup) -> Sealer:
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, setup.shrinks))
+    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=setup.shrinks))
     if setup.shrinks:
         return TwoLegSealer(setup.me, setup.group, setup.session, keys, setup.draw)
     return OneLegSealer(setup.me, setup.group, setup.session, keys)
@@ -173,7 +173,7 @@ def _masked_opener(tag: Tag, setup: AggregatorSetup) -> Opener:
 def _encrypted_sealer(setup: PartySetup) -> Sealer:
     assert setup.public is not None
     ends = setup.me, setup.group, setup.session
-    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, shrinks=False))
+    keys = setup.pair_keys(setup.group.peers(setup.me, setup.session, every_pair=True))
     return EncryptedSealer(*ends, keys, setup.public, setup.secret, setup.max_openings)
 
 

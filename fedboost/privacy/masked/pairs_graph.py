@@ -23,8 +23,8 @@ MAX_COMPLETE_PARTIES = 60
 """Up to so many parties every pair shares masks: any two that do not collude hide each other, and the masks
 of 59 others are no burden to a party with a machine of its own."""
 MAX_GRAPH_PARTIES = 1_000
-"""So many were tried. What each greets with goes to all others: a gigabyte an attempt, and four with twice as
-many."""
+"""So many were tried. What each greets with goes to all others: some gigabyte an attempt, and four with twice
+as many."""
 MIN_SHARE = 3
 """Beyond, one of so many parties may collude at least, whatever the terms say."""
 MAX_FAILURE = 2.0**-100

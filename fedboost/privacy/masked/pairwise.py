@@ -14,6 +14,7 @@ import hashlib
 import hmac
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -37,8 +38,7 @@ MIN_GROUP_PARTIES = 3
 """With two parties each can subtract itself from any sum: below three, masks hide nothing from a party."""
 
 MAX_GROUP_PARTIES = 100
-"""Where the roster may shrink every pair has its key, its mask and its shares: beyond this the work of all
-pairs is not worth it. Beneath encryption no more were tried."""
+"""Where every pair has its key and its mask: beyond this the work of all pairs is not worth it."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class Group:
         """Parties that sign a model, at least: two models cannot have so many each."""
         return max(self.majority, min(MIN_GROUP_PARTIES, len(self.members)))
 
-    def peers(self, me: str, session: bytes, shrinks: bool) -> tuple[str, ...]:
-        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others if
-        the roster may shrink. session: the digest of the attempt."""
-        if shrinks:
+    def peers(self, me: str, session: bytes, every_pair: bool) -> tuple[str, ...]:
+        """The parties that a party shares masks with: its neighbours in the graph of pairs, or all others.
+        session: the digest of the attempt."""
+        if every_pair:
             return tuple(member for member in self.members if member != me)
         return neighbours(me, self.members, self.colluding, session)
 
@@ -129,6 +129,7 @@ class Handshake:
         return keys
 
 
+@lru_cache(maxsize=1)  # the parties of a simulation have the same
 def context(way: bytes, session: bytes, group: Group, tag: Tag) -> bytes:
     """Everything both ends must agree on for masks to cancel and shares to open: 32 bytes, which are public.
 
@@ -217,11 +218,12 @@ class PairMasks:
     def check(self, tag: Tag) -> None:
         """Raise PeerError for a roster with strangers, without this party, or with a party twice, and for a
         turn or attempt that is not greater than the last."""
-        roster = set(tag.roster)
-        if self._me not in roster or not roster <= set(self._group.members):
-            raise PeerError("the roster has strangers, or lacks this party")
-        if len(roster) != len(tag.roster):
-            raise PeerError("the roster names a party twice")
+        if self.tag is None or tag.roster != self.tag.roster:
+            roster = set(tag.roster)
+            if self._me not in roster or not roster <= set(self._group.members):
+                raise PeerError("the roster has strangers, or lacks this party")
+            if len(roster) != len(tag.roster):
+                raise PeerError("the roster names a party twice")
         check_newer(tag, self.tag)
 
     def streams(self, tag: Tag) -> list[tuple[Stream, bool]]:
@@ -255,5 +257,5 @@ class PairMasks:
 
 def check_whole(tag: Tag, group: Group) -> None:
     """Raise PeerError unless the roster is all parties, each once."""
-    if sorted(tag.roster) != list(group.members):
+    if len(tag.roster) != len(group.members) or set(tag.roster) != set(group.members):
         raise PeerError(f"a roster of {len(tag.roster)} parties that is not all {len(group.members)}")

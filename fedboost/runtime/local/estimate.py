@@ -41,6 +41,8 @@ site. Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms from 3 par
 MESSAGE_BYTES = 120
 """Of a report beside its cells."""
 MIN_ROWS_A_PARTY = 20
+SAMPLED_PARTIES = 100
+"""Of more parties, each seals a smaller sample."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
@@ -109,7 +111,7 @@ def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shr
     """Seal and open a sum of that many parties here. ConfigError if the protection's extra is not
     installed."""
     names = tuple(f"p{number}" for number in range(parties))
-    cells = protection.sample_cells
+    cells = protection.sample_cells * min(parties, SAMPLED_PARTIES) // parties
     tag = Tag(1, 1, names, SESSION, (Segment(cells, bits),))
     sealers, opener = _ends(protection, names, key_bits, tag, shrinks)
     values: Int64 = np.random.default_rng(0).integers(-1000, 1000, cells)
