@@ -129,15 +129,20 @@ class AggregatorSession:
             case "joining":
                 return tuple(p for p in self.roster if p not in self.introduction.greetings)
             case "asking" | "opening" if self.current_turn is not None:
-                turn, asking = self.current_turn, self.phase == "asking"
-                due = (lambda p: not turn.has_reported(p)) if asking else turn.helping.__contains__
-                return tuple(filter(due, self.roster))
+                return tuple(filter(self.awaits, self.roster))
             case "closing" if self.closing is not None:
                 return tuple(
                     p for p in self.roster if p in self.attendance.introduced and self.closing.lacks(p)
                 )
             case _:
                 return ()
+
+    def awaits(self, party: str) -> bool:
+        """True if a message of this party is due."""
+        turn = self.current_turn
+        if turn is None or self.phase not in ("asking", "opening"):
+            return party in self.awaited
+        return party in (turn.reporting if self.phase == "asking" else turn.helping)
 
     # ---- events -------------------------------------------------------------------------------------
 

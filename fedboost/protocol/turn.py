@@ -28,6 +28,8 @@ class Turn:
     """The turn of one query, asked of one roster in one attempt."""
 
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
+        self.reporting = set(roster)
+        """Parties whose whole vector is not added yet."""
         self.helping: set[str] = set()
         """Parties whose help to open the sum is due."""
         self._number = number
@@ -37,7 +39,7 @@ class Turn:
 
     def has_reported(self, party: str) -> bool:
         """True once the whole vector of a party was added."""
-        return self._parts.get(party) == self._opener.chunks
+        return party in self._parts and party not in self.reporting
 
     def repeats(self, party: str, report: Report) -> bool:
         """True for a part that was added already, or belongs to an earlier turn."""
@@ -53,6 +55,7 @@ class Turn:
         self._opener.add(party, report.part, report.cells)
         if report.part + 1 == self._opener.chunks:
             self._opener.note(party, report.note)
+            self.reporting.discard(party)
         self._parts[party] = report.part + 1
 
     def lose(self, party: str) -> None:
@@ -90,7 +93,7 @@ def report(session: "AggregatorSession", party: str, report: Report) -> Outbox:
     if session.current_turn.repeats(party, report):
         return []
     session.current_turn.report(party, report)
-    return [] if session.awaited else seek_help(session)
+    return [] if session.current_turn.reporting else seek_help(session)
 
 
 def stray_report(session: "AggregatorSession", party: str, report: Report) -> Outbox:

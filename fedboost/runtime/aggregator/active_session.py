@@ -132,8 +132,7 @@ class ActiveSession:
 
     def awaits(self, party: str, message: FromParty) -> bool:
         """Tell if the session waits for this message of this party."""
-        awaited = party in self.session.awaited
-        return awaited and (party in self._joined or isinstance(message, Join))
+        return self.session.awaits(party) and (party in self._joined or isinstance(message, Join))
 
     def fail(self, reason: str) -> None:
         """End the session for a reason that is no party's."""
@@ -183,6 +182,8 @@ class ActiveSession:
     def _take(self, step: Callable[[], Outbox], begins: bool = False) -> None:
         try:
             outbox = step()
+            if self._journal is not None:
+                self._journal.sync()  # before anything that follows from it is said
             for row in self.meter.rows(self.session.history):
                 metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
                 traffic = dict(self.meter.traffic)
