@@ -97,15 +97,18 @@ class DelayProxy:
         on_the_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         delivering = asyncio.create_task(_deliver(on_the_way, writer))
         free = 0.0
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            while data := await reader.read(READ_BYTES):
-                count(len(data))
-                now = loop.time()
-                if self._link.bandwidth:
-                    free = now = max(now, free) + len(data) / self._link.bandwidth
-                on_the_way.put_nowait((now + self._link.round_trip / 2, data))
-        on_the_way.put_nowait((loop.time() + self._link.round_trip / 2, b""))
-        await delivering
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                while data := await reader.read(READ_BYTES):
+                    count(len(data))
+                    now = loop.time()
+                    if self._link.bandwidth:
+                        free = now = max(now, free) + len(data) / self._link.bandwidth
+                    on_the_way.put_nowait((now + self._link.round_trip / 2, data))
+            on_the_way.put_nowait((loop.time() + self._link.round_trip / 2, b""))
+            await delivering
+        finally:
+            delivering.cancel()
 
 
 async def _deliver(on_the_way: "asyncio.Queue[tuple[float, bytes]]", writer: asyncio.StreamWriter) -> None:

@@ -5,13 +5,13 @@ computes in one thread, and so is the aggregator; they talk gRPC over loopback: 
 with mutual TLS. XGBoost's workers are processes with one thread, too, joined by its tracker (rabit). The
 sides train in turns; fedboost's models are compared.
 
-A tree's seconds are wall time between the end of round 5 and the end of round 25 of the same training,
-divided by 20; its CPU seconds are those of all processes of the side together in that time. All share the
-cores of one machine here.
+A tree's seconds are the median of rounds 6 to 25 of one training; its CPU seconds are those of all processes
+of the side together in these rounds, divided by 20. All share the cores of one machine here.
 
-The claims: 200,000 x 50, three processes: `plain` takes at most as long as XGBoost, `masked` at most 1.4
-times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows
-and two threads, `masked` at most 1.25 times `plain`.
+The claims: 200,000 x 50, three processes: `plain` takes at most 0.9 times as long as XGBoost, `masked` at most
+1.2 times. 1,000,000 x 50, four processes: `plain` takes at most 1.3 times one process with the same rows and
+two threads, `masked` at most 1.15 times `plain`. 20,000 x 20, three processes behind links of 50 ms
+(`delay.py`): `plain` takes at most 0.36 s a tree, `masked` at most 1.1 times as long.
 """
 
 # One thread in every process, none that spins, and that must be said before the libraries are imported.
@@ -20,6 +20,7 @@ import os
 os.environ |= {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
+import itertools
 import multiprocessing
 import statistics
 import sys
@@ -39,6 +40,7 @@ import numpy as np
 import pyarrow as pa
 import xgboost as xgb
 from common import LABEL, generate, spread
+from delay import DelayProxy, Link
 from pyarrow import parquet
 from xgboost.collective import CommunicatorContext
 from xgboost.tracker import RabitTracker
@@ -58,18 +60,24 @@ ONE, XGBOOST, PLAIN, MASKED = "one process", "XGBoost", "plain", "masked, mTLS"
 
 @dataclass(frozen=True)
 class Case:
-    """So many rows, shared by so many processes: which sides train, and the claims on pairs of them."""
+    """So many rows and features, shared by so many processes: which sides train, the claims on them, and the
+    link between a party and the aggregator."""
 
     rows: int
+    features: int
     processes: int
     sides: tuple[str, ...]
     claims: tuple[tuple[str, str, float], ...]
-    """(side, other side, how many times its seconds at most)."""
+    """(side, other side, how many times its seconds at most); without another side the seconds at most."""
+    link: Link | None = None
 
 
 CASES = {
-    "allreduce": Case(200_000, 3, (XGBOOST, PLAIN, MASKED), ((PLAIN, XGBOOST, 1.0), (MASKED, XGBOOST, 1.4))),
-    "processes": Case(1_000_000, 4, (ONE, PLAIN, MASKED), ((PLAIN, ONE, 1.3), (MASKED, PLAIN, 1.25))),
+    "allreduce": Case(
+        200_000, 50, 3, (XGBOOST, PLAIN, MASKED), ((PLAIN, XGBOOST, 0.9), (MASKED, XGBOOST, 1.2))
+    ),
+    "processes": Case(1_000_000, 50, 4, (ONE, PLAIN, MASKED), ((PLAIN, ONE, 1.3), (MASKED, PLAIN, 1.15))),
+    "distance": Case(20_000, 20, 3, (PLAIN, MASKED), ((PLAIN, "", 0.36), (MASKED, PLAIN, 1.1)), Link(0.05)),
 }
 
 
@@ -81,31 +89,31 @@ class Cost:
     cpu: float
 
     @classmethod
-    def between(cls, early: tuple[float, float], late: tuple[float, float]) -> "Cost":
-        """From both clocks at the ends of the two rounds."""
-        wall, cpu = ((end - start) / (LATE - EARLY) for start, end in zip(early, late, strict=True))
-        return cls(wall, cpu)
+    def of(cls, marks: list[tuple[float, float]]) -> "Cost":
+        """From both clocks at the end of each round."""
+        walls, cpus = zip(*marks[EARLY - 1 : LATE], strict=True)
+        wall = statistics.median(end - start for start, end in itertools.pairwise(walls))
+        return cls(wall, (cpus[-1] - cpus[0]) / (LATE - EARLY))
 
 
 def main() -> None:
     """Measure every case."""
     parser = common.arguments(__doc__ or "", needs_data=False)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES), help="default: all")
-    parser.add_argument("--features", type=int, default=50, help="default 50")
     parser.add_argument("--repeats", type=int, default=5, help="medians are taken over these (default 5)")
     options = parser.parse_args()
-    if options.features < 1 or options.repeats < 1:
-        common.fail("--features and --repeats must be at least 1")
+    if options.repeats < 1:
+        common.fail("--repeats must be at least 1")
     results = {}
     for name in options.cases:
         print(f"{name}: {CASES[name].rows:,} rows, {CASES[name].processes} processes ...", file=sys.stderr)
-        results[name] = measure(CASES[name], options.features, options.repeats)
+        results[name] = measure(CASES[name], options.repeats)
     report(results, options)
 
 
-def measure(case: Case, features: int, repeats: int) -> list[dict[str, Cost]]:
+def measure(case: Case, repeats: int) -> list[dict[str, Cost]]:
     """Train on every side in turn, so many times."""
-    columns, label = generate(case.rows, features)
+    columns, label = generate(case.rows, case.features)
     table = pa.table({**columns, LABEL: label})
     names = [f"party-{i + 1}" for i in range(case.processes)]
     terms = fb.Terms.read(
@@ -144,9 +152,11 @@ def _sides(
 ) -> dict[str, Callable[[], Cost]]:
     """How each side of a case trains once; the processes of fedboost run until `running` is closed."""
 
-    def over_grpc(kind: type[LocalCluster], protection: str) -> Callable[[], Cost]:
+    def over_grpc(kind: type["OneThread"], protection: str) -> Callable[[], Cost]:
         folder = Path(running.enter_context(TemporaryDirectory(prefix="fedboost-")))
-        one = running.enter_context(kind(folder, files, policy=ANYTHING))
+        one = kind(folder, files, policy=ANYTHING)
+        one.link = case.link
+        running.enter_context(one)
         return lambda: time_network(one, terms.changed(protection=protection), boosters)
 
     sides: dict[str, Callable[[], Cost]] = {}
@@ -167,11 +177,19 @@ def _sides(
 
 
 class OneThread(LocalCluster):
-    """A consortium with keys whose parties have one thread each."""
+    """A consortium with keys whose parties have one thread each, and reach the aggregator over a link."""
+
+    link: Link | None = None
+    proxy: DelayProxy | None = None
 
     def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
-        threads = {"nthread": 1} if "party" in config else {}
-        return super()._spawn(stem, {**threads, **config}, *options)
+        if "party" in config:
+            config = {"nthread": 1, **config}
+            if self.link is not None:
+                if self.proxy is None:
+                    self.proxy = self._open.enter_context(DelayProxy(self.address, self.link))
+                config = {**config, "aggregator": self.proxy.address}
+        return super()._spawn(stem, config, *options)
 
 
 class WithoutKeys(OneThread):
@@ -190,14 +208,13 @@ class WithoutKeys(OneThread):
 def time_network(one: LocalCluster, terms: fb.Terms, boosters: list[Any]) -> Cost:
     """One training by processes that run already. The aggregator's own seconds count."""
     processes = [one.aggregator.pid, *(process.pid for process in one.parties.values())]
-    marks, wall = {}, 0.0
+    marks, wall = [], 0.0
     training = one.analyst.train(terms)
     for row in training:
         wall += row["seconds"]
-        if row["round"] + 1 in (EARLY, LATE):
-            marks[row["round"] + 1] = wall, sum(map(cpu_seconds, processes))
+        marks.append((wall, sum(map(cpu_seconds, processes))))
     boosters.append(training.model.booster)
-    return Cost.between(marks[EARLY], marks[LATE])
+    return Cost.of(marks)
 
 
 def cpu_seconds(process: int) -> float:
@@ -214,7 +231,7 @@ def time_one_process(terms: fb.Terms, table: pa.Table, boosters: list[Any]) -> C
 
     result = fb.simulate(terms, [table], on_round=mark, nthread=THREADS)
     boosters.append(result.model.booster)
-    return Cost.between(marks[EARLY - 1], marks[LATE - 1])
+    return Cost.of(marks)
 
 
 # ---- XGBoost ----------------------------------------------------------------------------------------
@@ -280,7 +297,7 @@ def train_xgboost(pipe: Connection, args: dict[str, Any], path: Path) -> None:
     with xgb.config_context(verbosity=0), CommunicatorContext(**args):
         matrix = xgb.QuantileDMatrix(rows, label, max_bin=256, nthread=1)
         xgb.train(settings, matrix, LATE, callbacks=[clock])
-    pipe.send(Cost.between(clock.marks[EARLY - 1], clock.marks[LATE - 1]))
+    pipe.send(Cost.of(clock.marks))
 
 
 # ---- what came of it --------------------------------------------------------------------------------
@@ -294,20 +311,21 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
         for side in case.sides:
             costs = [repeat[side] for repeat in repeats]
             row = [
-                f"{case.rows:,}, {1 if side == ONE else case.processes} x {side}".replace("1 x one", "one"),
+                f"{case.rows:,} x {case.features}, {_place(case, side)}",
                 spread([cost.wall for cost in costs], 3),
                 spread([cost.cpu for cost in costs], 3),
             ]
             for mine, other, most in case.claims:
                 if mine != side:
                     continue
-                values = [repeat[mine].wall / repeat[other].wall for repeat in repeats]
+                values = [repeat[mine].wall / (repeat[other].wall if other else 1.0) for repeat in repeats]
                 median = statistics.median(values)
-                row += [f"{spread(values, 2)} x {other}", f"{most:g}", "yes" if median <= most else "NO"]
+                what = f"{spread(values, 2)} {f'x {other}' if other else 's'}"
+                row += [what, f"{most:g}", "yes" if median <= most else "NO"]
                 ratios.append({"case": name, "side": mine, "to": other, "median": median, "at_most": most})
             rows.append(row)
     table = common.Table(
-        f"Seconds a tree, {options.features} features, depth 6, 256 bins, {os.cpu_count()} cores: "
+        f"Seconds a tree, depth 6, 256 bins, {os.cpu_count()} cores: "
         f"median (least - most) of {options.repeats}",
         ("side", "wall", "CPU of all", "ratio of wall", "claim", "holds"),
         rows,
@@ -316,8 +334,16 @@ def report(results: dict[str, list[dict[str, Cost]]], options: Any) -> None:
         name: [{side: asdict(cost) for side, cost in repeat.items()} for repeat in repeats]
         for name, repeats in results.items()
     }
-    values = {"features": options.features, "cases": shown, "ratios": ratios}
+    values = {"cases": shown, "ratios": ratios}
     common.publish(options, [table], values)
+
+
+def _place(case: Case, side: str) -> str:
+    """How the rows are shared, and the link."""
+    if side == ONE:
+        return side
+    link = f", {1e3 * case.link.round_trip:g} ms" if case.link else ""
+    return f"{case.processes} x {side}{link}"
 
 
 if __name__ == "__main__":

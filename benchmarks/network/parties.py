@@ -42,7 +42,7 @@ import numpy as np
 import pyarrow as pa
 from common import LABEL, generate
 from costs import MBIT, Case, Constants
-from delay import DelayProxy, Link
+from delay import Link
 from network import OneThread, cpu_seconds
 from pyarrow import parquet
 
@@ -208,20 +208,6 @@ def check_equal(boosters: list[Any]) -> None:
         common.fail("the models of two runs with the same rows differ")
 
 
-class Far(OneThread):
-    """A consortium whose parties reach the aggregator over a link."""
-
-    link: Link | None = None
-    proxy: DelayProxy | None = None
-
-    def _spawn(self, stem: str, config: Mapping[str, object], *options: str) -> Any:
-        if self.link is not None and "party" in config:
-            if self.proxy is None:
-                self.proxy = self._open.enter_context(DelayProxy(self.address, self.link))
-            config = {**config, "aggregator": self.proxy.address}
-        return super()._spawn(stem, config, *options)
-
-
 def processes(rounds: int) -> list[Run]:
     """Parties as processes, on loopback as it is."""
     table, runs, boosters = table_of(ROWS, FEATURES), [], []
@@ -254,7 +240,7 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
         files = {party: folder / f"{party}.parquet" for party in shards}
         for party, shard in shards.items():
             parquet.write_table(shard, files[party])
-        one = Far(folder, files, policy=ANYTHING)
+        one = OneThread(folder, files, policy=ANYTHING)
         one.link = link
         running.enter_context(one)
         warm = terms.changed(rounds=1)
@@ -278,7 +264,7 @@ def train_far(table: pa.Table, parties: int, link: Link | None, rounds: int) -> 
     return runs, boosters
 
 
-def train_once(one: Far, terms: fb.Terms, case: Case, at_rest: int) -> tuple[Run, Any]:
+def train_once(one: OneThread, terms: fb.Terms, case: Case, at_rest: int) -> tuple[Run, Any]:
     """One training by processes that run already."""
     Path(f"/proc/{one.aggregator.pid}/clear_refs").write_text("5")  # the peak begins anew
     ids = [process.pid for process in one.parties.values()]

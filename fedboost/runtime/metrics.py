@@ -103,6 +103,8 @@ class AggregatorMetrics(Metrics):
             way: self.counter(f"{way}_bytes", f"Bytes of messages {text} a party, in sessions.", ["party"])
             for way, text in (("received", "from"), ("sent", "to"))
         }
+        self._moved: dict[str, tuple[Counter, ...]] = {}
+        """The two counters of each party."""
         self._connected = self.gauge("party_connected", "1 while a party is connected.", ["party"])
         self._refused = self.counter("refused", "Calls and connections that were refused.", ["event"])
         self._result = self.gauge("round_metric", "Metrics of the last round.", ["metric"])
@@ -148,8 +150,11 @@ class AggregatorMetrics(Metrics):
 
     def moved(self, party: str, received: int, sent: int) -> None:
         """Count bytes of a party's messages."""
-        self._bytes["received"].labels(party).inc(received)
-        self._bytes["sent"].labels(party).inc(sent)
+        if party not in self._moved:
+            self._moved[party] = tuple(self._bytes[way].labels(party) for way in ("received", "sent"))
+        for counter, size in zip(self._moved[party], (received, sent), strict=True):
+            if size:
+                counter.inc(size)
 
     def results(self, metrics: Mapping[str, float]) -> None:
         """Note the metrics of the last round, of all parties together."""

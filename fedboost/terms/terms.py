@@ -124,7 +124,7 @@ class Terms(Flat):
         assert self.noise is not None
         return plan_for(self, self.noise)
 
-    @property
+    @cached_property
     def max_turns_per_tree(self) -> int:
         """Most queries about one tree before its end: its levels, the votes before each but the root's, and
         those about the residuals in its leaves."""
@@ -134,7 +134,7 @@ class Terms(Flat):
             return self.trees.max_depth if self.noise.method == "hist" else 1
         return (2 * deepest - 1 if self.histograms.vote_top_k else deepest) + renewal
 
-    @property
+    @cached_property
     def max_turns(self) -> int:
         """Most queries of a session."""
         return (
@@ -149,7 +149,7 @@ class Terms(Flat):
         """The roots that grow in a round: num_parallel_tree for the first output, then for the second."""
         return tuple(range(self.objective.loss.outputs * self.trees.num_parallel_tree))
 
-    @property
+    @cached_property
     def max_leaves_per_round(self) -> int:
         """Most leaves of a round's trees together."""
         deepest: int = 1 << self.trees.max_depth
@@ -212,13 +212,13 @@ class Terms(Flat):
         """The scale of row weights if all are 1."""
         return None if self.columns.weight else UNIT
 
-    @property
+    @cached_property
     def metrics(self) -> tuple[str, ...]:
         """Names of the metrics of each round: eval_metric, or the objective's own."""
         own = (self.objective.loss.default_metric,)
         return () if self.noise is not None else self.evaluation.eval_metric or own
 
-    @property
+    @cached_property
     def sets(self) -> tuple[str, ...]:
         """Sets of rows for metrics: first those of all parties."""
         if self.noise is not None:

@@ -64,8 +64,10 @@ def encode_from_party(message: FromParty) -> bytes:
             join = pb.Join(session=session, digest=digest, attempt=attempt, greeting=greeting)
             out = pb.FromParty(join=join)
         case Report(turn, attempt, part, cells, note, ctx):
-            report = pb.Report(turn=turn, attempt=attempt, part=part, cells=cells, note=note, ctx=ctx)
-            out = pb.FromParty(report=report)
+            out = pb.FromParty()  # filled in place: its cells are copied once less
+            report = out.report
+            report.turn, report.attempt, report.part = turn, attempt, part
+            report.cells, report.note, report.ctx = cells, note, ctx
         case OpenShare(turn, attempt, answer):
             out = pb.FromParty(assist=pb.OpenShare(turn=turn, attempt=attempt, answer=answer))
         case Attest(attempt, turns, transcript, structure, certificate, signature):

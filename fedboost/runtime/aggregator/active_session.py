@@ -183,6 +183,8 @@ class ActiveSession:
     def _take(self, step: Callable[[], Outbox], begins: bool = False) -> None:
         try:
             outbox = step()
+            if self._journal is not None:
+                self._journal.sync()  # before anything that follows from it is said
             for row in self.meter.rows(self.session.history):
                 metrics = {k: v for k, v in row.items() if k not in ("round", "seconds", "bytes")}
                 traffic = dict(self.meter.traffic)

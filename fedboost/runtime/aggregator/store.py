@@ -32,6 +32,7 @@ class Journal:
         self.path = path
         self.past = past
         """What was recorded before this process."""
+        self._collected: list[bytes] = []
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             os.ftruncate(self._file, size)  # what a crash left half-written
@@ -44,8 +45,19 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Write a record, and sync it to the disk."""
+        self.collect(record)
+        self.sync()
+
+    def collect(self, record: Record) -> None:
+        """Write a record with the next `sync`."""
         data = journal.encode(record)
-        self._write(_HEAD.pack(len(data), zlib.crc32(data)) + data)
+        self._collected += [_HEAD.pack(len(data), zlib.crc32(data)), data]
+
+    def sync(self) -> None:
+        """Write what was collected, in one piece, and sync it to the disk."""
+        if self._collected:
+            data, self._collected = b"".join(self._collected), []
+            self._write(data)
 
     def close(self) -> None:
         """Keep the file."""

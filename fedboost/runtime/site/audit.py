@@ -21,8 +21,8 @@ import mmap
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
@@ -71,6 +71,7 @@ class AuditLog:
         max_bytes: of a file, before it is put aside.
         """
         self._path, self._max_bytes = path, max_bytes
+        self._second, self._time = 0, ""
         try:
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, OWNER_ALONE)
         except OSError as error:
@@ -182,7 +183,7 @@ class AuditLog:
 
     def _append(self, event: Admitted | Release | Ended) -> None:
         number, previous = self.last[0] + 1, self.last[1]
-        line, digest = entry_line(number, _now(), canonical_event(event), previous)
+        line, digest = entry_line(number, self._now(), canonical_event(event), previous)
         try:
             status = os.fstat(self._file)
             if status.st_size != self._size or not self._is_in_place(status):
@@ -200,6 +201,13 @@ class AuditLog:
             raise self._full(error) from None
         self._size += len(line)
         self.last = number, digest
+
+    def _now(self) -> str:
+        """The time, UTC, which has the same text for a second."""
+        second = int(time.time())
+        if second != self._second:
+            self._second, self._time = second, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(second))
+        return self._time
 
     def _is_in_place(self, status: os.stat_result) -> bool:
         try:
@@ -329,7 +337,3 @@ def read_admitted(log: Path, digest: str) -> Terms:
         return Terms.from_canonical(text.decode())
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"{path}: cannot be read by this version of fedboost: {error}") from None
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

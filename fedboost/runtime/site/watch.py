@@ -22,6 +22,8 @@ class Watch:
         self.metrics = PartyMetrics("keyholder" if config.data is None else "party")
         self._log, self._budget, self._spent = log, config.policy.budget, spent
         self._session, self._rounds, self._round, self._since = "", 0, 0, 0.0
+        self._spends = False
+        """True if the session's answers get noise."""
         self._page = MetricsPage(self.metrics, config.metrics, log) if config.metrics else None
         self._look_at_budget()
 
@@ -34,6 +36,7 @@ class Watch:
         """A session was offered, or is offered again."""
         self.metrics.begun()
         self._session, self._rounds = offer.session, offer.terms.trees.rounds
+        self._spends = offer.terms.noise is not None
         self._round, self._since = 0, time.monotonic()
 
     def sent(self, data: bytes) -> bytes:
@@ -51,7 +54,8 @@ class Watch:
             about = {"round": done, "of": self._rounds, "seconds": round(now - self._since, 3)}
             self._log.info("round", session=self._session, **about)
             self._round, self._since = done, now
-            self._look_at_budget()
+            if self._spends:
+                self._look_at_budget()
 
     def ended(self, session: str, reason: str, left: bool) -> None:
         """A session is over: with a model if there is no reason, else it failed, or this party left it."""
