@@ -19,7 +19,7 @@ from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.rules import check_scales, check_splits, check_tree
 from fedboost.boosting.queries.start import StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
-from fedboost.boosting.queries.union import OfTurn, TreeQuery
+from fedboost.boosting.queries.union import OfTurn, Query, TreeQuery
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
@@ -116,10 +116,10 @@ class BoostingState:
 
     def after(self, query: OfTurn) -> "BoostingState":
         """The state after an answered query."""
-        state: Any = self
-        for part in query.parts:
+        state = self
+        for part in cast(tuple[Query, ...], query.parts):
             state = part.applied_to(state)
-        return cast(BoostingState, state)
+        return state
 
     def grown(
         self,

@@ -28,8 +28,6 @@ class Turn:
     """The turn of one query, asked of one roster in one attempt."""
 
     def __init__(self, number: int, roster: Iterable[str], opener: Opener) -> None:
-        self.reporting = set(roster)
-        """Parties whose whole vector is not added yet."""
         self.helping: set[str] = set()
         """Parties whose help to open the sum is due."""
         self.reporting = set(roster)

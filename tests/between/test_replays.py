@@ -94,7 +94,7 @@ def test_all_parties_restarted_remember_where_the_session_stands(on_loss):
     """All honest parties forgot at once, and two questions at one place gave the difference of two sums."""
     liar = Liar(on_loss=on_loss)
     liar.train(root_of(1))
-    elsewhere = dataclasses.replace(liar.state.before_tree, rounds=liar.state.rounds[:1])
+    elsewhere = dataclasses.replace(liar.state.before_tree, rounds=())
     liar.forget()
     with pytest.raises(Left, match="stand where it cannot"):
         liar.gather(elsewhere)

@@ -274,6 +274,19 @@ def split_in_two(X, y):
     return X[train], y[..., train], X[test], y[..., test]
 
 
+def one_by_one(program):
+    """The queries of a program, each alone, whatever shares a turn."""
+    query = next(program)
+    while True:
+        sums = []
+        for part in query.parts:
+            sums.append((yield part))
+        try:
+            query = program.send(np.concatenate(sums))
+        except StopIteration as end:
+            return end.value
+
+
 def spoiling(turn, query, cell, by=1):
     """Change one cell of what party p1 reports in one turn, in which this is asked."""
     of_query = [(run.cells, run.bits) for run in query.segments]

@@ -32,6 +32,7 @@ KINDS = (
     ),
 )
 """Of the settings of test_boosting: of each objective one, and of what depends on the number of the tree."""
+WITHOUT_BOUND = "squared error, weights", "counts, weights", "slopes", "amounts or nothing", "rows held out"
 PART, WHOLE = {"rounds": 3}, {"rounds": 6}
 
 
@@ -50,14 +51,26 @@ def continued(X, y, parts, *args, then=PARTS, protection="plain", **settings):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_five_rounds_and_five_more_are_ten(name):
+    """Where gradients have no bound, a tree that shares the turn of the one before it has another scale than
+    the first of a session; so each query has a turn of its own."""
     X, y, weight, settings = setting_of(name)
-    whole = model_of(X, y, one_party(ROWS), weight, **{**settings, **WHOLE})
-    pooled = continued(X, y, one_party(ROWS), weight, then=one_party(ROWS), **settings)
+    settings = {**settings, "on_loss": "shrink"} if name in WITHOUT_BOUND else settings
+    whole = model_of(X, y, PARTS if name in WITHOUT_BOUND else one_party(ROWS), weight, **settings | WHOLE)
     parts = parts_of(name, "3 at random")
+    alone = parts if name in WITHOUT_BOUND else one_party(ROWS)
+    pooled = continued(X, y, alone, weight, then=alone, **settings)
     federated = continued(X, y, parts, weight, then=parts, **settings)
     assert pooled.booster.to_xgboost() == whole
     assert federated.booster.to_xgboost() == whole
     assert [done.round for done in federated.history] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("name", WITHOUT_BOUND)
+def test_where_gradients_have_no_bound_they_are_but_for_a_scale(name):
+    X, y, weight, settings = setting_of(name)
+    whole = run(X, y, PARTS, weight, **{**settings, **WHOLE}).booster.predict(X)
+    more = continued(X, y, PARTS, weight, **settings).booster.predict(X)
+    assert np.abs(more - whole).mean() < 1e-2 * np.abs(whole - whole.mean()).mean()
 
 
 @pytest.mark.parametrize("name", ["logistic, weights", "classes", "quantiles", "levels, weights, penalties"])
@@ -70,6 +83,8 @@ def test_masks_change_nothing_of_a_continued_model(name):
 @pytest.mark.parametrize("name", BASED)
 def test_base_margins_are_continued_from(name):
     X, y, weight, base, settings = based(name)
+    if name != "medians":
+        settings = {**settings, "on_loss": "shrink"}  # each query in a turn of its own: see above
     session = continued(X, y, PARTS, weight, base_margin=base, **settings)
     whole = model_of(X, y, PARTS, weight, base_margin=base, **{**settings, **WHOLE})
     assert session.booster.to_xgboost() == whole
@@ -121,7 +136,7 @@ def test_no_constant_is_asked_for():
     first = run(X, y, PARTS, weight, **settings)
     session = run(X, y, PARTS, weight, **{**settings, "xgb_model": text_of(first)})
     turns = [number.turn for number in (first.run, session.run)]
-    assert turns[0] - turns[1] == RESIDUAL_TURNS
+    assert turns[0] - turns[1] == RESIDUAL_TURNS + 1  # the cut points need no turn of their own, either
 
 
 def test_early_stopping_counts_the_new_rounds():

@@ -58,7 +58,7 @@ def test_one_party_with_all_rows_elects_what_it_splits_by():
 
 def test_only_the_histograms_of_elected_features_are_asked_for():
     X, y, _ = data()
-    asked = turns_of(X, y, PARTITIONS["3 at random"], **VOTED)
+    asked = turns_of(X, y, PARTITIONS["3 at random"], on_loss="shrink", **VOTED)  # each alone
     kinds = [type(query).__name__ for query in asked.values() if hasattr(query, "nodes")]
     first = kinds[:7]
     assert first == ["HistogramQuery", *["VoteQuery", "HistogramQuery"] * 3]

@@ -5,12 +5,24 @@ import json
 import numpy as np
 import pytest
 from inprocess import model_of, one_party, run, shard_of, terms_of
-from trainings import PARTITIONS, ROWS, SETTINGS, SMALL, data, parts_of, pooled_model, setting_of, turns_of
+from trainings import (
+    PARTITIONS,
+    ROWS,
+    SETTINGS,
+    SMALL,
+    data,
+    one_by_one,
+    parts_of,
+    pooled_model,
+    setting_of,
+    turns_of,
+)
 
 from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.horizontal.holder import HorizontalHolder
+from fedboost.protocol.several import Several
 
 SOME = "3 at random", "skewed", "one party without positives"
 """Partitions for settings beside the first four, which are tried with every one."""
@@ -70,15 +82,12 @@ def test_models_of_levels_split_by_them(name):
 
 def test_nothing_is_asked_of_levels_before_the_cut_points():
     X, y, _, settings = setting_of("levels")
-    program = train(terms_of(X, 1, **settings), [])
-    next(program)
-    query = program.send(
-        HorizontalHolder(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery())
-    )
-    assert len(query.grids) == 2
+    rows, grids = next(train(terms_of(X, 1, **settings), [])).parts
+    assert rows == RowsQuery()
+    assert len(grids.grids) == 2
     X, y, _, settings = setting_of("nothing but levels")
     kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
-    assert kinds[:2] == [RowsQuery, StartQuery]
+    assert kinds[:3] == [RowsQuery, StartQuery, Several]
 
 
 def test_metrics_of_the_rounds_are_those_of_the_pooled_rows():
@@ -112,7 +121,7 @@ def test_parties_are_asked_for_the_smaller_child():
     X, y, _ = data()
     own = X[:, :1].copy()
     terms = terms_of(own, 1, rounds=5, max_depth=2)
-    party, program = HorizontalHolder(lambda: shard_of(own, y), terms), train(terms, [])
+    party, program = HorizontalHolder(lambda: shard_of(own, y), terms), one_by_one(train(terms, []))
     query, hessians = next(program), []
     while query:
         total = party.answer(query)

@@ -1,6 +1,7 @@
 """Reports that cannot be: the session fails with a sentence that names the turn."""
 
 import dataclasses
+import re
 
 import pytest
 from inprocess import one_party, run
@@ -10,11 +11,14 @@ from fedboost.boosting.programs.boosting import train
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.protocol.messages import Report
 
+ALONE = {**SMALL, "on_loss": "shrink"}
+"""Each query has a turn of its own."""
+
 
 def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn():
     X, y, _ = data()
     parts = PARTITIONS["3 at random"]
-    asked = turns_of(X, y, parts, **SMALL)
+    asked = turns_of(X, y, parts, **ALONE)
     kinds = {}
     for turn, query in asked.items():
         kinds.setdefault(type(query).__name__, []).append(turn)
@@ -27,7 +31,7 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
     for what, turn in spoilt.items():
         last = sum(run.cells for run in asked[turn].segments) - 1
         for cell, by in ((3, 1), (3, -1), (3, 1 << 5), (last, 1), (last, -1)):
-            session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
+            session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **ALONE)
             assert session.phase == "failed", (what, cell, by)
             assert session.booster is None
             assert f"turn {turn}:" in str(session.error), what
@@ -47,9 +51,9 @@ def test_a_report_that_breaks_an_invariant_fails_the_session_and_names_the_turn(
 def test_a_sum_that_cannot_be_fails_the_session_with_a_sentence(kind, cell, by, says):
     X, y, _ = data()
     parts = PARTITIONS["3 at random"]
-    asked = turns_of(X, y, parts, **SMALL)
+    asked = turns_of(X, y, parts, **ALONE)
     turn = max(turn for turn, query in asked.items() if type(query).__name__ == kind)
-    session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **SMALL)
+    session = run(X, y, parts, spoil=spoiling(turn, asked[turn], cell, by), **ALONE)
     assert session.phase == "failed"
     assert str(session.error).startswith(f"turn {turn}: ")
     assert says in str(session.error)
@@ -90,4 +94,4 @@ def test_a_party_of_too_few_bytes_is_named():
         )
 
     session = run(X, y, one_party(ROWS), spoil=cut, **SMALL)
-    assert str(session.error).startswith("party p0 broke the protocol: 87 bytes")
+    assert re.match("party p0 broke the protocol: [0-9]+ bytes", str(session.error))

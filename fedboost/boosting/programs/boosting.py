@@ -63,11 +63,11 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     trees: list[Tree] = []
     scores: list[float] = []
     for number in range(terms.trees.rounds):
-        if root is None:
-            counted = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
-            ahead = counted.for_sampling(terms, norms)
+        if ahead is None:
+            scales = Scales.of(terms, exponents) if terms.needs_exponent_counts else scales
+        own = ahead or scales.for_sampling(terms, norms)
         try:
-            tree, splits = yield from grow_tree(terms, rows, number, cut_points, ahead, grown, root_sums)
+            tree, splits = yield from grow_tree(terms, rows, number, cut_points, own, grown, root_sums)
             values = tuple((leaf, tree.value[leaf]) for leaf in tree.leaves)
             end = end_query(terms, rows, number, splits, values, scales)
             ahead = scales.ahead(terms, exponents, values)
@@ -162,9 +162,7 @@ def root_ahead(
     return root_query(terms, rows, number, cut_points, scales)
 
 
-def root_query(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
-) -> HistogramQuery:
+def root_query(terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales) -> HistogramQuery:
     """The query for the root of a tree."""
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, Layout.of(cut_points).bins
     pair = scales.gradient, scales.hessian

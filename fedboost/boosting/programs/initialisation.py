@@ -77,7 +77,6 @@ class Scales:
         )
         return Scales(gradient, hessian, self.weight, threshold)
 
-
     def ahead(
         self, terms: Terms, exponents: Int64 | None = None, values: tuple[tuple[int, float], ...] = ()
     ) -> "Scales | None":
@@ -103,7 +102,7 @@ class Scales:
         if any(now > before + MAX_COARSER_BITS for now, before in zip(grown, counted, strict=True)):
             return None
         pair = [Scale(exponent + self.weight.exponent, terms.bits) for exponent in grown]
-        return Scales(*pair, self.weight)
+        return Scales(pair[0], pair[1], self.weight)
 
 
 def _tight_exponent(bound: float) -> int:
