@@ -75,7 +75,7 @@ def test_nothing_is_asked_of_levels_before_the_cut_points():
     query = program.send(
         HorizontalHolder(lambda: shard_of(X, y), terms_of(X, 1, **settings)).answer(RowsQuery())
     )
-    assert len(query.grids) == 2
+    assert query.grids.features == 2
     X, y, _, settings = setting_of("nothing but levels")
     kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
     assert kinds[:2] == [RowsQuery, StartQuery]

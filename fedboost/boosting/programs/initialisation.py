@@ -91,18 +91,12 @@ def count_rows(counts: Int64) -> int:
 def find_cut_points(terms: Terms, rows: int) -> Generator[Query, Int64, CutPoints]:
     """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
     terms, in rows or not."""
-    features = len(terms.columns.numeric)
-    quantiles = [Quantiles(terms.histograms.max_bin, rows, features) for _ in range(features)]
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(terms.columns.numeric))
     for _ in range(MAX_REFINEMENTS):
-        grids = tuple(quantile.grid for quantile in quantiles)
-        if not any(grid.cells for grid in grids):
+        if not quantiles.grids.cells:
             break
-        counts = yield QuantileQuery(rows, grids)
-        ends = np.cumsum([grid.cells for grid in grids])
-        for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
-            quantile.refine(part)
-    numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
-    return CutPoints(*numeric).with_categories(terms.columns.category_counts)
+        quantiles.refine((yield QuantileQuery(rows, quantiles.grids)))
+    return quantiles.cut_points().with_categories(terms.columns.category_counts)
 
 
 def find_base_score(
