@@ -67,15 +67,23 @@ class Speed:
 
 @dataclass(frozen=True)
 class Grown:
-    """Trees that were grown: the parts of each question's answer, those before the first round too; rounds;
-    seconds of a round, of all parties and the aggregator in turn; seconds before the first, in which kernels
-    are loaded and rows read; bytes that a party sent without any protection."""
+    """Trees that were grown: the parts of each question's answer, those before the first round too; how many
+    of them until the end of the first round; rounds; seconds of a round, of all parties and the aggregator in
+    turn, and those of it in which the program decides; seconds before the first, in which kernels are loaded
+    and rows read; bytes that a party sent without any protection in the first round, with all before it, and
+    in all later ones."""
 
     segments: list[tuple[Segment, ...]]
+    first: int
     rounds: int
     a_round: float
+    deciding: float
     start: float
-    sent: float
+    sent: tuple[float, float]
+
+    def weight(self, rounds: int) -> float:
+        """How often each of the later rounds counts in a training of so many."""
+        return (rounds - 1) / max(self.rounds - 1, 1)
 
 
 def grow(terms: Terms, table: Any, parties: int) -> Grown:
@@ -83,13 +91,18 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
 
+    deciding, ends = list[float](), list[int]()
+
     def watched(agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
         program, answer = boosting.train(agreed, state), None
         while True:
+            begin = time.process_time()
             try:
                 query = program.send(answer) if answer is not None else next(program)
             except StopIteration as end:
                 return end.value
+            finally:
+                deciding.append(time.process_time() - begin)
             segments.append(query.segments)
             answer = yield query
 
@@ -100,10 +113,15 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
     usual = min(further, default=start)
     rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
     begin = time.process_time()
-    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched)
-    a_round = (time.process_time() - begin) / len(result.history)
+    changed = terms.changed(rounds=rounds)
+    result = simulate(changed, shards, watched, on_round=lambda row: ends.append(len(segments)))
+    grown = len(result.history)
+    a_round, decides = (time.process_time() - begin) / grown, sum(deciding) / grown
     sent = sum(sent for sent, _ in result.traffic.values()) / parties
-    return Grown(segments, len(result.history), a_round, float(start - usual), sent)
+    moved = [row["bytes"] for row in result.history]
+    begins = sent * moved[0] / sum(moved)
+    bytes_sent = begins, sent - begins
+    return Grown(segments, ends[0], grown, a_round, decides, float(start - usual), bytes_sent)
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
@@ -180,9 +198,12 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     segments = [
         tuple(Segment(s.cells, min(64, s.bits + more_bits)) for s in answer) for answer in grown.segments
     ]
-    cells = sum(segment.cells for answer in segments for segment in answer)
-    bits = round(sum(s.cells * s.bits for answer in segments for s in answer) / cells)
-    turns, start = len(segments) / grown.rounds, grown.start * max(1.0, (parties + 1) / cores())
+    rounds, weight = terms.trees.rounds, grown.weight(terms.trees.rounds)
+    weights = [1.0] * grown.first + [weight] * (len(segments) - grown.first)
+    asked = [*zip(weights, segments, strict=True)]
+    cells = sum(often * segment.cells for often, answer in asked for segment in answer) / rounds
+    bits = round(sum(often * s.cells * s.bits for often, answer in asked for s in answer) / rounds / cells)
+    turns, start = sum(weights) / rounds, grown.start * max(1.0, (parties + 1) / cores())
     estimates = []
     for name, protection in PROTECTIONS.items():
         if protection.max_parties is not None and parties > protection.max_parties:
@@ -192,15 +213,19 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
         except ConfigError:
             continue
         if not protection.hides:
-            sent, hiding = grown.sent, 0.0
+            first, later = grown.sent
+            sent, sealing, opening = (first + weight * later) / rounds, 0.0, 0.0
         else:
-            hiding = cells / grown.rounds * (parties * (speed.seal + speed.open) + speed.help)
-            size = sum(chunk.size for answer in segments for chunk in chunks_of(answer))
+            sealing, opening = cells * speed.seal, cells * (parties * speed.open + speed.help)
+            size = sum(often * chunk.size for often, answer in asked for chunk in chunks_of(answer)) / rounds
             if not protection.fixed_size:
-                size = round(cells * speed.size)
-            sent = size + len(segments) * (MESSAGE_BYTES + speed.beside)
-        a_round = grown.a_round / share + hiding + turns * speed.trips * parties * MESSAGE_SECONDS
-        seconds = start + a_round * terms.trees.rounds
-        megabytes = sent / grown.rounds / 1e6
-        estimates.append(EstimateFacts(name, a_round, seconds, megabytes, turns * speed.trips))
+                size = cells * speed.size
+            sent = size + turns * (MESSAGE_BYTES + speed.beside)
+        trips = turns * speed.trips
+        messages = trips * parties * MESSAGE_SECONDS
+        a_round = grown.a_round / share + parties * sealing + opening + messages
+        computing = (grown.a_round - grown.deciding) / share / parties
+        apart = computing + sealing + opening + grown.deciding + messages
+        facts = EstimateFacts(name, a_round, start + a_round * rounds, sent / 1e6, trips, apart)
+        estimates.append(facts)
     return estimates
