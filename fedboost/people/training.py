@@ -153,7 +153,7 @@ def layouts(facts: LayoutsFacts, rounds: int) -> Iterator[Block]:
         f"Over links of {facts.rtt_ms:g} ms{wide}, each party and the aggregator on a machine of its own: a "
         f"round is its round trips (trips), its bytes through a party's link, and the time of the machines; "
         f"sent is what a party sends in all. Under {facts.protection}, {facts.fastest} take least time. With "
-        f"all rows in one place it would be that of the last line, for comparison: here no row leaves its site."
+        f"all rows in one place it would be the last line, for comparison: no row leaves its site here."
     )
     if facts.no_votes:
         yield Text(f"votes: {facts.no_votes}")

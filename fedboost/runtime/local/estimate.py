@@ -28,6 +28,7 @@ from fedboost.runtime.config import cores
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 
 MAX_VALUES = 4_000_000
@@ -42,6 +43,8 @@ site. Measured on two cores (docs/scaling.md): between 1.1 and 1.6 ms from 3 par
 MESSAGE_BYTES = 120
 """Of a report beside its cells."""
 MIN_ROWS_A_PARTY = 20
+FEWER = 4
+"""Of a sample, one row in so many is taken for the first trees: what all of them take longer is of the rows."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
@@ -69,15 +72,16 @@ class Speed:
 class Grown:
     """Trees that were grown: the parts of each question's answer, those before the first round too; how many
     of them until the end of the first round; rounds; seconds of a round, of all parties and the aggregator in
-    turn, and those of it in which the program decides; seconds before the first, in which kernels are loaded
-    and rows read; bytes that a party sent without any protection in the first round, with all before it, and
-    in all later ones."""
+    turn, of which the program decides for some, and that each further row takes; seconds before the first, in
+    which kernels are loaded and rows read; bytes that a party sent without any protection: in the first round,
+    with all before it, and in all later ones."""
 
     segments: list[tuple[Segment, ...]]
     first: int
     rounds: int
     a_round: float
     deciding: float
+    a_row: float
     start: float
     sent: tuple[float, float]
 
@@ -86,10 +90,11 @@ class Grown:
         return (rounds - 1) / max(self.rounds - 1, 1)
 
 
-def grow(terms: Terms, table: Any, parties: int) -> Grown:
-    """Grow trees over the rows of a table, for some seconds."""
+def grow(terms: Terms, table: Any, parties: int, whole: bool) -> Grown:
+    """Grow trees over the rows of a table, for some seconds; whole: those are all rows."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
+    few = shards if whole else _fewer(table, names, terms)
 
     deciding, ends = list[float](), list[int]()
 
@@ -108,20 +113,34 @@ def grow(terms: Terms, table: Any, parties: int) -> Grown:
 
     marks = [time.process_time()]  # not those of the wall, on which others' work would count
     first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
-    simulate(first, shards, nthread=1, on_round=lambda row: marks.append(time.process_time()))
+    simulate(first, few, nthread=1, on_round=lambda row: marks.append(time.process_time()))
     start, *further = np.diff(marks)
     usual = min(further, default=start)
     rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
     begin = time.process_time()
-    changed = terms.changed(rounds=rounds)
-    result = simulate(changed, shards, watched, on_round=lambda row: ends.append(len(segments)))
+    marks = []
+
+    def mark(row: Row) -> None:
+        ends.append(len(segments))
+        marks.append(time.process_time())
+
+    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched, on_round=mark)
     grown = len(result.history)
+    longer = max(float(min(np.diff(marks), default=usual) - usual), 0.0)
+    a_row = 0.0 if whole else longer / (table.num_rows * (1 - 1 / FEWER))
     a_round, decides = (time.process_time() - begin) / grown, sum(deciding) / grown
     sent = sum(sent for sent, _ in result.traffic.values()) / parties
     moved = [row["bytes"] for row in result.history]
     begins = sent * moved[0] / sum(moved)
     bytes_sent = begins, sent - begins
-    return Grown(segments, ends[0], grown, a_round, decides, float(start - usual), bytes_sent)
+    return Grown(segments, ends[0], grown, a_round, decides, a_row, float(start - usual), bytes_sent)
+
+
+def _fewer(table: Any, names: list[str], terms: Terms) -> Any:
+    """The shards of a part of the rows, to see what a row takes."""
+    weights = [1.0] * len(names) + [(FEWER - 1.0) * len(names)]
+    shards = split_by_weights(table, [*names, "others"], weights, 0, terms.columns.group)
+    return {name: shards[name] for name in names}
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int) -> Speed:
@@ -193,7 +212,8 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     share = min(1.0, table.num_rows / rows)
     trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
     fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties)
+    grown = grow(alone.changed(**fewer), table, parties, share == 1.0)
+    in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [
         tuple(Segment(s.cells, min(64, s.bits + more_bits)) for s in answer) for answer in grown.segments
@@ -223,8 +243,8 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
             sent = size + turns * (MESSAGE_BYTES + speed.beside)
         trips = turns * speed.trips
         messages = trips * parties * MESSAGE_SECONDS
-        a_round = grown.a_round / share + parties * sealing + opening + messages
-        computing = (grown.a_round - grown.deciding) / share / parties
+        a_round = in_turn + parties * sealing + opening + messages
+        computing = (in_turn - grown.deciding) / parties
         apart = computing + sealing + opening + grown.deciding + messages
         facts = EstimateFacts(name, a_round, start + a_round * rounds, sent / 1e6, trips, apart)
         estimates.append(facts)

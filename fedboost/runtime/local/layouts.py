@@ -73,15 +73,16 @@ def layouts(
     rounds, top_k = terms.trees.rounds, terms.histograms.vote_top_k
     usual, other = (VOTES, HISTOGRAMS) if top_k else (HISTOGRAMS, VOTES)
     every, missing = [over_link(usual, facts, rounds, link) for facts in estimates], ""
-    try:
-        changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
-        if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
-            missing = f"they spare bytes with more than {2 * USUAL_VOTES} features"
+    if not top_k and len(terms.columns.features) <= 2 * USUAL_VOTES:
+        missing = f"they spare bytes with more than {2 * USUAL_VOTES} features"
+    else:
+        try:
+            changed = terms.changed(vote_top_k=0 if top_k else USUAL_VOTES)
+        except ConfigError as error:
+            missing = f"not under these terms: {error}"
         else:
             further = estimate(changed, rows, parties, table)
             every += [over_link(other, facts, rounds, link) for facts in further]
-    except ConfigError as error:
-        missing = f"not under these terms: {error}"
     plain = next(facts for facts in estimates if facts.protection == "plain")
     every.append(in_one_place(terms, rows, parties, plain, link))
     tried = terms.hiding.protection in {facts.protection for facts in every}
