@@ -1,5 +1,6 @@
 """`fedboost estimate`: the time and the bytes of a training, by protection."""
 
+import itertools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,19 @@ from fedboost.errors import ConfigError
 if TYPE_CHECKING:
     from fedboost.runtime.data.database import Reading
 
-EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5"
+KEPT = (
+    "parties",
+    "rounds",
+    "max_depth",
+    "max_bin",
+    "vote_top_k",
+    "protection",
+    "keyholder",
+    "key_bits",
+    "on_loss",
+)
+"""Settings of the terms that count where their columns are others."""
+EPILOG = "Example: fedboost estimate terms.toml --rows 100000 --parties 5 --rtt 50 --bandwidth 100"
 
 
 @reads_a_table
@@ -31,25 +44,37 @@ def estimate(
     parties: Annotated[
         int | None, typer.Option(help="In place of those of the terms.", min=1, show_default=False)
     ] = None,
+    rtt: Annotated[
+        float | None,
+        typer.Option(
+            help="Milliseconds of a round trip to the aggregator: compares layouts.", show_default=False
+        ),
+    ] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(help="Mbit/s of each party's link: compares layouts.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Estimate the time and the bytes of a training under each protection, by trees that it grows on this
-    machine for some seconds."""
+    machine for some seconds; with --rtt or --bandwidth also over links, with histograms of all features, with
+    votes, and with all rows in one place."""
     from fedboost.cli.output import show
     from fedboost.people import as_json, training
     from fedboost.privacy.protections import PROTECTIONS
     from fedboost.runtime.data.table import read_table
     from fedboost.runtime.local import estimate as calibration
+    from fedboost.runtime.local.layouts import Link, layouts
     from fedboost.runtime.terms_file import read_terms
     from fedboost.terms.terms import Terms
 
     if features is not None and data is not None:
         raise ConfigError("give --features or --data, not both: the columns are those of the table")
+    link = Link.of(rtt, bandwidth)
     agreed = read_terms(terms)
     if features is not None:
         names = [f"f{number}" for number in range(features)]
         columns = {"label": "a label that is no feature", "numeric": names}
-        own = {name: getattr(agreed, name) for name in ("rounds", "max_depth", "max_bin", "key_bits")}
+        own = {name: agreed.flat[name] for name in KEPT}
         agreed = Terms.read({"columns": columns, **own})
     number = parties or len(agreed.parties) or 3
     table = None if data is None else read_table(read.source(data), None, read.options)
@@ -67,8 +92,10 @@ def estimate(
         for name, row in PROTECTIONS.items()
         if name not in known
     }
-    show(
-        json,
-        as_json.estimates(estimates, total, number),
-        training.estimates(estimates, missing, agreed.trees.rounds, total, number),
-    )
+    rounds, lines = agreed.trees.rounds, as_json.estimates(estimates, total, number)
+    blocks = training.estimates(estimates, missing, rounds, total, number)
+    if link is not None:
+        facts = layouts(agreed, total, number, table, estimates, link)
+        lines = itertools.chain(lines, as_json.layouts(facts, total, number))
+        blocks = itertools.chain(blocks, training.layouts(facts, rounds))
+    show(json, lines, blocks)

@@ -14,6 +14,8 @@ subcells of a feature are allotted by row count, so two to four sums suffice for
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +23,15 @@ import numpy.typing as npt
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Float32, Int64
 from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memory
+from fedboost.gbdt.columns import StoredValues
 from fedboost.gbdt.kernels import bins as bins_kernels
+from fedboost.gbdt.kernels import cut_points as kernels
 from fedboost.gbdt.kernels.bins import MAX_CODES, bin_column, float_keys
 from fedboost.gbdt.threads import ONE, Threads
 
 Keys = npt.NDArray[np.uint32]
+Bytes = npt.NDArray[np.uint8]
+Flags = npt.NDArray[np.bool_]
 
 KEY_BITS = 32
 FIRST_BITS = 11
@@ -44,33 +50,64 @@ MAX_SUBCELLS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Disjoint cells of one feature's keys, in increasing order, each to be cut in equal subcells.
+class Grids:
+    """For each feature disjoint cells of its keys, in increasing order, each to be cut in equal subcells.
 
-    starts: uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut
-    in 2**subdivision subcells. An empty grid has no counts.
+    offsets: int64 [features + 1], feature f has the cells from offsets[f] to offsets[f + 1], or none; starts:
+    uint32, first key; widths: uint8, the cell covers 2**width keys; subdivisions: uint8, it is cut in
+    2**subdivision subcells, each of which has a count.
     """
 
+    offsets: Int64
     starts: Keys
-    widths: npt.NDArray[np.uint8]
-    subdivisions: npt.NDArray[np.uint8]
-
-    @cached_property
-    def cells(self) -> int:
-        """Number of counts of this grid."""
-        return int(np.sum(1 << self.subdivisions.astype(np.int64)))
+    widths: Bytes
+    subdivisions: Bytes
 
     @property
-    def shape(self) -> tuple[bytes, bytes, bytes]:
+    def features(self) -> int:
+        """Number of features."""
+        return self.offsets.size - 1
+
+    @cached_property
+    def bases(self) -> Int64:
+        """The number of counts before those of each cell, and of all: int64 [cells + 1]."""
+        return _ends(np.int64(1) << self.subdivisions.astype(np.int64))
+
+    @property
+    def cells(self) -> int:
+        """Number of counts of these grids."""
+        return int(self.bases[-1])
+
+    @property
+    def cells_by_feature(self) -> Int64:
+        """Number of counts of the grid of each feature."""
+        return np.diff(self.bases[self.offsets])
+
+    @property
+    def shape(self) -> tuple[bytes, ...]:
         """Equal for equal grids."""
-        return self.starts.tobytes(), self.widths.tobytes(), self.subdivisions.tobytes()
+        return tuple(member.tobytes() for member in self._members)
+
+    @property
+    def _members(self) -> tuple[npt.NDArray[Any], ...]:
+        return self.offsets, self.starts, self.widths, self.subdivisions
 
     @classmethod
-    def first(cls, features: int) -> "Grid":
-        """The coarse grid over all keys of a feature; features: their number. Its last cell holds missing
+    def first(cls, features: int) -> "Grids":
+        """The coarse grids over all keys of each of so many features. The last cell of each holds missing
         values only."""
-        byte, bits = np.uint8, first_bits(features)
-        return cls(np.zeros(1, np.uint32), np.array([KEY_BITS], byte), np.array([bits], byte))
+        bits = np.full(features, first_bits(features), np.uint8)
+        return cls(
+            np.arange(features + 1),
+            np.zeros(features, np.uint32),
+            np.full(features, KEY_BITS, np.uint8),
+            bits,
+        )
+
+
+def _ends(sizes: npt.ArrayLike) -> Int64:
+    """Where pieces of these sizes end, one behind the other, and first 0."""
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
 
 
 def first_bits(features: int) -> int:
@@ -78,14 +115,26 @@ def first_bits(features: int) -> int:
     return max(min(FIRST_BITS, (MAX_SUBCELLS // max(features, 1)).bit_length() - 1), 9)
 
 
-def count_cells(column: Column, grid: Grid) -> Int64:
-    """Rows of a column in each subcell of a grid: int64 [grid.cells]."""
-    out = np.zeros(grid.cells, np.int64)
-    if grid.starts.size:
-        widths, subdivisions = grid.widths.astype(np.int64), grid.subdivisions.astype(np.int64)
-        for start in range(0, column.size, STRETCH):
+def count_cells(columns: Sequence[Column], grids: Grids, threads: Threads = ONE) -> Int64:
+    """Rows of each column in each subcell of its grid: int64 [grids.cells]."""
+    out = np.zeros(grids.cells, np.int64)
+    stored = StoredValues.of(columns)
+    kernels.count_stored(
+        *(stored.features, stored.zeros, stored.ends, stored.keys),
+        *(grids.offsets, grids.starts, grids.widths, grids.subdivisions, grids.bases, out),
+    )
+    sparse = {*stored.features.tolist()}
+
+    def count(feature: int) -> None:
+        first, last = grids.offsets[feature : feature + 2]
+        counts = out[grids.bases[first] : grids.bases[last]]
+        cells = grids.starts[first:last], grids.widths[first:last], grids.subdivisions[first:last]
+        column = columns[feature]
+        for start in range(0, column.size if counts.size else 0, STRETCH):
             keys = float_keys(np.ascontiguousarray(column[start : start + STRETCH]))
-            bins_kernels.count_cells(keys, grid.starts, widths, subdivisions, out)
+            bins_kernels.count_cells(keys, *cells, counts)
+
+    threads.each(count, (feature for feature in range(len(columns)) if feature not in sparse))
     return out
 
 
@@ -122,81 +171,63 @@ def count_parts(column: Column, declared: tuple[float, float]) -> Int64:
 
 
 class Quantiles:
-    """The distribution of one feature as far as it is known: rows in each cell of an ever finer partition."""
+    """The distribution of each feature, as far as it is known: rows in the cells of ever finer partitions."""
 
     def __init__(self, max_bin: int, rows: int, features: int = 1) -> None:
         self._max_bin = max_bin
-        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // features), 1 << 8)
-        self._starts = np.zeros(1, np.int64)
-        self._widths = np.full(1, KEY_BITS, np.int64)
-        self._counts = np.full(1, rows, np.int64)
-        self.grid = Grid.first(features)
-        self.missing = 0
+        self._budget = max(min(max_bin * SUBCELLS_PER_BIN, MAX_SUBCELLS // max(features, 1)), 1 << 8)
+        keys, every = np.zeros(features, np.int64), np.full(features, rows, np.int64)
+        self._known = np.arange(features + 1), keys, np.full(features, KEY_BITS, np.int64), every
+        """Offsets of the cells of each feature; starts, widths and rows of the cells."""
+        self.grids = Grids.first(features)
+        self.missing = np.zeros(features, np.int64)
 
     def refine(self, counts: Int64) -> None:
-        """Take in the counts of `self.grid`, summed over the parties, and choose the next grid.
+        """Take in the counts of `self.grids`, summed over the parties, and choose the next grids.
 
         Raises PeerError if the subcells of a cell do not hold the rows of the cell.
         """
-        grid = self.grid
-        if not grid.starts.size:
-            return
-        first = grid.widths[0] == KEY_BITS
-        keep = ~np.isin(self._starts, grid.starts)
-        subcells = np.int64(1) << grid.subdivisions.astype(np.int64)
-        begins = np.cumsum(subcells) - subcells
-        if (counts < 0).any() or (np.add.reduceat(counts, begins) != self._counts[~keep]).any():
+        grids = self.grids
+        most = self._known[1].size + np.count_nonzero(counts)
+        refined = np.zeros(grids.features + 1, np.int64), *np.empty((3, most), np.int64)
+        grid = grids.offsets, grids.starts, grids.subdivisions
+        size = kernels.refine(self._known, grid, counts, KEY_BITS, self.missing, refined)
+        if size < 0:
             raise PeerError("the counts of a refined cell do not sum to the rows the cell had")
-        starts, widths = [self._starts[keep]], [self._widths[keep]]
-        for start, width, bits in zip(
-            grid.starts.tolist(), grid.widths.tolist(), grid.subdivisions.tolist(), strict=True
-        ):
-            starts.append(start + (np.arange(1 << bits, dtype=np.int64) << (width - bits)))
-            widths.append(np.full(1 << bits, width - bits, np.int64))
-        all_starts, all_widths = np.concatenate(starts), np.concatenate(widths)
-        all_counts = np.concatenate([self._counts[keep], counts])
-        if first:
-            self.missing = int(counts[-1])
-            all_counts[-1] = 0
-        used = np.flatnonzero(all_counts)
-        order = used[np.argsort(all_starts[used], kind="stable")]
-        self._starts, self._widths = all_starts[order], all_widths[order]
-        self._counts = all_counts[order]
-        self.grid = self._next_grid()
+        offsets, *cells = refined
+        starts, widths, rows = (member[:size].copy() for member in cells)
+        self._known = offsets, starts, widths, rows
+        self.grids = self._next_grids()
 
-    def _next_grid(self) -> Grid:
+    def _next_grids(self) -> Grids:
         """Cells that may hold several values and matter: heavy ones, or all while bins are left over.
 
         Subcells are allotted in proportion to rows; while bins are left over, half of them evenly.
         """
-        budget = self._budget
-        several = (self._counts > 1) & (self._widths > 0)
-        left_over = self._counts.size < self._max_bin
-        coarse = several & (left_over | (self._counts > 2 * self._counts.sum() / budget))
-        starts, widths, counts = self._starts[coarse], self._widths[coarse], self._counts[coarse]
-        shares = budget * counts // max(int(counts.sum()), 1)
-        if left_over:
-            shares = (shares + budget // max(counts.size, 1)) // 2
-        bits = np.array([max(int(share).bit_length() - 1, 1) for share in shares], np.int64)
-        return Grid(
-            starts.astype(np.uint32),
-            widths.astype(np.uint8),
-            np.minimum(bits, widths).astype(np.uint8),
+        offsets, starts, *_ = self._known
+        chosen_widths, subdivisions = np.empty((2, starts.size), np.uint8)
+        chosen = (
+            np.zeros(offsets.size, np.int64),
+            np.empty(starts.size, np.uint32),
+            chosen_widths,
+            subdivisions,
+        )
+        size = kernels.choose_cells(self._known, self._max_bin, self._budget, chosen)
+        ends, chosen_starts, *_ = chosen
+        return Grids(
+            ends, chosen_starts[:size].copy(), chosen_widths[:size].copy(), subdivisions[:size].copy()
         )
 
-    def cut_points(self) -> Float32:
-        """Increasing float32 cuts, at quantiles of the rows as in XGBoost.
+    def cut_points(self) -> "CutPoints":
+        """Increasing float32 cuts of each feature, at quantiles of the rows as in XGBoost.
 
         At most max_bin bins and never more codes than a byte has. Where every value can have its own bin,
         each has, except rare neighbours that no refinement separated.
         """
-        bins = min(self._max_bin, MAX_CODES - (1 if self.missing else 0))
-        if self._counts.size <= bins:
-            return keys_to_floats(self._starts[1:])
-        until = np.cumsum(self._counts)
-        ranks = np.arange(1, bins) * (until[-1] / bins)
-        cells = np.unique(np.searchsorted(until, ranks, side="left"))
-        return keys_to_floats(self._starts[cells[cells > 0]])
+        offsets, starts, _, rows = self._known
+        sizes, keys = np.zeros(offsets.size - 1, np.int64), np.empty(starts.size, np.int64)
+        size = kernels.cut_keys(offsets, starts, rows, self.missing, self._max_bin, MAX_CODES, sizes, keys)
+        return CutPoints(keys_to_floats(keys[:size]), sizes, self.missing > 0)
 
 
 def keys_to_floats(keys: Int64) -> Float32:
@@ -208,30 +239,66 @@ def keys_to_floats(keys: Int64) -> Float32:
 
 @dataclass(frozen=True)
 class CutPoints:
-    """The bins of every feature: `cuts[f]` float32 increasing, `missing[f]` True if a missing bin follows;
+    """The bins of every feature: values: float32, the cuts of each feature, increasing, one feature after the
+    other; sizes: int64 [features], their numbers; missing: bool [features], True if a missing bin follows;
     `categorical`: the features, increasing, whose bins are categories, which have no order."""
 
-    cuts: tuple[Float32, ...]
-    missing: tuple[bool, ...]
+    values: Float32
+    sizes: Int64
+    missing: Flags
     categorical: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, cuts: Sequence[Float32], missing: Sequence[bool], categorical: tuple[int, ...] = ()
+    ) -> "CutPoints":
+        """Cut points from the cuts of each feature, and whether a missing bin follows."""
+        values = np.concatenate([np.zeros(0, np.float32), *cuts])
+        sizes = np.array([feature.size for feature in cuts], np.int64)
+        return cls(values, sizes, np.array(missing, np.bool_), categorical)
+
+    @cached_property
+    def offsets(self) -> Int64:
+        """The number of cuts before those of each feature, and of all: int64 [features + 1]."""
+        return _ends(self.sizes)
+
+    @cached_property
+    def cuts(self) -> tuple[Float32, ...]:
+        """The cuts of each feature."""
+        ends = self.offsets.tolist()
+        return tuple(self.values[first:last] for first, last in pairwise(ends))
+
+    def head(self, features: int) -> "CutPoints":
+        """Those of the first features, without their categories."""
+        values = self.values[: self.offsets[features]]
+        return CutPoints(values, self.sizes[:features], self.missing[:features])
 
     def with_categories(self, counts: Sequence[int]) -> "CutPoints":
         """Cut points of the same features, followed by categorical ones with these numbers of categories: the
         values are 0, 1, ..., each is a bin, and missing values always have one."""
-        first = len(self.cuts)
-        added = tuple(np.arange(1, size, dtype=np.float32) for size in counts)
-        numbers = range(first, first + len(added))
+        first = self.sizes.size
+        added = CutPoints.of([np.arange(1, size, dtype=np.float32) for size in counts], [True] * len(counts))
         return CutPoints(
-            (*self.cuts, *added),
-            (*self.missing, *(True for _ in added)),
-            (*self.categorical, *numbers),
+            np.concatenate([self.values, added.values]),
+            np.concatenate([self.sizes, added.sizes]),
+            np.concatenate([self.missing, added.missing]),
+            (*self.categorical, *range(first, first + len(counts))),
         )
 
     def bin_rows(
         self, columns: Sequence[Column], threads: Threads = ONE, allocate: Allocator = allocate_in_memory
     ) -> "BinnedRows":
         """The bin of each value of the float32 columns."""
-        by_feature = allocate((len(self.cuts), columns[0].size), np.dtype(np.uint8))
+        features = self.sizes.size
+        by_feature = allocate((features, columns[0].size), np.dtype(np.uint8))
+        stored = StoredValues.of(columns)
+        sparse = {*stored.features.tolist()}
+        keys = float_keys(self.values)
+
+        def bin_stored(part: slice) -> None:
+            ends = stored.ends[part.start : part.stop + 1]
+            cuts = self.offsets, keys, self.missing
+            kernels.bin_stored(stored.features[part], ends, stored.rows, stored.keys, *cuts, by_feature)
 
         def bin_one(feature: int) -> None:
             cuts = self.cuts[feature]
@@ -241,6 +308,7 @@ class CutPoints:
                 values = np.ascontiguousarray(columns[feature][rows])
                 bin_column(values, cuts, last, by_feature[feature, rows])
 
-        threads.each(bin_one, range(len(self.cuts)))
-        codes = [cuts.size + 1 + missing for cuts, missing in zip(self.cuts, self.missing, strict=True)]
-        return BinnedRows.of(by_feature, np.array(codes, np.int64), allocate)
+        step = -(-len(sparse) // threads.number) or 1
+        threads.each(bin_stored, [slice(start, start + step) for start in range(0, len(sparse), step)])
+        threads.each(bin_one, (feature for feature in range(features) if feature not in sparse))
+        return BinnedRows.of(by_feature, self.sizes + 1 + self.missing, allocate)

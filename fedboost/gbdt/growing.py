@@ -37,7 +37,7 @@ class Bins:
         return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
 
 
-_NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints((), ())
+_NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints.of((), ())
 UNBINNED = Bins(
     BinnedRows(_NO_CODES, np.zeros(0, np.int64), _NO_CODES, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
 )

@@ -5,7 +5,7 @@ parties gives what one party with all rows would have answered, bit for bit.
 Refuses: queries out of order or that do not fit the tree (PeerError: they come from outside).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar, assert_never, cast
@@ -42,8 +42,6 @@ from fedboost.version import VERSION
 
 MAX_ROWS_OF_TREES = 1 << 31
 """Most rows times trees of a round: each takes 8 bytes, or 16 where rows are sampled."""
-Cells = TypeVar("Cells")
-"""A grid or a range, in whose cells rows are counted."""
 
 
 class HorizontalHolder:
@@ -127,10 +125,9 @@ class HorizontalHolder:
             case RowsQuery():
                 return np.append(self.rows, self._gradients.count_exponents(self._terms.objective.loss.start))
             case QuantileQuery(_, grids):
-                return self._count(count_cells, grids)
+                return count_cells(self.columns[: grids.features], grids, self._threads)
             case RangeQuery():
-                ranges = self._terms.columns.ranges
-                return self._count(count_parts, [ranges[name] for name in self._terms.columns.numeric])
+                return self._count_parts()
             case StartQuery():
                 return self._start(query)
             case HistogramQuery():
@@ -146,11 +143,12 @@ class HorizontalHolder:
             case _:
                 assert_never(query)
 
-    def _count(self, count: Callable[[Column, Cells], Int64], cells: Sequence[Cells]) -> Int64:
-        """Rows in each cell of each numeric feature."""
-        columns = self.columns[: len(self._terms.columns.numeric)]
-        pieces = list(zip(columns, cells, strict=True))
-        return np.concatenate(self._threads.each(lambda piece: count(*piece), pieces))
+    def _count_parts(self) -> Int64:
+        """Rows in each part of the declared range of each numeric feature."""
+        schema = self._terms.columns
+        ranges = [schema.ranges[name] for name in schema.numeric]
+        pieces = zip(self.columns[: len(ranges)], ranges, strict=True)
+        return np.concatenate(self._threads.each(lambda piece: count_parts(*piece), pieces))
 
     def _start(self, query: StartQuery) -> Int64:
         self._bin(query)

@@ -4,6 +4,7 @@ Promises: the keys of an object never change their meaning.
 Refuses: nothing.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from fedboost.people.facts import (
     ComparisonFacts,
     DemoFacts,
     EstimateFacts,
+    LayoutsFacts,
     PrivacyFacts,
     ReleaseFacts,
     SessionFacts,
@@ -105,6 +107,15 @@ def estimates(by_protection: Sequence[EstimateFacts], rows: int, parties: int) -
     """Yield the estimate of each protection."""
     for facts in by_protection:
         yield {**asdict(facts), "rows": rows, "parties": parties}
+
+
+def layouts(facts: LayoutsFacts, rows: int, parties: int) -> Iterator[Object]:
+    """Yield the estimate of each layout over links; no bandwidth where any number of bytes pass."""
+    link = {"rtt_ms": facts.rtt_ms}
+    if math.isfinite(facts.bandwidth_mbit):
+        link["bandwidth_mbit"] = facts.bandwidth_mbit
+    for layout in facts.layouts:
+        yield {**asdict(layout), **link, "rows": rows, "parties": parties}
 
 
 def comparison(facts: ComparisonFacts) -> Iterator[Object]:

@@ -305,13 +305,42 @@ class VerificationFacts:
 @dataclass(frozen=True)
 class EstimateFacts:
     """The estimate of a training under one protection, with all processes on this machine: seconds of a
-    round, and of the training with its start; megabytes a party sends in a round; round trips of a round."""
+    round, and of the training with its start; megabytes a party sends in a round; round trips of a round;
+    seconds of a round where each process has a machine of its own, without the network. A round's megabytes
+    and round trips are the mean, with those before the first."""
 
     protection: str
     seconds_a_round: float
     seconds: float
     megabytes: float
     round_trips: float
+    seconds_apart: float
+
+
+@dataclass(frozen=True)
+class LayoutFacts:
+    """The estimate of a training in one layout over links: its protection, empty where rows are shipped;
+    seconds of a round and of the training; megabytes a party sends in all; round trips of a round."""
+
+    layout: str
+    protection: str
+    seconds_a_round: float
+    seconds: float
+    megabytes: float
+    round_trips: float
+
+
+@dataclass(frozen=True)
+class LayoutsFacts:
+    """The layouts over a link; why there is none with votes, or empty; the fastest one under that protection:
+    of the terms, or plain where that one could not be tried."""
+
+    layouts: list[LayoutFacts]
+    rtt_ms: float
+    bandwidth_mbit: float
+    no_votes: str
+    protection: str
+    fastest: str
 
 
 @dataclass(frozen=True)

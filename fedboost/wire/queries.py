@@ -18,7 +18,7 @@ from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics.registry import is_metric
 from fedboost.gbdt.tree import Split
@@ -34,6 +34,9 @@ MAX_NODES = 2 << MAX_DEPTH
 MAX_ELECTED = 1 << 20
 """Features that one query names, over all its nodes."""
 MAX_SETS = 2 * (1 + MAX_PARTIES)
+_UINT32, _FLOAT32 = "<u4", "<f4"
+_MISSING, _CATEGORICAL = 1, 2
+"""Kinds of features."""
 
 
 def turn_to_pb(query: OfTurn) -> dict[str, Any]:
@@ -76,11 +79,20 @@ def _rows_from_pb(q: Any) -> RowsQuery:
 
 
 def _quantiles_to_pb(query: QuantileQuery) -> Any:
-    return pb.QuantileQuery(rows=query.rows, grids=map(_grid_to_pb, query.grids))
+    grids = query.grids
+    return pb.QuantileQuery(
+        rows=query.rows,
+        sizes=np.diff(grids.offsets).astype(_UINT32).tobytes(),
+        starts=grids.starts.astype(_UINT32).tobytes(),
+        widths=grids.widths.tobytes(),
+        subdivisions=grids.subdivisions.tobytes(),
+    )
 
 
 def _quantiles_from_pb(q: Any) -> QuantileQuery:
-    return QuantileQuery(_rows(q), tuple(map(_grid_from_pb, bounded(q.grids, MAX_FEATURES, "grids"))))
+    sizes = _array(q.sizes, _UINT32, "sizes of grids").astype(np.int64)
+    require(sizes.size <= MAX_FEATURES, f"{sizes.size} grids; {MAX_FEATURES} are allowed")
+    return QuantileQuery(_rows(q), _grids_from_pb(q, sizes))
 
 
 def _ranges_to_pb(query: RangeQuery) -> Any:
@@ -93,21 +105,20 @@ def _ranges_from_pb(q: Any) -> RangeQuery:
 
 def _start_to_pb(query: StartQuery) -> Any:
     cut_points = query.cut_points
-    categorical = {*cut_points.categorical}
-    features = [
-        pb.Cuts(cuts=cuts.tolist(), missing=missing, categorical=feature in categorical)
-        for feature, (cuts, missing) in enumerate(zip(cut_points.cuts, cut_points.missing, strict=True))
-    ]
-    return pb.StartQuery(rows=query.rows, features=features, **_scales_to_pb(query))
+    kinds = cut_points.missing.astype(np.uint8)
+    kinds[[*cut_points.categorical]] += _CATEGORICAL
+    return pb.StartQuery(
+        rows=query.rows,
+        sizes=cut_points.sizes.astype(np.uint8).tobytes(),
+        cuts=cut_points.values.astype(_FLOAT32).tobytes(),
+        kinds=kinds.tobytes(),
+        **_scales_to_pb(query),
+    )
 
 
 def start_from_pb(q: Any) -> StartQuery:
     """The query with the cut points."""
-    features = bounded(q.features, MAX_FEATURES, "features")
-    categorical = tuple(number for number, feature in enumerate(features) if feature.categorical)
-    cuts, missing = tuple(map(_cuts_from_pb, features)), tuple(f.missing for f in features)
-    cut_points = CutPoints(cuts, missing, categorical)
-    return StartQuery(_rows(q), cut_points, scale_from_pb(q.gradient), scale_from_pb(q.hessian))
+    return StartQuery(_rows(q), _cut_points_from_pb(q), scale_from_pb(q.gradient), scale_from_pb(q.hessian))
 
 
 def _sums_to_pb(query: SumsQuery) -> Any:
@@ -296,26 +307,51 @@ def values_from_pb(values: Any) -> tuple[tuple[int, float], ...]:
     return tuple((value.node, value.value) for value in bounded(values, MAX_NODES, "leaves"))
 
 
-def _cuts_from_pb(feature: Any) -> Any:
-    cuts = np.array(feature.cuts, np.float32)
-    require(bool(np.isfinite(cuts).all() and (cuts[1:] > cuts[:-1]).all()), "cut points that do not increase")
-    return cuts
+def _array(data: bytes, dtype: str, what: str) -> Any:
+    """The numbers in these bytes, as numpy has them."""
+    numbers = np.dtype(dtype)
+    require(len(data) % numbers.itemsize == 0, f"{len(data)} bytes of {what}")
+    return np.frombuffer(data, numbers).astype(numbers.newbyteorder("="))
 
 
-def _grid_to_pb(grid: Grid) -> Any:
-    return pb.Grid(
-        starts=grid.starts.tolist(), widths=grid.widths.tobytes(), subdivisions=grid.subdivisions.tobytes()
+def _cut_points_from_pb(q: Any) -> CutPoints:
+    sizes, kinds = _array(q.sizes, "u1", "sizes"), _array(q.kinds, "u1", "kinds")
+    require(sizes.size <= MAX_FEATURES, f"{sizes.size} features; {MAX_FEATURES} are allowed")
+    require(sizes.size == kinds.size and bool((kinds < 4).all()), "features of unknown kinds")
+    cut_points = CutPoints(
+        _array(q.cuts, _FLOAT32, "cuts"),
+        sizes.astype(np.int64),
+        kinds & _MISSING != 0,
+        tuple(np.flatnonzero(kinds & _CATEGORICAL).tolist()),
     )
+    cuts, ends = cut_points.values, cut_points.offsets
+    require(int(ends[-1]) == cuts.size, f"{cuts.size} cut points of {int(ends[-1])}")
+    increase = _within_features(cuts[1:] > cuts[:-1], ends)
+    require(bool(np.isfinite(cuts).all() and increase), "cut points that do not increase")
+    return cut_points
 
 
-def _grid_from_pb(grid: Any) -> Grid:
-    starts = np.array(grid.starts, np.uint32)
-    widths = np.frombuffer(grid.widths, np.uint8)
-    subdivisions = np.frombuffer(grid.subdivisions, np.uint8)
-    require(starts.size == widths.size == subdivisions.size, "a grid with columns of different lengths")
+def _grids_from_pb(q: Any, sizes: Any) -> Grids:
+    grids = Grids(
+        np.concatenate([[0], np.cumsum(sizes)]),
+        _array(q.starts, _UINT32, "starts"),
+        _array(q.widths, "u1", "widths"),
+        _array(q.subdivisions, "u1", "subdivisions"),
+    )
+    starts, widths, subdivisions = grids.starts, grids.widths, grids.subdivisions
+    lengths = {starts.size, widths.size, subdivisions.size, int(grids.offsets[-1])}
+    require(len(lengths) == 1, "grids with columns of different lengths")
     require(bool((subdivisions <= widths).all() and (widths <= KEY_BITS).all()), "a grid out of range")
     first = starts.astype(np.int64)
     ends = first + (np.int64(1) << widths.astype(np.int64))
-    require(bool((first[1:] >= ends[:-1]).all() and (ends <= 1 << KEY_BITS).all()), "overlapping cells")
+    apart = _within_features(first[1:] >= ends[:-1], grids.offsets)
+    require(bool(apart and (ends <= 1 << KEY_BITS).all()), "overlapping cells")
     require(bool((subdivisions < 24).all()), "a grid with too many subcells")
-    return Grid(starts, widths, subdivisions)
+    return grids
+
+
+def _within_features(holds: Any, offsets: Any) -> bool:
+    """True if it holds of each pair of neighbours of one feature: `holds` has those of all neighbours."""
+    begins = offsets[(offsets > 0) & (offsets <= holds.size)]
+    holds[begins - 1] = True
+    return bool(holds.all())

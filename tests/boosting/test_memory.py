@@ -1,5 +1,7 @@
 """What the sums of a session may take at the aggregator: bounds before anything is allocated."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import Refused, TreeAborted
 from fedboost.fixedpoint import UNIT
-from fedboost.gbdt.cut_points import Grid
+from fedboost.gbdt.cut_points import Grids
 from fedboost.terms.terms import Terms
 
 DEFAULT = 4 * GIB
@@ -27,9 +29,8 @@ def histogram(nodes, bins):
 
 def test_fifteen_thousand_columns_of_256_bins_and_depth_6_are_possible():
     check_terms(terms(15_000), DEFAULT)
-    bits = np.array([12], np.uint8)
-    finest = Grid(np.zeros(1, np.uint32), np.array([32], np.uint8), bits)
-    assert QuantileQuery(1000, (finest,) * 15_000).bytes_needed(3) <= DEFAULT
+    finest = dataclasses.replace(Grids.first(15_000), subdivisions=np.full(15_000, 12, np.uint8))
+    assert QuantileQuery(1000, finest).bytes_needed(3) <= DEFAULT
     assert histogram(16, 15_000 * 256).bytes_needed(3) <= DEFAULT
 
 

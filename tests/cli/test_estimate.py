@@ -66,6 +66,41 @@ def test_generated_rows_and_fewer_of_them_give_bytes_of_the_same_size(tmp_path, 
     assert 5 <= whole["plain"]["round_trips"] < 6
 
 
+WORKLOADS = {
+    "few rows, far apart": (8, 900, ("--rtt", 200), "histograms", "one place"),
+    "a wide table, a thin link": (300, 2_000_000, ("--rtt", 5, "--bandwidth", 1), "votes", "votes"),
+    "ordinary": (50, 20_000_000, ("--rtt", 20, "--bandwidth", 50), "histograms", "histograms"),
+}
+"""Features, rows, link; the fastest layout of those that hide rows, and of all."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_the_layout_to_choose(tmp_path, monkeypatch, name):
+    features, rows, link, hidden, fastest = WORKLOADS[name]
+    monkeypatch.setattr(estimate, "MAX_VALUES", 900 * features)
+    (tmp_path / "terms.toml").write_text(terms_to_toml(masked(NAMES, max_depth=4, rounds=100)))
+    options = "--features", features, "--rows", rows, *link
+    end = fedboost("estimate", tmp_path / "terms.toml", *options, "--json")
+    assert end.code == 0, end.err
+    lines = [line for line in map(json.loads, end.out.splitlines()) if "layout" in line]
+    assert len(lines) == 5 if features > 40 else 3
+    seconds = {(line["layout"], line["protection"]): line["seconds"] for line in lines}
+    of_masked = {layout: seconds[layout, own] for layout, own in seconds if own == "masked"}
+    assert min(of_masked, key=of_masked.get) == hidden
+    assert min(seconds, key=seconds.get)[0] == fastest
+
+
+@pytest.mark.slow
+def test_layouts_in_words_fit_a_terminal(tmp_path):
+    (tmp_path / "terms.toml").write_text(terms_to_toml(masked(NAMES, rounds=100)))
+    end = fedboost("estimate", tmp_path / "terms.toml", "--rows", 900, "--rtt", 20, "--bandwidth", 12.5)
+    assert max(map(len, end.out.splitlines())) <= 80
+    assert "Over links of 20 ms and 12.5 Mbit/s" in end.out
+    assert "votes: they spare bytes with more than 40 features" in end.out
+    assert "no row leaves its site here" in " ".join(end.out.split())
+
+
 @pytest.mark.slow
 def test_more_parties_than_masks_take_have_an_estimate_of_plain_alone(tmp_path):
     (tmp_path / "terms.toml").write_text(terms_to_toml(terms(rounds=2)))

@@ -125,6 +125,6 @@ def test_cut_points_may_lie_as_far_apart_as_float32_allows():
         if isinstance(query := getattr(message, "query", None), StartQuery):
             break
     largest = np.finfo(np.float32).max
-    far = CutPoints((np.array([-largest, largest], np.float32),), (False,))
+    far = CutPoints.of((np.array([-largest, largest], np.float32),), (False,))
     asked = replace(message, query=replace(query, cut_points=far))
     assert check("to_party", encode_to_party(asked))

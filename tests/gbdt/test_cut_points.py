@@ -1,5 +1,6 @@
 """Cut points from counts: the same for every partition, bins of even mass, "x < cut goes left"."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,15 +11,17 @@ from inprocess import randomly
 
 from fedboost.errors import PeerError
 from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.columns import SparseColumn
 from fedboost.gbdt.cut_points import (
     MAX_REFINEMENTS,
     CutPoints,
-    Grid,
+    Grids,
     Quantiles,
     count_cells,
     keys_to_floats,
 )
 from fedboost.gbdt.kernels.bins import float_keys
+from fedboost.gbdt.threads import ONE, Threads
 
 RNG = np.random.default_rng(0)
 NAN = float("nan")
@@ -63,14 +66,16 @@ def find_cut_points(column, max_bin=256, parts=1):
     shares = [column[rows] for rows in randomly(column.size, parts)] if column.size > parts else [column]
     quantiles = Quantiles(max_bin, column.size)
     turns = 0
-    while quantiles.grid.cells and turns < MAX_REFINEMENTS:
-        quantiles.refine(sum(count_cells(share, quantiles.grid) for share in shares))
+    while quantiles.grids.cells and turns < MAX_REFINEMENTS:
+        quantiles.refine(sum(count_cells([share], quantiles.grids) for share in shares))
         turns += 1
-    return quantiles.cut_points(), quantiles.missing, turns
+    cut_points, (missing,) = quantiles.cut_points(), quantiles.missing.tolist()
+    assert cut_points.missing.tolist() == [missing > 0]
+    return cut_points.values, missing, turns
 
 
 def bins_of(column, cuts):
-    codes = CutPoints((cuts,), (bool(np.isnan(column).any()),)).bin_rows((column,)).by_feature[0]
+    codes = CutPoints.of((cuts,), (bool(np.isnan(column).any()),)).bin_rows((column,)).by_feature[0]
     return codes[~np.isnan(column)], codes[np.isnan(column)]
 
 
@@ -161,7 +166,7 @@ def test_missing_values_of_any_payload_are_counted_as_missing():
 
 def test_counts_that_do_not_add_up():
     column = COLUMNS["normal"]
-    honest = count_cells(column, Grid.first(1))
+    honest = count_cells([column], Grids.first(1))
     for change in ({3: 1}, {3: -1}, {int(honest.argmax()): 1, 0: -1}):
         counts = honest.copy()
         for cell, by in change.items():
@@ -170,7 +175,7 @@ def test_counts_that_do_not_add_up():
             Quantiles(256, column.size).refine(counts)
     quantiles = Quantiles(256, column.size)
     quantiles.refine(honest)
-    second = count_cells(column, quantiles.grid)
+    second = count_cells([column], quantiles.grids)
     second[0] += 1
     with pytest.raises(PeerError, match="do not sum"):
         quantiles.refine(second)
@@ -179,9 +184,9 @@ def test_counts_that_do_not_add_up():
 def test_a_second_refinement_checks_each_cell_not_only_the_total():
     column = COLUMNS["normal"]
     quantiles = Quantiles(256, column.size)
-    quantiles.refine(count_cells(column, quantiles.grid))
-    assert quantiles.grid.starts.size > 1
-    counts = count_cells(column, quantiles.grid)
+    quantiles.refine(count_cells([column], quantiles.grids))
+    assert quantiles.grids.starts.size > 1
+    counts = count_cells([column], quantiles.grids)
     counts[0] += 1
     counts[-1] -= 1 if counts[-1] else -1
     with pytest.raises(PeerError, match="do not sum"):
@@ -190,11 +195,50 @@ def test_a_second_refinement_checks_each_cell_not_only_the_total():
 
 def test_an_empty_grid_asks_nothing():
     quantiles = Quantiles(256, 3)
-    quantiles.refine(count_cells(np.array([1, 2, 3], np.float32), quantiles.grid))
-    assert quantiles.grid.cells == 0
-    assert count_cells(np.array([1, 2, 3], np.float32), quantiles.grid).shape == (0,)
+    column = np.array([1, 2, 3], np.float32)
+    quantiles.refine(count_cells([column], quantiles.grids))
+    assert quantiles.grids.cells == 0
+    assert count_cells([column], quantiles.grids).shape == (0,)
     quantiles.refine(np.zeros(0, np.int64))
-    assert quantiles.cut_points().size == 2
+    assert quantiles.cut_points().sizes.tolist() == [2]
+
+
+def test_features_are_refined_each_on_its_own():
+    columns = [np.resize(column, 20_000) for column in COLUMNS.values() if column.size]
+    quantiles = Quantiles(64, 20_000, len(columns))
+    turns = 0
+    while quantiles.grids.cells and turns < MAX_REFINEMENTS:
+        quantiles.refine(count_cells(columns, quantiles.grids))
+        turns += 1
+    cut_points = quantiles.cut_points()
+    for column, cuts, missing in zip(columns, cut_points.cuts, cut_points.missing, strict=True):
+        alone, missing_alone, _ = find_cut_points(column, 64)
+        assert cuts.tobytes() == alone.tobytes()
+        assert missing == (missing_alone > 0)
+
+
+@pytest.mark.parametrize("threads", [ONE, Threads(3)])
+def test_of_sparse_columns_the_same_is_known_as_of_dense_ones(threads):
+    rng = np.random.default_rng(0)
+    dense, mixed = [], []
+    for feature in range(40):
+        rows = np.flatnonzero(rng.random(200) < 0.1)
+        values = rng.choice([1, -2.5, 1e-40, 0, -0.0, np.nan, np.inf], rows.size).astype(np.float32)
+        sparse = SparseColumn(200, rows, values)
+        dense.append(sparse[:])
+        mixed.append(sparse if feature % 3 else sparse[:])
+    quantiles = Quantiles(16, 200, 40)
+    for _ in range(3):
+        counts = count_cells(dense, quantiles.grids, threads)
+        assert count_cells(mixed, quantiles.grids, threads).tolist() == counts.tolist()
+        quantiles.refine(counts)
+    cut_points = quantiles.cut_points()
+    assert cut_points.sizes.max() > 1
+    due = cut_points.bin_rows(dense, threads).by_feature
+    assert cut_points.bin_rows(mixed, threads).by_feature.tolist() == due.tolist()
+    unseen = dataclasses.replace(cut_points, missing=np.zeros(40, np.bool_))
+    due = unseen.bin_rows(dense, threads).by_feature
+    assert unseen.bin_rows(mixed, threads).by_feature.tolist() == due.tolist()
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), min_size=1))
@@ -212,7 +256,7 @@ def test_binning_puts_a_value_at_its_cut_right_of_it():
     cuts = np.array([-1.0, 0.0, 2.5], np.float32)
     column = np.array([-2, -1, -0.5, -0.0, 0.0, 2.4, 2.5, 9, math.nan, math.inf, -math.inf], np.float32)
     due = [0, 1, 1, 2, 2, 2, 3, 3, 4, 3, 0]
-    binned = CutPoints((cuts, cuts[:0]), (True, True)).bin_rows((column, -column))
+    binned = CutPoints.of((cuts, cuts[:0]), (True, True)).bin_rows((column, -column))
     assert binned.by_feature.dtype == binned.by_row.dtype == np.uint8
     assert binned.by_feature.tolist() == [due, np.isnan(column).tolist()]
     assert binned.by_row.tolist() == binned.by_feature.T.tolist()
@@ -223,7 +267,7 @@ def test_binning_puts_a_value_at_its_cut_right_of_it():
 )
 def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width):
     columns = np.random.default_rng(features).normal(size=(features, 33)).astype(np.float32)
-    cuts = CutPoints(tuple(np.sort(column[:9]) for column in columns), (False,) * features)
+    cuts = CutPoints.of(tuple(np.sort(column[:9]) for column in columns), (False,) * features)
     binned = cuts.bin_rows(tuple(columns))
     assert binned.by_row.shape == (33, width)
     assert (binned.by_row[:, :features] == binned.by_feature.T).all()
@@ -265,8 +309,8 @@ def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, mo
 
 
 def test_each_level_is_a_bin_and_missing_values_have_one_more():
-    cuts = CutPoints((np.array([0.5], np.float32),), (False,)).with_categories((3, 1, 255))
-    assert (cuts.missing, cuts.categorical) == ((False, True, True, True), (1, 2, 3))
+    cuts = CutPoints.of((np.array([0.5], np.float32),), (False,)).with_categories((3, 1, 255))
+    assert (cuts.missing.tolist(), cuts.categorical) == ([False, True, True, True], (1, 2, 3))
     assert [of.size + 1 for of in cuts.cuts] == [2, 3, 1, 255]
     columns = [[0, 1, 0, 1], [0, 2, NAN, 1], [0, NAN, NAN, 0], [254, NAN, 0, 100]]
     binned = cuts.bin_rows([np.array(column, np.float32) for column in columns])

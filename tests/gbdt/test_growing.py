@@ -31,7 +31,7 @@ def growing_of(sampler):
 
 def bins_of():
     column = np.random.default_rng(0).random(ROWS).astype(np.float32)
-    cuts = CutPoints((np.array([0.25, 0.5], np.float32),), (False,))
+    cuts = CutPoints.of((np.array([0.25, 0.5], np.float32),), (False,))
     return column, Bins.of((column,), cuts, ONE, lambda shape, dtype: np.empty(shape, dtype))
 
 

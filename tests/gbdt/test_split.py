@@ -108,7 +108,7 @@ def test_the_direction_of_missing_values_is_learned():
 
 def by_levels(*pairs, missing=(0, 0), **settings):
     """The best split by one categorical feature with these sums of its levels."""
-    layout, every = Layout.of(CutPoints((), ()).with_categories((len(pairs),))), [*pairs, missing]
+    layout, every = Layout.of(CutPoints.of((), ()).with_categories((len(pairs),))), [*pairs, missing]
     total = sum(gradient for gradient, _ in every), sum(hessian for _, hessian in every)
     histogram = np.array(every, np.int64).reshape(-1)
     best = rule(**settings).best_split(histogram, layout, total)
@@ -186,7 +186,7 @@ def test_a_layout_of_some_features_and_their_part_of_a_histogram():
     assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
     assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
     assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
-    cuts = CutPoints((np.zeros(1, np.float32),), (False,)).with_categories((3, 2))
+    cuts = CutPoints.of((np.zeros(1, np.float32),), (False,)).with_categories((3, 2))
     assert Layout.of(cuts).only((0, 2)).categorical.tolist() == [False, True]
 
 

@@ -14,7 +14,7 @@ from fedboost.gbdt.tree import NO_CHILD, Split, Tree
 
 ROOT = 0
 
-CUTS = CutPoints(
+CUTS = CutPoints.of(
     (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
     (False, True, True),
 ).with_categories((5, 255))

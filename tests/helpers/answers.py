@@ -15,7 +15,7 @@ from fedboost.gbdt.tree import Split
 from fedboost.horizontal.holder import HorizontalHolder
 
 BITS = Scale(0, 16)
-CUTS = CutPoints((np.array([0.0, 1.0], np.float32),), (True,))
+CUTS = CutPoints.of((np.array([0.0, 1.0], np.float32),), (True,))
 START = StartQuery(4, CUTS, BITS, BITS)
 CONSTANT = EndRoundQuery(4, CONSTANT_TREE, (), ((0, 0.25),), ("logloss",), UNIT, False)
 ROOT = HistogramQuery(4, 0, (), (0,), 4, BITS, BITS)

@@ -1,5 +1,7 @@
 """Messages that hypothesis generates."""
 
+import itertools
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -10,7 +12,7 @@ from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grid
+from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.gbdt.tree import Split
 from fedboost.protocol.messages import (
@@ -70,14 +72,27 @@ def grids(draw):
         widths.append(width)
         subdivisions.append(draw(st.integers(0, min(width, 23))))
         place += 2**width
-    return Grid(np.array(starts, np.uint32), np.array(widths, np.uint8), np.array(subdivisions, np.uint8))
+    return starts, widths, subdivisions
+
+
+def grids_of(features):
+    """Grids from the starts, widths and subdivisions of each feature."""
+    members = zip(*features, strict=True) if features else ([], [], [])
+    starts, widths, subdivisions = ([*itertools.chain(*member)] for member in members)
+    ends = [0, *itertools.accumulate(len(starts) for starts, _, _ in features)]
+    return Grids(
+        np.array(ends),
+        np.array(starts, np.uint32),
+        np.array(widths, np.uint8),
+        np.array(subdivisions, np.uint8),
+    )
 
 
 byte = st.integers(0, 255)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
 cuts = st.lists(floats32, max_size=6).map(lambda values: np.unique(np.array(values, np.float32)))
 cut_points = st.lists(st.tuples(cuts, st.booleans(), st.booleans()), max_size=4).map(
-    lambda of: CutPoints(
+    lambda of: CutPoints.of(
         tuple(c for c, _, _ in of), tuple(m for _, m, _ in of), tuple(f for f, one in enumerate(of) if one[2])
     )
 )
@@ -87,7 +102,7 @@ trees = st.integers(-1, 2**31 - 1)
 residuals = st.builds(ResidualQuery, rows, trees, splits, few_numbers, few_numbers, u32, scales)
 queries = st.one_of(
     st.builds(RowsQuery),
-    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(tuple)),
+    st.builds(QuantileQuery, rows, st.lists(grids(), max_size=3).map(grids_of)),
     st.builds(StartQuery, rows, cut_points, scales, scales),
     st.builds(
         HistogramQuery,

@@ -31,6 +31,7 @@ def _root(folder):
 TOO_MANY = ("1001", "1000 parties at most", "plain", "train as one party")
 VERIFY = "verify model.json --consortium"
 COMPARE = "compare alone.toml --data rows.csv --site site"
+ESTIMATE = "estimate terms.toml --rows 900"
 MISTAKES = {
     "a model verified without a root": Mistake("verify model.json", ("--keys FOLDER", "--consortium FILE")),
     "a model verified with two roots": Mistake(
@@ -74,6 +75,13 @@ MISTAKES = {
     "a protection that does not exist": Mistake(
         "terms rows.csv --label y --protection mask --out new.toml", ("'mask'", "masked", "plain")
     ),
+    "a round trip below 0": Mistake(f"{ESTIMATE} --rtt -1", ("--rtt", "-1", "0 to 60,000")),
+    "a round trip of no number": Mistake(f"{ESTIMATE} --rtt nan", ("--rtt", "nan", "milliseconds")),
+    "a round trip that never ends": Mistake(f"{ESTIMATE} --rtt inf", ("--rtt", "inf", "milliseconds")),
+    "a round trip with its unit": Mistake(f"{ESTIMATE} --rtt 20ms", ("--rtt", "20ms")),
+    "no bandwidth": Mistake(f"{ESTIMATE} --bandwidth 0", ("--bandwidth", "Mbit/s above 0")),
+    "a bandwidth below 0": Mistake(f"{ESTIMATE} --bandwidth -5", ("--bandwidth", "-5", "Mbit/s")),
+    "a bandwidth of no number": Mistake(f"{ESTIMATE} --bandwidth nan", ("--bandwidth", "nan", "Mbit/s")),
     "compare to a file in no folder": Mistake(
         f"{COMPARE} --csv nowhere/each.csv", ("nowhere", "does not exist")
     ),

@@ -8,4 +8,4 @@ from fedboost.gbdt.histogram import Layout
 
 def layout_of(*sizes, missing=()):
     cuts = tuple(np.arange(size - 1, dtype=np.float32) for size in sizes)
-    return Layout.of(CutPoints(cuts, tuple(f in missing for f in range(len(sizes)))))
+    return Layout.of(CutPoints.of(cuts, tuple(f in missing for f in range(len(sizes)))))

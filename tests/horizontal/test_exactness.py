@@ -84,7 +84,7 @@ def test_nothing_is_asked_of_levels_before_the_cut_points():
     X, y, _, settings = setting_of("levels")
     rows, grids = next(train(terms_of(X, 1, **settings), [])).parts
     assert rows == RowsQuery()
-    assert len(grids.grids) == 2
+    assert grids.grids.features == 2
     X, y, _, settings = setting_of("nothing but levels")
     kinds = [type(query) for query in turns_of(X, y, one_party(ROWS), **settings).values()]
     assert kinds[:3] == [RowsQuery, StartQuery, Several]

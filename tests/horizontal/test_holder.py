@@ -19,7 +19,7 @@ from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET, BoostingState, Round
 from fedboost.errors import PeerError, Refused
 from fedboost.gbdt import threads
-from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.gbdt.tree import Split
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.bit_packing import signed
@@ -122,21 +122,21 @@ def test_histograms_of_the_root_and_of_a_child():
 
 def test_missing_values_nobody_counted_are_in_the_last_bin():
     """Refusing would tell that this party has some."""
-    party = party_after(dataclasses.replace(START, cut_points=CutPoints(CUTS.cuts, (False,))), CONSTANT)
+    party = party_after(dataclasses.replace(START, cut_points=CutPoints.of(CUTS.cuts, (False,))), CONSTANT)
     cells = party.answer(dataclasses.replace(ROOT, bins=3)).reshape(4, 2)
     assert cells[:, 1].all()  # four rows in three bins
 
 
 def test_nothing_is_asked_where_all_features_have_levels():
     with pytest.raises(Refused, match="the terms"):
-        QuantileQuery(4, ()).check(terms_of(np.zeros((1, 2)), 1, levels=(3, 5)))
+        QuantileQuery(4, Grids.first(0)).check(terms_of(np.zeros((1, 2)), 1, levels=(3, 5)))
 
 
 @pytest.mark.parametrize("grids", [0, 2, 3])
 def test_levels_are_not_counted_over_grids(grids):
-    QuantileQuery(4, (Grid.first(1),)).check(LEVELS_OF)
+    QuantileQuery(4, Grids.first(1)).check(LEVELS_OF)
     with pytest.raises(Refused, match="grids of 1 numeric features"):
-        QuantileQuery(4, (Grid.first(1),) * grids).check(LEVELS_OF)
+        QuantileQuery(4, Grids.first(grids)).check(LEVELS_OF)
 
 
 def test_what_is_signed_tells_sets_of_levels_apart():

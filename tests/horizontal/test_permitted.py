@@ -16,7 +16,7 @@ from fedboost.boosting.queries.start import START_BITS, RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads
-from fedboost.gbdt.cut_points import Grid
+from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.gbdt.tree import Split
 
 
@@ -26,8 +26,9 @@ def _small_blocks(monkeypatch):
 
 
 RESIDUALS = ResidualQuery(4, CONSTANT_TREE, (), (0,), (0,), 32, UNIT)
-COUNT = QuantileQuery(4, (Grid.first(1),))
-FINE = Grid(np.zeros(1, np.uint32), np.array([8], np.uint8), np.array([8], np.uint8))
+COUNT = QuantileQuery(4, Grids.first(1))
+BYTE = np.array([8], np.uint8)
+FINE = Grids(np.arange(2), np.zeros(1, np.uint32), BYTE, BYTE)
 LEVELS = [
     dataclasses.replace(ROOT, splits=(Split(max(2 * i - 1, 0), 0, 0, True, 2 * i + 1),), nodes=(2 * i + 1,))
     for i in range(6)
@@ -56,7 +57,7 @@ LEVELS = [
         ((START,), dataclasses.replace(CONSTANT, values=((0, 0.0), (1, 0.0))), "leaf values"),
         ((COUNT,) * 5, COUNT, "given 5 times"),
         ((START,), COUNT, "before the cut points"),
-        ((), QuantileQuery(4, (FINE,)), "the first grid is not the coarse one"),
+        ((), QuantileQuery(4, FINE), "the first grid is not the coarse one"),
         ((START, CONSTANT, ROOT, *LEVELS[:5]), LEVELS[5], "more levels than the terms allow"),
         ((START,), RowsQuery(), "before the cut points"),
     ],
@@ -110,8 +111,8 @@ def test_thresholds_that_cannot_be(threshold):
         CUTS.with_categories((3, 6)),
         dataclasses.replace(LEVEL_CUTS, categorical=()),
         dataclasses.replace(LEVEL_CUTS, categorical=(0, 1, 2)),
-        dataclasses.replace(LEVEL_CUTS, missing=(True, True, False)),
-        dataclasses.replace(LEVEL_CUTS, cuts=(*LEVEL_CUTS.cuts[:2], CUTS.cuts[0])),
+        dataclasses.replace(LEVEL_CUTS, missing=np.array([True, True, False])),
+        CutPoints.of((*LEVEL_CUTS.cuts[:2], CUTS.cuts[0]), LEVEL_CUTS.missing, (1, 2)),
     ],
 )
 def test_bins_that_are_not_the_levels_of_the_terms(cut_points):

@@ -22,7 +22,7 @@ from fedboost.horizontal.votes import OwnHistograms, vote
 
 ROWS = 60
 BITS = Scale(0, 16)
-CUTS = CutPoints(tuple(np.array([0.25, 0.5, 0.75], np.float32) for _ in range(4)), (False,) * 4)
+CUTS = CutPoints.of(tuple(np.array([0.25, 0.5, 0.75], np.float32) for _ in range(4)), (False,) * 4)
 START = StartQuery(ROWS, CUTS, BITS, BITS)
 CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), UNIT, False)
 ROOT = HistogramQuery(ROWS, 0, (), (0,), 16, BITS, BITS)
@@ -94,7 +94,7 @@ def test_votes_go_to_the_highest_gains_and_ties_to_the_lowest_feature():
 
 
 def test_features_with_levels_are_voted_for_by_the_gain_of_their_sets():
-    layout = Layout.of(CutPoints(CUTS.cuts[:1], (False,)).with_categories((4, 4)))
+    layout = Layout.of(CutPoints.of(CUTS.cuts[:1], (False,)).with_categories((4, 4)))
     rule = terms(reg_lambda=0.0, min_child_weight=0.0).rule(UNIT, UNIT)
     numeric, in_turns = [-4, 4, 4, 4, -4, 4, 4, 4], [-4, 4, 4, 4, -4, 4, 4, 4, 0, 0]
     level = [0, 4, 0, 4, 0, 4, 0, 4, 0, 0]

@@ -33,7 +33,7 @@ from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import CutPoints, Grid
+from fedboost.gbdt.cut_points import CutPoints, Grids
 from fedboost.horizontal.holder import holder_of
 from fedboost.horizontal.shard import Shard
 from fedboost.privacy.bit_packing import chunks_of
@@ -60,10 +60,10 @@ from fedboost.terms.terms import Terms
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
 BITS = Scale(0, 16)
-CUTS = CutPoints((np.array([0.5], np.float32),), (False,))
+CUTS = CutPoints.of((np.array([0.5], np.float32),), (False,))
 QUERIES = {
     "Rows": RowsQuery(),
-    "Quantiles": QuantileQuery(4, (Grid.first(1),)),
+    "Quantiles": QuantileQuery(4, Grids.first(1)),
     "Start": StartQuery(4, CUTS, Scale(0, START_BITS), Scale(0, START_BITS)),
     "Histogram": HistogramQuery(4, 0, (), (0,), 2, BITS, BITS),
     "Wide": HistogramQuery(4, 0, (), (0,), 80_000, BITS, BITS),  # 80,001 cells: two parts
@@ -263,7 +263,7 @@ class OneParty:
                     elif key == "metrics":
                         query = dataclasses.replace(query, metrics=tuple(value.split(",")))
                     elif key == "features":
-                        query = dataclasses.replace(query, grids=query.grids * int(value))
+                        query = dataclasses.replace(query, grids=Grids.first(int(value)))
                     elif key == "value":
                         query = dataclasses.replace(query, values=((0, float(value)),))
                     else:

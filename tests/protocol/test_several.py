@@ -14,7 +14,7 @@ from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.errors import ConfigError, PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
-from fedboost.gbdt.cut_points import Grid
+from fedboost.gbdt.cut_points import Grids
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Gathered, Opened, Stopped, TreeGrown
 from fedboost.protocol.messages import Ask, Report
@@ -285,7 +285,7 @@ def test_what_is_asked_of_the_memory_of_the_aggregator_is_the_sum():
 
 
 @pytest.mark.parametrize(
-    "parts", [(END, ROOT), (RowsQuery(), QuantileQuery(9, (Grid.first(1),))), (END,) * 4]
+    "parts", [(END, ROOT), (RowsQuery(), QuantileQuery(9, Grids.first(1))), (END,) * 4]
 )
 def test_they_travel_as_they_are(parts):
     ask = Ask(3, 1, ("p0",), Several(parts))

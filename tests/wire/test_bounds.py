@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from generated import from_party, terms, to_party, train_events, u32, u64
 from hypothesis import given
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from fedboost.errors import ConfigError, PeerError
 from fedboost.gbdt.metrics.registry import METRICS
 from fedboost.protocol.messages import Join, Report
+from fedboost.terms.reading import MAX_FEATURES
 from fedboost.terms.session import MAX_PARTIES
 from fedboost.terms.terms import Terms
 from fedboost.wire.bounds import MAX_FROM_AGGREGATOR, MAX_GREETING, MAX_TO_AGGREGATOR
@@ -109,27 +111,30 @@ def test_damaged_requests_are_refused_at_most(data):
     decode_or_refuse("train_request", data)
 
 
+def uint32s(numbers):
+    return np.array(numbers, "<u4").tobytes()
+
+
+def float32s(numbers):
+    return np.array(numbers, "<f4").tobytes()
+
+
 any_scale = st.builds(pb.Scale, exponent=st.integers(-(2**31), 2**31 - 1), bits=u32)
-any_grid = st.builds(
-    pb.Grid,
-    starts=st.lists(u32, max_size=4),
-    widths=st.binary(max_size=4),
-    subdivisions=st.binary(max_size=4),
-)
-any_cuts = st.builds(
-    pb.Cuts,
-    cuts=st.lists(st.floats(width=32), max_size=4),
-    missing=st.booleans(),
-    categorical=st.booleans(),
-)
 any_query = st.one_of(
     st.builds(
-        lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)), rows=u64, grids=st.lists(any_grid, max_size=3)
+        lambda **q: pb.Ask(quantiles=pb.QuantileQuery(**q)),
+        rows=u64,
+        sizes=st.lists(st.integers(0, 2), max_size=3).map(uint32s),
+        starts=st.lists(u32, max_size=4).map(uint32s) | st.binary(max_size=9),
+        widths=st.binary(max_size=4),
+        subdivisions=st.binary(max_size=4),
     ),
     st.builds(
         lambda **q: pb.Ask(start=pb.StartQuery(**q)),
         rows=u64,
-        features=st.lists(any_cuts, max_size=3),
+        sizes=st.lists(st.integers(0, 2), max_size=3).map(bytes),
+        cuts=st.lists(st.floats(width=32), max_size=4).map(float32s) | st.binary(max_size=9),
+        kinds=st.lists(st.integers(0, 4), max_size=3).map(bytes),
         gradient=any_scale,
         hessian=any_scale,
     ),
@@ -187,35 +192,43 @@ def test_terms_of_any_text_give_a_message_or_a_refusal(text):
 
 
 SCALE = pb.Scale(exponent=0, bits=16)
+
+
+def grids(sizes=(), starts=(), widths=b"", subdivisions=b""):
+    sizes = sizes if isinstance(sizes, bytes) else uint32s(sizes)
+    columns = {"starts": uint32s(starts), "widths": widths, "subdivisions": subdivisions}
+    return pb.Ask(quantiles=pb.QuantileQuery(rows=1, sizes=sizes, **columns))
+
+
+def start(sizes, cuts=(), kinds=b"\0"):
+    cuts = cuts if isinstance(cuts, bytes) else float32s(cuts)
+    features = {"sizes": sizes, "cuts": cuts, "kinds": kinds}
+    return pb.Ask(start=pb.StartQuery(rows=1, **features, gradient=SCALE, hessian=SCALE))
+
+
 BAD_ASKS = {
     "no rows": pb.Ask(quantiles=pb.QuantileQuery(rows=0)),
     "too many rows": pb.Ask(quantiles=pb.QuantileQuery(rows=1 << 48)),
-    "columns of a grid": pb.Ask(
-        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[1, 9], widths=b"\x01", subdivisions=b"\1")])
-    ),
-    "a cell cut finer than keys": pb.Ask(
-        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x01", subdivisions=b"\2")])
-    ),
-    "cells that overlap": pb.Ask(
-        quantiles=pb.QuantileQuery(
-            rows=1, grids=[pb.Grid(starts=[0, 1], widths=b"\x01\x01", subdivisions=b"\0\0")]
-        )
-    ),
-    "cells beyond the last key": pb.Ask(
-        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[2], widths=b"\x20", subdivisions=b"\0")])
-    ),
-    "too many subcells": pb.Ask(
-        quantiles=pb.QuantileQuery(rows=1, grids=[pb.Grid(starts=[0], widths=b"\x20", subdivisions=b"\x18")])
-    ),
-    "cut points that fall": pb.Ask(
-        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[2, 1])], gradient=SCALE, hessian=SCALE)
-    ),
-    "equal cut points": pb.Ask(
-        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[1, 1])], gradient=SCALE, hessian=SCALE)
-    ),
-    "a cut point that is no number": pb.Ask(
-        start=pb.StartQuery(rows=1, features=[pb.Cuts(cuts=[float("nan")])], gradient=SCALE, hessian=SCALE)
-    ),
+    "half a number of cells": grids(sizes=b"\1"),
+    "columns of a grid": grids([2], [1, 9], b"\x01", b"\1"),
+    "sizes of grids": grids([3], [1, 9], b"\x01\x01", b"\1\1"),
+    "a cell cut finer than keys": grids([1], [0], b"\x01", b"\2"),
+    "a cell wider than all keys": grids([1], [0], b"\x21", b"\0"),
+    "cells that overlap": grids([2], [0, 1], b"\x01\x01", b"\0\0"),
+    "cells of a later feature that overlap": grids([1, 2], [5, 0, 1], b"\0\x01\x01", b"\0\0\0"),
+    "cells beyond the last key": grids([1], [2], b"\x20", b"\0"),
+    "too many subcells": grids([1], [0], b"\x20", b"\x18"),
+    "too many grids": grids([0] * (MAX_FEATURES + 1)),
+    "half a cut point": start(b"\1", cuts=b"\0\0"),
+    "cut points that fall": start(b"\2", [2, 1]),
+    "equal cut points": start(b"\2", [1, 1]),
+    "cut points of a later feature that fall": start(b"\1\2", [7, 2, 1], b"\0\0"),
+    "a cut point that is no number": start(b"\1", [float("nan")]),
+    "more cut points than features have": start(b"\1", [1, 2]),
+    "fewer cut points than features have": start(b"\3", [1, 2]),
+    "a feature without a kind": start(b"\1\1", [1, 2]),
+    "a feature of an unknown kind": start(b"\1", [1], b"\4"),
+    "too many features": start(bytes(MAX_FEATURES + 1), kinds=bytes(MAX_FEATURES + 1)),
     "a scale without bits": pb.Ask(start=pb.StartQuery(rows=1, gradient=SCALE)),
     "a scale beyond float64": pb.Ask(
         start=pb.StartQuery(rows=1, gradient=pb.Scale(exponent=257, bits=1), hessian=SCALE)

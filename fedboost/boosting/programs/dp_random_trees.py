@@ -106,7 +106,7 @@ def lay_cut_points(terms: Terms) -> Generator[Query, Int64, CutPoints]:
         cuts = tuple(equal_cuts(*feature, bins) for feature in zip(counts, ranges, strict=True))
     else:
         cuts = tuple(even_cuts(declared, bins) for declared in ranges)
-    return CutPoints(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
+    return CutPoints.of(cuts, (True,) * len(cuts)).with_categories(terms.columns.category_counts)
 
 
 def even_cuts(declared: tuple[float, float], bins: int) -> Float32:

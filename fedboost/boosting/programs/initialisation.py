@@ -22,7 +22,7 @@ from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, PeerError
 from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grid, Quantiles
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
 from fedboost.gbdt.tree import Tree
 from fedboost.terms.terms import Terms
@@ -124,7 +124,7 @@ def count(terms: Terms) -> Generator[OfTurn, Int64, tuple[int, Int64, Int64 | No
         counts = yield RowsQuery()
         return count_rows(counts), counts[1:], None
     # The rows are not known yet, so that the cells of the grids hold any number of them.
-    grids = QuantileQuery(MAX_ROWS - 1, (Grid.first(numeric),) * numeric)
+    grids = QuantileQuery(MAX_ROWS - 1, Grids.first(numeric))
     counts, coarse = yield from together(terms, RowsQuery(), grids)
     return count_rows(counts), counts[1:], coarse
 
@@ -142,19 +142,14 @@ def find_cut_points(
 ) -> Generator[OfTurn, Int64, CutPoints]:
     """Cut points of every feature: of numeric ones by grid refinement, of the others by the categories of the
     terms, in rows or not. coarse: the counts over the first grids, if they were asked before."""
-    features = len(terms.columns.numeric)
-    quantiles = [Quantiles(terms.histograms.max_bin, rows, features) for _ in range(features)]
+    quantiles = Quantiles(terms.histograms.max_bin, rows, len(terms.columns.numeric))
     for _ in range(MAX_REFINEMENTS):
-        grids = tuple(quantile.grid for quantile in quantiles)
-        if not any(grid.cells for grid in grids):
+        if not quantiles.grids.cells:
             break
-        counts = (yield QuantileQuery(rows, grids)) if coarse is None else coarse
+        counts = (yield QuantileQuery(rows, quantiles.grids)) if coarse is None else coarse
         coarse = None
-        ends = np.cumsum([grid.cells for grid in grids])
-        for quantile, part in zip(quantiles, np.split(counts, ends[:-1]), strict=True):
-            quantile.refine(part)
-    numeric = tuple(q.cut_points() for q in quantiles), tuple(q.missing > 0 for q in quantiles)
-    return CutPoints(*numeric).with_categories(terms.columns.category_counts)
+        quantiles.refine(counts)
+    return quantiles.cut_points().with_categories(terms.columns.category_counts)
 
 
 def start_query(rows: int, cut_points: CutPoints, scales: Scales) -> StartQuery:

@@ -6,7 +6,7 @@ from typing import Any
 from fedboost.boosting.queries.base import BaseQuery, BeforeTrees
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import cell_bits
-from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grid
+from fedboost.gbdt.cut_points import MAX_REFINEMENTS, RANGE_PARTS, SUBCELLS_PER_BIN, Grids
 from fedboost.terms.noise import CUT_POINTS, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -22,11 +22,11 @@ class QuantileQuery(BeforeTrees, BaseQuery):
     description = "how many rows lie in each column interval"
 
     rows: int
-    grids: tuple[Grid, ...]
+    grids: Grids
 
     @property
     def cells(self) -> int:
-        return sum(grid.cells for grid in self.grids)
+        return self.grids.cells
 
     @property
     def cell_bits(self) -> int:
@@ -41,7 +41,8 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         """Refuse grids of other features than the terms', and grids finer than a program needs."""
         numeric = len(terms.columns.numeric)
         max_cells = max(terms.histograms.max_bin * SUBCELLS_PER_BIN * 2, 1 << 11)
-        if not numeric or len(self.grids) != numeric or any(grid.cells > max_cells for grid in self.grids):
+        grids = self.grids
+        if not numeric or grids.features != numeric or (grids.cells_by_feature > max_cells).any():
             raise Refused(
                 f"the terms allow grids of {numeric} numeric features with at most {max_cells} cells each"
             )
@@ -55,8 +56,7 @@ class QuantileQuery(BeforeTrees, BaseQuery):
         # Counts over ever finer grids reveal any single value: no more of them than cut points need.
         if state.start is not None or state.grids == MAX_REFINEMENTS:
             raise PeerError(f"counts over grids are given {MAX_REFINEMENTS} times, before the cut points")
-        coarse = Grid.first(len(self.grids)).shape
-        if state.grids == 0 and any(grid.shape != coarse for grid in self.grids):
+        if state.grids == 0 and self.grids.shape != Grids.first(self.grids.features).shape:
             raise PeerError("the first grid is not the coarse one over all numbers")
 
     def applied_to(self, state: Any) -> Any:

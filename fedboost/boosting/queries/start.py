@@ -91,13 +91,12 @@ class StartQuery(BeforeTrees, BaseQuery):
         features, numeric = len(terms.columns.features), len(terms.columns.numeric)
         cut_points = self.cut_points
         check_bits(START_BITS if terms.noise is None else NOISE_BITS, self.gradient, self.hessian)
-        if len(cut_points.cuts) != features:
-            raise Refused(f"cut points of {len(cut_points.cuts)} features, the terms have {features}")
-        codes = zip(cut_points.cuts, cut_points.missing, strict=True)
-        if any(cuts.size + 1 + missing > MAX_CODES for cuts, missing in codes):
+        if cut_points.sizes.size != features:
+            raise Refused(f"cut points of {cut_points.sizes.size} features, the terms have {features}")
+        if (cut_points.sizes + 1 + cut_points.missing > MAX_CODES).any():
             raise Refused("more bins than a byte can number")
-        expected = CutPoints(cut_points.cuts[:numeric], cut_points.missing[:numeric])
-        if digest_of(cut_points) != digest_of(expected.with_categories(terms.columns.category_counts)):
+        expected = cut_points.head(numeric).with_categories(terms.columns.category_counts)
+        if digest_of(cut_points) != digest_of(expected):
             raise Refused("bins of categorical features that are not the levels of the terms")
 
     def release(self, terms: Terms) -> Release | None:

@@ -68,11 +68,16 @@ def count_cells(keys, starts, widths, subdivisions, out):
     cells = starts.size
     base = np.zeros(cells + 1, np.int64)
     for c in range(cells):
-        base[c + 1] = base[c] + (1 << subdivisions[c])
+        base[c + 1] = base[c] + (np.int64(1) << np.int64(subdivisions[c]))
     first, table, shift = _heads(starts, keys.size)
     last = np.int64(table.size) - 2
-    for i in range(keys.size):
-        key = np.int64(keys[i])
+    i = 0
+    while i < keys.size:
+        key, rows = np.int64(keys[i]), 1
+        i += 1
+        while i < keys.size and np.int64(keys[i]) == key:  # most columns of 0 and 1 have long runs
+            rows += 1
+            i += 1
         head = (key - first) >> shift
         head = min(max(head, 0), last)  # for keys before the first start, or far behind the last
         low, high = table[head], table[head + 1]
@@ -86,9 +91,10 @@ def count_cells(keys, starts, widths, subdivisions, out):
         if c < 0:
             continue
         into = key - np.int64(starts[c])
-        if into >> widths[c]:
+        width = np.int64(widths[c])
+        if into >> width:
             continue
-        out[base[c] + (into >> (widths[c] - subdivisions[c]))] += 1
+        out[base[c] + (into >> (width - np.int64(subdivisions[c])))] += rows
 
 
 @loop
@@ -116,6 +122,9 @@ def bin_column(values, cuts, missing_bin, out):
     first, table, shift = _heads(keys, values.size)
     last = np.int64(table.size) - 2
     for i in range(values.size):
+        if i and words[i] == words[i - 1]:
+            out[i] = out[i - 1]
+            continue
         if values[i] != values[i]:
             out[i] = missing_bin
             continue

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from fedboost.errors import ConfigError
 from fedboost.fixedpoint import Float32, Int64
+from fedboost.gbdt.columns import SparseColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -120,22 +121,6 @@ class SparseTable:
             end += columns.nnz
         entries = np.concatenate(starts), np.concatenate(rows), np.concatenate(values)
         return cls(size, dense, tuple(names), *entries)
-
-
-@dataclass(frozen=True)
-class SparseColumn:
-    """A column of a sparse table, as float32: `column[first:last]` makes these rows."""
-
-    size: int
-    rows: Int64
-    values: Float32
-
-    def __getitem__(self, part: slice) -> Float32:
-        first, last, _ = part.indices(self.size)
-        out = np.zeros(last - first, np.float32)
-        low, high = np.searchsorted(self.rows, [first, last])
-        out[self.rows[low:high] - first] = self.values[low:high]
-        return out
 
 
 def read_libsvm(file: "pa.NativeFile", path: str) -> SparseTable:

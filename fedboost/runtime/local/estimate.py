@@ -27,6 +27,7 @@ from fedboost.runtime.config import cores
 from fedboost.runtime.data.draft import split_by_weights
 from fedboost.runtime.local.generated import table_for
 from fedboost.runtime.local.simulation import simulate
+from fedboost.runtime.telemetry import Row
 from fedboost.terms.terms import Terms
 
 MAX_VALUES = 4_000_000
@@ -43,6 +44,8 @@ MESSAGE_BYTES = 120
 MIN_ROWS_A_PARTY = 20
 SAMPLED_PARTIES = 100
 """Of more parties, each seals a smaller sample."""
+FEWER = 4
+"""Of a sample, one row in so many is taken for the first trees: what all of them take longer is of the rows."""
 ALONE: dict[str, object] = {
     **{"protection": "plain", "parties": [], "keyholder": None, "keyholder_rows": True},
     **{"on_loss": "wait", "quorum": None, "early_stopping_rounds": None, "party_metrics": False},
@@ -68,43 +71,77 @@ class Speed:
 
 @dataclass(frozen=True)
 class Grown:
-    """Trees that were grown: the parts of each question's answer, those before the first round too; rounds;
-    seconds of a round, of all parties and the aggregator in turn; seconds before the first, in which kernels
-    are loaded and rows read; bytes that a party sent without any protection."""
+    """Trees that were grown: the parts of each question's answer, those before the first round too; how many
+    of them until the end of the first round; rounds; seconds of a round, of all parties and the aggregator in
+    turn, of which the program decides for some, and that each further row takes; seconds before the first, in
+    which kernels are loaded and rows read; bytes that a party sent without any protection: in the first round,
+    with all before it, and in all later ones."""
 
     segments: list[tuple[Segment, ...]]
+    first: int
     rounds: int
     a_round: float
+    deciding: float
+    a_row: float
     start: float
-    sent: float
+    sent: tuple[float, float]
+
+    def weight(self, rounds: int) -> float:
+        """How often each of the later rounds counts in a training of so many."""
+        return (rounds - 1) / max(self.rounds - 1, 1)
 
 
-def grow(terms: Terms, table: Any, parties: int) -> Grown:
-    """Grow trees over the rows of a table, for some seconds."""
+def grow(terms: Terms, table: Any, parties: int, whole: bool) -> Grown:
+    """Grow trees over the rows of a table, for some seconds; whole: those are all rows."""
     names, segments = [f"p{number}" for number in range(parties)], list[tuple[Segment, ...]]()
     shards = split_by_weights(table, names, [1.0] * parties, 0, terms.columns.group)
+    few = shards if whole else _fewer(table, names, terms)
+
+    deciding, ends = list[float](), list[int]()
 
     def watched(agreed: Terms, state: Any) -> Generator[Any, Any, Any]:
         program, answer = boosting.train(agreed, state), None
         while True:
+            begin = time.process_time()
             try:
                 query = program.send(answer) if answer is not None else next(program)
             except StopIteration as end:
                 return end.value
+            finally:
+                deciding.append(time.process_time() - begin)
             segments.append(query.segments)
             answer = yield query
 
     marks = [time.process_time()]  # not those of the wall, on which others' work would count
     first = terms.changed(rounds=min(FIRST_ROUNDS, terms.trees.rounds))
-    simulate(first, shards, nthread=1, on_round=lambda row: marks.append(time.process_time()))
+    simulate(first, few, nthread=1, on_round=lambda row: marks.append(time.process_time()))
     start, *further = np.diff(marks)
     usual = min(further, default=start)
     rounds = min(terms.trees.rounds, max(FIRST_ROUNDS, int(MAX_SECONDS / usual)))
     begin = time.process_time()
-    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched)
-    a_round = (time.process_time() - begin) / len(result.history)
+    marks = []
+
+    def mark(row: Row) -> None:
+        ends.append(len(segments))
+        marks.append(time.process_time())
+
+    result = simulate(terms.changed(rounds=rounds), shards, nthread=1, program=watched, on_round=mark)
+    grown = len(result.history)
+    longer = max(float(min(np.diff(marks), default=usual) - usual), 0.0)
+    a_row = 0.0 if whole else longer / (table.num_rows * (1 - 1 / FEWER))
+    a_round, decides = (time.process_time() - begin) / grown, sum(deciding) / grown
     sent = sum(sent for sent, _ in result.traffic.values()) / parties
-    return Grown(segments, len(result.history), a_round, float(start - usual), sent)
+    moved = [row["bytes"] for row in result.history]
+    begins = sent * moved[0] / sum(moved)
+    bytes_sent = begins, sent - begins
+    return Grown(segments, ends[0], grown, a_round, decides, a_row, float(start - usual), bytes_sent)
+
+
+def _fewer(table: Any, names: list[str], terms: Terms) -> Any:
+    """The shards of a part of the rows, to see what a row takes."""
+    weights = [1.0] * len(names) + [(FEWER - 1.0) * len(names)]
+    shards = split_by_weights(table, [*names, "others"], weights, 0, terms.columns.group)
+    return {name: shards[name] for name in names}
 
 
 def speed_of(protection: Protection, parties: int, key_bits: int, bits: int, shrinks: bool = False) -> Speed:
@@ -175,14 +212,18 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
     share = min(1.0, table.num_rows / rows)
     trees, params = alone.trees, ("min_child_weight", "reg_lambda", "gamma")
     fewer = {name: getattr(trees, name) * share for name in params} if share < 1 else {}
-    grown = grow(alone.changed(**fewer), table, parties)
+    grown = grow(alone.changed(**fewer), table, parties, share == 1.0)
+    in_turn = grown.a_round + grown.a_row * (rows - table.num_rows)
     more_bits = math.ceil(math.log2(1 / share))
     segments = [
         tuple(Segment(s.cells, min(64, s.bits + more_bits)) for s in answer) for answer in grown.segments
     ]
-    cells = sum(segment.cells for answer in segments for segment in answer)
-    bits = round(sum(s.cells * s.bits for answer in segments for s in answer) / cells)
-    turns, start = len(segments) / grown.rounds, grown.start * max(1.0, (parties + 1) / cores())
+    rounds, weight = terms.trees.rounds, grown.weight(terms.trees.rounds)
+    weights = [1.0] * grown.first + [weight] * (len(segments) - grown.first)
+    asked = [*zip(weights, segments, strict=True)]
+    cells = sum(often * segment.cells for often, answer in asked for segment in answer) / rounds
+    bits = round(sum(often * s.cells * s.bits for often, answer in asked for s in answer) / rounds / cells)
+    turns, start = sum(weights) / rounds, grown.start * max(1.0, (parties + 1) / cores())
     estimates = []
     for name, protection in PROTECTIONS.items():
         if protection.max_parties is not None and parties > protection.max_parties:
@@ -193,15 +234,20 @@ def estimate(terms: Terms, rows: int, parties: int, table: Any = None) -> list[E
         except ConfigError:
             continue
         if not protection.hides:
-            sent, hiding = grown.sent, 0.0
+            first, later = grown.sent
+            sent, sealing, opening = (first + weight * later) / rounds, 0.0, 0.0
         else:
-            hiding = cells / grown.rounds * (parties * (speed.seal + speed.open) + speed.help)
-            size = round(cells * speed.size)
-            if protection.sealed_size is not None:
-                size = sum(protection.sealed_size(Tag(1, 1, (), SESSION, answer)) for answer in segments)
-            sent = size + len(segments) * (MESSAGE_BYTES + speed.beside)
-        a_round = grown.a_round / share + hiding + turns * speed.trips * parties * MESSAGE_SECONDS
-        seconds = start + a_round * terms.trees.rounds
-        megabytes = sent / grown.rounds / 1e6
-        estimates.append(EstimateFacts(name, a_round, seconds, megabytes, turns * speed.trips))
+            sealing, opening = cells * speed.seal, cells * (parties * speed.open + speed.help)
+            size = cells * speed.size
+            if (known := protection.sealed_size) is not None:
+                tags = ((often, Tag(1, 1, (), SESSION, answer)) for often, answer in asked)
+                size = sum(often * known(tag) for often, tag in tags) / rounds
+            sent = size + turns * (MESSAGE_BYTES + speed.beside)
+        trips = turns * speed.trips
+        messages = trips * parties * MESSAGE_SECONDS
+        a_round = in_turn + parties * sealing + opening + messages
+        computing = (in_turn - grown.deciding) / parties
+        apart = computing + sealing + opening + grown.deciding + messages
+        facts = EstimateFacts(name, a_round, start + a_round * rounds, sent / 1e6, trips, apart)
+        estimates.append(facts)
     return estimates

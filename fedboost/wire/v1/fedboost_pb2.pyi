@@ -234,44 +234,34 @@ class RowsQuery(_message.Message):
     def __init__(self) -> None: ...
 
 class QuantileQuery(_message.Message):
-    __slots__ = ("rows", "grids")
+    __slots__ = ("rows", "sizes", "starts", "widths", "subdivisions")
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    GRIDS_FIELD_NUMBER: _ClassVar[int]
-    rows: int
-    grids: _containers.RepeatedCompositeFieldContainer[Grid]
-    def __init__(self, rows: _Optional[int] = ..., grids: _Optional[_Iterable[_Union[Grid, _Mapping]]] = ...) -> None: ...
-
-class Grid(_message.Message):
-    __slots__ = ("starts", "widths", "subdivisions")
+    SIZES_FIELD_NUMBER: _ClassVar[int]
     STARTS_FIELD_NUMBER: _ClassVar[int]
     WIDTHS_FIELD_NUMBER: _ClassVar[int]
     SUBDIVISIONS_FIELD_NUMBER: _ClassVar[int]
-    starts: _containers.RepeatedScalarFieldContainer[int]
+    rows: int
+    sizes: bytes
+    starts: bytes
     widths: bytes
     subdivisions: bytes
-    def __init__(self, starts: _Optional[_Iterable[int]] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., sizes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., widths: _Optional[bytes] = ..., subdivisions: _Optional[bytes] = ...) -> None: ...
 
 class StartQuery(_message.Message):
-    __slots__ = ("rows", "features", "gradient", "hessian")
+    __slots__ = ("rows", "gradient", "hessian", "sizes", "cuts", "kinds")
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    FEATURES_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_FIELD_NUMBER: _ClassVar[int]
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
+    SIZES_FIELD_NUMBER: _ClassVar[int]
+    CUTS_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     rows: int
-    features: _containers.RepeatedCompositeFieldContainer[Cuts]
     gradient: Scale
     hessian: Scale
-    def __init__(self, rows: _Optional[int] = ..., features: _Optional[_Iterable[_Union[Cuts, _Mapping]]] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
-
-class Cuts(_message.Message):
-    __slots__ = ("cuts", "missing", "categorical")
-    CUTS_FIELD_NUMBER: _ClassVar[int]
-    MISSING_FIELD_NUMBER: _ClassVar[int]
-    CATEGORICAL_FIELD_NUMBER: _ClassVar[int]
-    cuts: _containers.RepeatedScalarFieldContainer[float]
-    missing: bool
-    categorical: bool
-    def __init__(self, cuts: _Optional[_Iterable[float]] = ..., missing: _Optional[bool] = ..., categorical: _Optional[bool] = ...) -> None: ...
+    sizes: bytes
+    cuts: bytes
+    kinds: bytes
+    def __init__(self, rows: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., sizes: _Optional[bytes] = ..., cuts: _Optional[bytes] = ..., kinds: _Optional[bytes] = ...) -> None: ...
 
 class Scale(_message.Message):
     __slots__ = ("exponent", "bits")

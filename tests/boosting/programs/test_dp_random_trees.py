@@ -15,7 +15,7 @@ from fedboost.boosting.queries.noisy import SumsQuery
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery, StartQuery
 from fedboost.errors import PeerError, Refused
-from fedboost.gbdt.cut_points import Grid
+from fedboost.gbdt.cut_points import Grids
 from fedboost.horizontal.holder import HorizontalHolder
 from fedboost.privacy.noise import accounting
 from fedboost.terms import noise as noise_of_terms
@@ -183,7 +183,7 @@ def test_additive_trees_have_one_feature_each_and_take_turns():
 def test_a_party_gives_nothing_without_noise():
     X, y = data(rows=50)
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, **LOCAL)
-    for query in (RowsQuery(), QuantileQuery(50, (Grid.first(3),) * 3)):
+    for query in (RowsQuery(), QuantileQuery(50, Grids.first(3))):
         with pytest.raises(Refused, match="without noise"):
             query.check(terms)
     without = terms_of(X, 1, levels=(3, 8))

@@ -116,9 +116,9 @@ def test_whether_two_answers_have_the_same_noise_says_nothing_of_rows():
     terms = terms_of(X, 1, levels=(3, 8), ranges=RANGES, cut_points="even", **LOCAL)
     ledger = TransientMemory(bytes)
     spending = spending_of(terms, ledger)
-    cuts = CutPoints(tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3).with_categories(
-        (3, 8)
-    )
+    cuts = CutPoints.of(
+        tuple(dp_random_trees.even_cuts(of, 8) for of in RANGES), (True,) * 3
+    ).with_categories((3, 8))
     start = StartQuery(1 << 40, cuts, SCALE, SCALE)
     query = SumsQuery(1 << 40, 0, (), (0,))
     places = [BoostingState(0, start, (Round((), ((0, value),)),)) for value in (0.25, 0.5)]

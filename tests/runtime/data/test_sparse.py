@@ -92,15 +92,18 @@ def test_beside_dense_columns_and_several_matrices():
     assert len(terms.columns.features) == COLUMNS + 1
 
 
-def test_of_very_many_features_fewer_cells_are_counted_at_a_time():
+def test_of_very_many_features_fewer_cells_are_counted_at_a_time(monkeypatch):
     assert first_bits(1) == first_bits(2048) == 11
     assert first_bits(15_626) == 9
-    few = Quantiles(256, ROWS, 1 << 15)
-    column = data()[0][:, 0]
+    monkeypatch.setattr("fedboost.gbdt.cut_points.MAX_SUBCELLS", 1 << 12)
+    few, columns = Quantiles(256, ROWS, COLUMNS), data()[0].T
     for _ in range(MAX_REFINEMENTS):
-        assert few.grid.cells <= 1 << 9
-        few.refine(count_cells(column, few.grid))
-    assert few.cut_points().tolist() == np.unique(column)[1:].tolist()
+        assert few.grids.cells <= COLUMNS << 9
+        few.refine(count_cells(columns, few.grids))
+    cuts = few.cut_points().cuts
+    assert all(
+        own.tolist() == np.unique(column)[1:].tolist() for own, column in zip(cuts, columns, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
