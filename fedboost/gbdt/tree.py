@@ -5,13 +5,19 @@ same tree. Where a round grows a tree for each of several outputs they grow as o
 numbered first.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.split import BestSplit
+
+Int32 = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
 
 NO_CHILD = -1
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -36,6 +42,97 @@ class Split:
         if not category_count:
             return self.categories == 0
         return 0 < self.categories < 1 << category_count and self.bin == 0
+
+
+SPLIT_COLUMNS = 5
+BITMAP_BYTES = MAX_CODES // 8
+
+
+class Splits:
+    """Decisions in their order, as columns that do not change.
+
+    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits, 32],
+    the bits of `Split.categories`, the lowest first."""
+
+    __slots__ = ("categories", "columns")
+
+    def __init__(self, columns: Int32, categories: Bytes) -> None:
+        columns.setflags(write=False)
+        categories.setflags(write=False)
+        self.columns = columns
+        self.categories = categories
+
+    @classmethod
+    def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
+        """The columns of these decisions."""
+        if isinstance(splits, Splits):
+            return splits
+        rows = [(s.node, s.feature, s.bin, s.missing_left, s.left) for s in splits]
+        bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in splits)
+        columns = np.array(rows, np.int32).reshape(-1, SPLIT_COLUMNS).T.copy()
+        return cls(columns, np.frombuffer(bitmaps, np.uint8).reshape(-1, BITMAP_BYTES))
+
+    @property
+    def node(self) -> Int32:
+        """The node of each split."""
+        return self.columns[0]
+
+    @property
+    def feature(self) -> Int32:
+        """The feature of each split."""
+        return self.columns[1]
+
+    @property
+    def bin(self) -> Int32:
+        """The last bin that goes left; 0 by a categorical feature."""
+        return self.columns[2]
+
+    @property
+    def missing_left(self) -> npt.NDArray[np.bool_]:
+        """True where missing values go left."""
+        return self.columns[3] != 0
+
+    @property
+    def left(self) -> Int32:
+        """The left child of each split."""
+        return self.columns[4]
+
+    @property
+    def packed(self) -> bytes:
+        """Their bytes, one split after the other."""
+        rows = np.ascontiguousarray(self.columns.T, "<i4").view(np.uint8)
+        return np.concatenate([rows, self.categories], axis=1).tobytes()
+
+    def __len__(self) -> int:
+        return self.columns.shape[1]
+
+    def __iter__(self) -> Iterator[Split]:
+        bitmaps = (int.from_bytes(row.tobytes(), "little") for row in self.categories)
+        for (node, feature, bin_, missing_left, left), categories in zip(
+            self.columns.T.tolist(), bitmaps, strict=True
+        ):
+            yield Split(node, feature, bin_, bool(missing_left), left, categories)
+
+    def __getitem__(self, part: slice) -> "Splits":
+        return Splits(self.columns[:, part], self.categories[part])
+
+    def __add__(self, other: "Splits") -> "Splits":
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        columns = np.concatenate([self.columns, other.columns], axis=1)
+        return Splits(columns, np.concatenate([self.categories, other.categories]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Splits) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"Splits.of({[*self]})"
+
+
+NO_SPLITS = Splits.of(())
 
 
 @dataclass

@@ -32,7 +32,7 @@ from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
 
@@ -48,7 +48,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
         terms.objective.loss.margin(score) if terms.earlier is None else 0.0
     )  # the margins have it already
     values = tuple((root, constant if root in terms.roots[first] else 0.0) for root in terms.roots)
-    exponents, norms, _ = yield from end_round(terms, rows, CONSTANT_TREE, (), values, scales)
+    exponents, norms, _ = yield from end_round(terms, rows, CONSTANT_TREE, NO_SPLITS, values, scales)
     if terms.needs_exponent_counts and terms.earlier is None and residuals_vanish(counts[1:], exponents):
         raise ConfigError(NOTHING_TO_LEARN)
     trees: list[Tree] = []
@@ -90,7 +90,7 @@ def end_round(
     terms: Terms,
     rows: int,
     number: int,
-    splits: tuple[Split, ...],
+    splits: Splits,
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[Query, Int64, tuple[Int64, Int64, dict[str, float]]]:
@@ -112,7 +112,7 @@ def end_round(
 
 def grow_tree(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, grown: GrownTrees
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+) -> Generator[Query, Int64, tuple[Tree, Splits]]:
     """Grow one tree level by level; returns it with the splits not yet sent to any party.
 
     A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
@@ -125,13 +125,13 @@ def grow_tree(
 
 def _grow(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+) -> Generator[Query, Int64, tuple[Tree, Splits]]:
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
     scale, sampled_rows = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
     query = HistogramQuery(
-        sampled_rows, number, (), terms.roots, layout.bins, *scale, threshold=scales.threshold
+        sampled_rows, number, NO_SPLITS, terms.roots, layout.bins, *scale, threshold=scales.threshold
     )
     sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
     tree = Tree()
@@ -139,7 +139,7 @@ def _grow(
         tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
     frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
     columns, growth = Columns(terms, number), Growth(terms)
-    new_splits: tuple[Split, ...] = ()
+    new_splits = NO_SPLITS
     while True:
         for leaf in frontier:
             best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
@@ -149,7 +149,7 @@ def _grow(
         while growth.goes_on and not split_leaves:
             for leaf, best in growth.next():
                 split = add_children(tree, leaf, best, cut_points, rule)
-                new_splits += (split,)
+                new_splits += Splits.of([split])
                 split_leaf = SplitLeaf(leaf, best, split.left, rule)
                 if leaf.depth + 1 < terms.trees.max_depth and split_leaf.open:
                     split_leaves.append(split_leaf)
@@ -162,10 +162,10 @@ def _grow(
                 voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
                 features = len(layout.features), len(terms.parties)
                 votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
-                new_splits, elected = (), elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
+                new_splits, elected = NO_SPLITS, elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
             level = Level(split_leaves, elected)
             query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
             frontier = level.leaves(query.by_node((yield query)))
-            new_splits = ()
+            new_splits = NO_SPLITS
         except TreeAborted:
             return tree, new_splits

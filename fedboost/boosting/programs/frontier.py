@@ -19,7 +19,7 @@ from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import Layout, NodeSums, Total
 from fedboost.gbdt.split import FREE, BestSplit, Bounds, SplitRule
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import Split, Splits, Tree
 from fedboost.terms.terms import Terms
 
 
@@ -189,7 +189,7 @@ class Level:
         terms: Terms,
         rows: int,
         tree: int,
-        splits: tuple[Split, ...],
+        splits: Splits,
         layout: Layout,
         threshold: float,
     ) -> HistogramQuery:
@@ -206,7 +206,7 @@ class Level:
         )
         rule = self.split_leaves[0].rule
         scales = rule.gradient, rule.hessian
-        return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, widths, elected, threshold)
+        return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, bytes(w for pair in widths for w in pair), elected, threshold)
 
     def leaves(self, cells: Sequence[Int64]) -> list[Leaf]:
         """Leaves of the next level that may split, from the cells of each node in the query."""
