@@ -44,6 +44,11 @@ class Split:
         return 0 < self.categories < 1 << category_count and self.bin == 0
 
 
+NODE = np.dtype(
+    [("left", np.int64), ("feature", np.int64), ("missing_left", np.bool_)]
+    + [(name, np.float64) for name in ("threshold", "value", "gain", "cover")]
+)
+"""A node of a growing tree: what `Tree` has of it, but for categories."""
 SPLIT_COLUMNS = 5
 BITMAP_BYTES = MAX_CODES // 8
 
@@ -51,12 +56,15 @@ BITMAP_BYTES = MAX_CODES // 8
 class Splits:
     """Decisions in their order, as columns that do not change.
 
-    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits, 32],
-    the bits of `Split.categories`, the lowest first."""
+    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits,
+    32], the bits of `Split.categories`, the lowest first."""
 
     __slots__ = ("categories", "columns")
 
-    def __init__(self, columns: Int32, categories: Bytes) -> None:
+    def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
+        """categories: None if all features are numeric. The arrays are no longer written to."""
+        if categories is None:
+            categories = np.zeros((columns.shape[1], BITMAP_BYTES), np.uint8)
         columns.setflags(write=False)
         categories.setflags(write=False)
         self.columns = columns
@@ -75,27 +83,32 @@ class Splits:
     @property
     def node(self) -> Int32:
         """The node of each split."""
-        return self.columns[0]
+        return self._column(0)
 
     @property
     def feature(self) -> Int32:
         """The feature of each split."""
-        return self.columns[1]
+        return self._column(1)
 
     @property
     def bin(self) -> Int32:
         """The last bin that goes left; 0 by a categorical feature."""
-        return self.columns[2]
+        return self._column(2)
 
     @property
     def missing_left(self) -> npt.NDArray[np.bool_]:
         """True where missing values go left."""
-        return self.columns[3] != 0
+        goes_left: npt.NDArray[np.bool_] = self._column(3) != 0
+        return goes_left
+
+    def _column(self, number: int) -> Int32:
+        column: Int32 = self.columns[number]
+        return column
 
     @property
     def left(self) -> Int32:
         """The left child of each split."""
-        return self.columns[4]
+        return self._column(4)
 
     @property
     def packed(self) -> bytes:
@@ -104,7 +117,7 @@ class Splits:
         return np.concatenate([rows, self.categories], axis=1).tobytes()
 
     def __len__(self) -> int:
-        return self.columns.shape[1]
+        return len(self.categories)
 
     def __iter__(self) -> Iterator[Split]:
         bitmaps = (int.from_bytes(row.tobytes(), "little") for row in self.categories)
@@ -156,6 +169,12 @@ class Tree:
 
     def __post_init__(self) -> None:
         self.categories = self.categories or [0] * len(self.left)
+
+    @classmethod
+    def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
+        """The tree of these nodes (`NODE`); bitmaps: the categories of each, as in `Splits`, or empty."""
+        categories = [int.from_bytes(bitmap.tobytes(), "little") for bitmap in bitmaps]
+        return cls(**{name: nodes[name].tolist() for name in NODE.names or ()}, categories=categories)
 
     def add_leaf(self, value: float, cover: float) -> int:
         """Append a leaf; returns its number."""

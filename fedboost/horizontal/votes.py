@@ -16,7 +16,7 @@ from fedboost.gbdt import histogram
 from fedboost.gbdt.growing import Bins, GrowingRows
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
-from fedboost.gbdt.tree import Split, Splits
+from fedboost.gbdt.tree import Splits
 
 
 class OwnHistograms:

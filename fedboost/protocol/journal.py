@@ -99,7 +99,9 @@ def decode(data: bytes) -> Record:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
                 tree, last, *known = json.loads(content)
-                return TreeGrown(_number(turn), Tree(**tree), Splits.of(Split(*split) for split in last), known)
+                return TreeGrown(
+                    _number(turn), Tree(**tree), Splits.of(Split(*split) for split in last), known
+                )
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:

@@ -155,9 +155,7 @@ def decode_to_party(data: bytes) -> ToParty:
 
 
 def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
-    rounds = [
-        pb.Round(splits=splits_to_pb(r.splits), values=values_to_pb(r.values)) for r in state.rounds
-    ]
+    rounds = [pb.Round(splits=splits_to_pb(r.splits), values=values_to_pb(r.values)) for r in state.rounds]
     return pb.Introduce(
         greetings=greetings,
         grids=state.grids,

@@ -99,7 +99,9 @@ queries = st.one_of(
         u32,
         scales,
         scales,
-        st.lists(st.tuples(byte, byte), max_size=5).map(lambda pairs: bytes(w for pair in pairs for w in pair)),
+        st.lists(st.tuples(byte, byte), max_size=5).map(
+            lambda pairs: bytes(w for pair in pairs for w in pair)
+        ),
         st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
         st.floats(),
     ),

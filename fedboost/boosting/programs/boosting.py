@@ -8,7 +8,7 @@ Refuses: sums that contradict each other (PeerError), a label with nothing to le
 import math
 from collections.abc import Generator
 
-from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, SplitLeaf, add_children, elect
+from fedboost.boosting.programs.frontier import Frontier
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
@@ -22,13 +22,11 @@ from fedboost.boosting.programs.leaf_renewal import refresh
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import RowsQuery
-from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
 from fedboost.boosting.queries.union import Query
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
@@ -127,45 +125,17 @@ def _grow(
     terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales
 ) -> Generator[Query, Int64, tuple[Tree, Splits]]:
     rule = terms.rule(scales.gradient, scales.hessian)
-    layout = Layout.of(cut_points)
-
-    scale, sampled_rows = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
-    query = HistogramQuery(
-        sampled_rows, number, NO_SPLITS, terms.roots, layout.bins, *scale, threshold=scales.threshold
-    )
-    sums = [NodeSums.read(cells, layout) for cells in query.by_node((yield query))]
-    tree = Tree()
-    for root in sums:
-        tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
-    frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
-    columns, growth = Columns(terms, number), Growth(terms)
-    new_splits = NO_SPLITS
-    while True:
-        for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
-            if best is not None:
-                growth.add(leaf, best)
-        split_leaves: list[SplitLeaf] = []
-        while growth.goes_on and not split_leaves:
-            for leaf, best in growth.next():
-                split = add_children(tree, leaf, best, cut_points, rule)
-                new_splits += Splits.of([split])
-                split_leaf = SplitLeaf(leaf, best, split.left, rule)
-                if leaf.depth + 1 < terms.trees.max_depth and split_leaf.open:
-                    split_leaves.append(split_leaf)
-        if not split_leaves:
-            new_splits = yield from refresh(terms, sampled_rows, number, new_splits, tree, scales.weight)
-            return tree, new_splits
+    sampled_rows, threshold = rows * terms.draws.max_bootstrap_count, scales.threshold
+    frontier = Frontier(terms, sampled_rows, number, cut_points, rule)
+    growing = frontier.growing
+    frontier.take_roots((yield frontier.root_query(threshold)))
+    while frontier.split():
         try:
-            elected = [layout] * len(split_leaves)
             if terms.histograms.vote_top_k:
-                voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
-                features = len(layout.features), len(terms.parties)
-                votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
-                new_splits, elected = NO_SPLITS, elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
-            level = Level(split_leaves, elected)
-            query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
-            frontier = level.leaves(query.by_node((yield query)))
-            new_splits = NO_SPLITS
+                frontier.elect((yield frontier.vote_query(rows)))
+            frontier.take((yield frontier.query(threshold)))
         except TreeAborted:
-            return tree, new_splits
+            return growing.tree, growing.new_splits
+    tree = growing.tree
+    splits = yield from refresh(terms, sampled_rows, number, growing.new_splits, tree, scales.weight)
+    return tree, splits

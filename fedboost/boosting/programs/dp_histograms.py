@@ -52,7 +52,9 @@ def grow(
         tree.add_leaf(0.0, 0.0)
     frontier, new_splits, sums = list(terms.roots), list[Split](), dict[int, Sums]()
     for _ in range(terms.trees.max_depth):
-        query = HistogramQuery(ROWS, number, Splits.of(new_splits), tuple(frontier), layout.bins, SCALE, SCALE)
+        query = HistogramQuery(
+            ROWS, number, Splits.of(new_splits), tuple(frontier), layout.bins, SCALE, SCALE
+        )
         answers = query.by_node((yield query))
         parents, frontier, new_splits = frontier, [], []
         for node, cells in zip(parents, answers, strict=True):

@@ -38,11 +38,11 @@ class HistogramQuery(BaseQuery):
 
     Gradients are computed and quantised at the query for a tree's root. `bins` is the number of bins of all
     features. Answer: [node, bin, (gradient, hessian)], and for each node one pair more, behind its bins: the
-    sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
+    sums of the gradients above 0 and of the hessians over all its rows (`histogram.build`).
 
-    widths: bits of the sums of each node, where earlier sums bound them, a byte each: of a gradient's sum, with
-    the sign, and of a hessian's, without one. Empty where only the rows bound them. A pair travels in one cell of both
-    widths, if that has enough bits.
+    widths: bits of the sums of each node, where earlier sums bound them, a byte each: of a gradient's sum,
+    with the sign, and of a hessian's, without one. Empty where only the rows bound them. A pair travels in
+    one cell of both widths, if that has enough bits.
 
     elected: the features of each node in the answer, increasing, and their number of bins. Empty for all
     features of all nodes.
@@ -137,9 +137,7 @@ class HistogramQuery(BaseQuery):
         if len(self.widths) not in (0, 2 * len(self.nodes)):
             raise Refused(f"{len(self.widths)} widths of cells for the two sums of {len(self.nodes)} nodes")
         gradients, hessians = self.widths[::2], self.widths[1::2]
-        if self.widths and not (
-            min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)
-        ):
+        if self.widths and not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
 
     def fits(self, answer: Int64) -> bool:

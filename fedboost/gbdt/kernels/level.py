@@ -14,8 +14,8 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 
 @elementwise
 def step_within(gradient, hessian, penalties, lower, upper):
-    """The best value of a leaf, before the learning rate: -T(G) / (H + lambda), T the soft threshold at reg_alpha,
-    of magnitude at most max_delta_step, from `lower` to `upper`."""
+    """The best value of a leaf, before the learning rate: -T(G) / (H + lambda), T the soft threshold at
+    reg_alpha, of magnitude at most max_delta_step, from `lower` to `upper`."""
     reg_lambda, reg_alpha, _, most = penalties
     h = hessian + reg_lambda
     best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
@@ -37,7 +37,8 @@ def _add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, ra
 
 @loop
 def _check(cells, chosen, sizes):
-    """(reason or 0, feature, gradient, hessian) of a node's cells: the bins of the chosen features, and a last pair."""
+    """(reason or 0, feature, gradient, hessian) of a node's cells: the bins of the chosen features, and a
+    last pair."""
     at, gradient, hessian, first = 0, np.int64(0), np.int64(0), True
     for f in range(sizes.size):
         if chosen.size == 0 or chosen[f]:
@@ -68,7 +69,14 @@ def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate
         if reason:
             return reason, root, feature
         histograms[root] = own[:-2]
-        leaf.node, leaf.root, leaf.depth, leaf.slot, leaf.lower, leaf.upper = root, root, 0, root, -np.inf, np.inf
+        leaf.node, leaf.root, leaf.depth, leaf.slot, leaf.lower, leaf.upper = (
+            root,
+            root,
+            0,
+            root,
+            -np.inf,
+            np.inf,
+        )
         leaf.gradient, leaf.hessian, leaf.positive = gradient, hessian, own[-2]
         _add_node(nodes, root, gradient, hessian, -np.inf, np.inf, factors, penalties, rate)
     return 0, 0, 0
@@ -78,8 +86,8 @@ def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate
 def choose(waiting, counts, max_leaves, by_gain):
     """True for each waiting leaf that is split now: bool [leaves].
 
-    waiting: in the order of their nodes; counts: leaves of each root's tree, counted up. All of them as far as
-    max_leaves allows; by_gain: of each root's the better half, the highest gains first."""
+    waiting: in the order of their nodes; counts: leaves of each root's tree, counted up. All of them as far
+    as max_leaves allows; by_gain: of each root's the better half, the highest gains first."""
     gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
     chosen = np.zeros(waiting.size, np.bool_)
     for i in range(waiting.size):
@@ -99,13 +107,30 @@ def choose(waiting, counts, max_leaves, by_gain):
 
 @loop
 def grow_level(
-    families, nodes, count, bitmaps, splits, histograms, offsets, value_bins, categorical, cuts, starts, signs, factors, penalties, rate, max_cat_to_onehot, max_depth
+    families,
+    nodes,
+    count,
+    bitmaps,
+    splits,
+    histograms,
+    offsets,
+    value_bins,
+    categorical,
+    cuts,
+    starts,
+    signs,
+    factors,
+    penalties,
+    rate,
+    max_cat_to_onehot,
+    max_depth,
 ):
-    """Split leaves: write their children behind the `count` nodes of the tree, and say which children may split again.
+    """Split leaves: write their children behind the `count` nodes of the tree, and say which children may
+    split again.
 
     families: the leaves with their best splits, in the order of their nodes; bitmaps: uint8 [nodes, 32], the
-    categories that go right, as in `tree.Splits`, or empty; splits: int32 [5, families]; cuts: of all features,
-    from the starts on; signs: as in `best_splits`.
+    categories that go right, as in `tree.Splits`, or empty; splits: int32 [5, families]; cuts: of all
+    features, from the starts on; signs: as in `best_splits`.
     """
     for i in range(families.size):
         leaf = families[i]
@@ -150,15 +175,20 @@ def _bits(value):
 
 @loop
 def ask_level(families, known, elected):
-    """(asks, widths) of the children to ask for: int64 [asks, 4], the child, its family, 1 for a right child, 1 where
-    only features unknown of the parent are asked for; uint8 [asks, 2], bits of the sums of their bins. Refused
-    is a sum that cannot be: then widths are 0.
+    """(asks, widths) of the children to ask for: int64 [asks, 4], the child, its family, 1 for a right child,
+    1 where only features unknown of the parent are asked for; uint8 [asks, 2], bits of the sums of their
+    bins. Refused is a sum that cannot be: then widths are 0.
 
-    known: bool [slots, F], the features that are known of a slot; elected: bool [families, F], those to know of
-    the children. Both are empty where all are known. Asked for is the child with the smaller sum of hessians, since
-    its sibling is the parent minus it; but where features are unknown of the parent, all children that may split.
+    known: bool [slots, F], the features that are known of a slot; elected: bool [families, F], those to know
+    of the children. Both are empty where all are known. Asked for is the child with the smaller sum of
+    hessians, since its sibling is the parent minus it; but where features are unknown of the parent, all
+    children that may split.
     """
-    asks, widths, count = np.empty((2 * families.size, 4), np.int64), np.empty((2 * families.size, 2), np.uint8), 0
+    asks, widths, count = (
+        np.empty((2 * families.size, 4), np.int64),
+        np.empty((2 * families.size, 2), np.uint8),
+        0,
+    )
     for i in range(families.size):
         leaf = families[i]
         right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
@@ -186,8 +216,9 @@ def ask_level(families, known, elected):
 
 @loop
 def _take_bins(cells, own, parent, offsets, sizes, asked, known):
-    """Take the bins that are asked for, and move them to a slot: own = cells, parent -= cells. Where the parent does not know
-    a feature it has no bins to subtract from. Returns the union of the signs of the parent's hessians.
+    """Take the bins that are asked for, and move them to a slot: own = cells, parent -= cells. Where the
+    parent does not know a feature it has no bins to subtract from. Returns the union of the signs of the
+    parent's hessians.
 
     own, parent: int64 [2 T], or empty."""
     at, signs = 0, np.int64(0)
@@ -207,12 +238,14 @@ def _take_bins(cells, own, parent, offsets, sizes, asked, known):
 
 @loop
 def take_level(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
-    """Take the sums of the children that were asked for, and give each child that may split a leaf and a slot.
+    """Take the sums of the children that were asked for, and give each child that may split a leaf and a
+    slot.
 
-    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: empty leaves,
-    two a family; histograms: int64 [slots, 2 T]; the sibling takes the slot of the parent, the child a
-    new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool [slots, F], features
-    by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature, number of children, slots in use).
+    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: empty
+    leaves, two a family; histograms: int64 [slots, 2 T]; the sibling takes the slot of the parent, the child
+    a new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool [slots, F],
+    features by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature, number of
+    children, slots in use).
     """
     everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
     ask, at, count = 0, 0, 0
@@ -223,7 +256,6 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
         side, both = asks[ask, 2], leaf.open_left != 0 and leaf.open_right != 0
         own_slot = slots if both else slot
         slots += np.int64(both)
-        node, sign = asks[ask, 0], np.int64(0)
         sibling_open = leaf.open_left if side else leaf.open_right
         own_open = leaf.open_right if side else leaf.open_left
         gradients = (leaf.left_gradient, leaf.gradient - leaf.left_gradient)
@@ -276,3 +308,30 @@ def take_level(cells, asks, families, children, histograms, slots, offsets, size
             elif leaf.sign != 0:
                 new.lower = leaf.middle
     return 0, 0, 0, count, slots
+
+
+@loop
+def check_splits(columns, bitmaps, roots, max_depth, category_counts):
+    """(reason or 0, place) of the first split that cannot be in a tree: 1 for its node, depth or children, 2
+    for its feature or what goes right.
+
+    columns, bitmaps: as in `tree.Splits`; category_counts: int64 [F], 0 for a numeric feature."""
+    count = columns.shape[1]
+    depths = np.full(roots + 2 * count, -1, np.int64)  # of leaves
+    depths[:roots] = 0
+    for i in range(count):
+        node, feature, left = columns[0, i], columns[1, i], roots + 2 * i
+        if columns[4, i] != left or node < 0 or node >= left or not 0 <= depths[node] < max_depth:
+            return 1, i
+        if feature < 0 or feature >= category_counts.size:
+            return 2, i
+        categories, right, beyond = category_counts[feature], 0, 0
+        for byte in range(bitmaps.shape[1]):
+            right |= bitmaps[i, byte]
+            within = min(max(categories - 8 * byte, 0), 8)
+            beyond |= bitmaps[i, byte] >> within
+        if beyond or (categories and (not right or columns[2, i])):
+            return 2, i
+        depths[left] = depths[left + 1] = depths[node] + 1
+        depths[node] = -1
+    return 0, 0

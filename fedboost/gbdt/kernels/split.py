@@ -1,7 +1,7 @@
 """Kernels of splits: the best split of each leaf of a level, from their histograms.
 
-The splits that a leaf may have are listed, in the order in which ties are broken; then all gains are computed, and the
-first of the highest is taken."""
+The splits that a leaf may have are listed, in the order in which ties are broken; then all gains are
+computed, and the first of the highest is taken."""
 
 import numpy as np
 
@@ -13,8 +13,8 @@ _TOGETHER = 512
 _LIST = _TOGETHER + 2 * (MAX_CODES + 1)
 _NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)
 _MAGIC_FLOAT = 6755399441055744.0
-"""The bits of _MAGIC + i are those of the float _MAGIC_FLOAT + i, if i is within _NARROW: a conversion that several
-integers take together."""
+"""The bits of _MAGIC + i are those of the float _MAGIC_FLOAT + i, if i is within _NARROW: a conversion that
+several integers take together."""
 
 
 @elementwise
@@ -144,8 +144,8 @@ def _list_bins(cells, absent, code, shift, sums, codes, count):
 
 @loop
 def _list_partitions(cells, absent, code, shift, sums, codes, count, factors, penalties, max_categories):
-    """List the splits of a categorical feature behind `count` others, as `_list_bins`: by the lowest partition
-    (`categories_right`), then with missing left."""
+    """List the splits of a categorical feature behind `count` others, as `_list_bins`: by the lowest
+    partition (`categories_right`), then with missing left."""
     bins = cells.size // 2
     one_hot = bins < max_categories[0]
     reach = bins if one_hot else min(bins, max_categories[1])
@@ -160,19 +160,23 @@ def _list_partitions(cells, absent, code, shift, sums, codes, count, factors, pe
             codes[count] = code + 2 * b + 1
             count += 1
         if b < usual and b >= bins - reach and (missing or reach < bins):
-            sums[0, count], sums[1, count], codes[count] = shift + gradient[b], shift + hessian[b], code + 2 * b
+            sums[0, count], sums[1, count], codes[count] = (
+                shift + gradient[b],
+                shift + hessian[b],
+                code + 2 * b,
+            )
             count += 1
     return count
 
 
 @loop
 def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, above):
-    """gains = the gain of each split that is listed, 0 where it is not allowed. Returns the highest gain, its bits,
-    and the first place that has it; or place -1, if its bits as an integer are not above `above`.
+    """gains = the gain of each split that is listed, 0 where it is not allowed. Returns the highest gain, its
+    bits, and the first place that has it; or place -1, if its bits as an integer are not above `above`.
 
-    bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a feature
-    with which they may not fall, -1 for one with which they may not rise; both count if `constrained`. No loop
-    has a branch, so that several gains are computed together.
+    bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a
+    feature with which they may not fall, -1 for one with which they may not rise; both count if
+    `constrained`. No loop has a branch, so that several gains are computed together.
     """
     reg_lambda, reg_alpha, min_child_weight, step = penalties
     g_unit, h_unit = units
@@ -224,8 +228,8 @@ def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shif
 
 @loop
 def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
-    """The split of highest gain of one node, as `best_split`; largest: of the sums of its bins; signs: empty, or
-    the constraint of each feature (`_gains`); lists: room for the splits."""
+    """The split of highest gain of one node, as `best_split`; largest: of the sums of its bins; signs: empty,
+    or the constraint of each feature (`_gains`); lists: room for the splits."""
     offsets, value_bins, missing, categorical = layout
     sums, codes, gains = lists
     units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
@@ -301,12 +305,22 @@ def best_split(
 
 @loop
 def best_splits(
-    leaves, histograms, allowed, offsets, value_bins, missing, categorical, factors, penalties, max_categories, signs
+    leaves,
+    histograms,
+    allowed,
+    offsets,
+    value_bins,
+    missing,
+    categorical,
+    factors,
+    penalties,
+    max_categories,
+    signs,
 ):
     """Give each leaf (`LEAF`) its best split, as `best_split`.
 
-    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; signs: int64 [F] as in
-    the limits, or empty."""
+    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; signs: int64 [F] as
+    in the limits, or empty."""
     layout, rule = (offsets, value_bins, missing, categorical), (factors, penalties, max_categories)
     features, lists = np.zeros(0, np.bool_), _lists()
     for i in range(leaves.size):
