@@ -75,8 +75,9 @@ class Splits:
         """The columns of these decisions."""
         if isinstance(splits, Splits):
             return splits
-        rows = [(s.node, s.feature, s.bin, s.missing_left, s.left) for s in splits]
-        bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in splits)
+        listed = [*splits]
+        rows = [(s.node, s.feature, s.bin, s.missing_left, s.left) for s in listed]
+        bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in listed)
         columns = np.array(rows, np.int32).reshape(-1, SPLIT_COLUMNS).T.copy()
         return cls(columns, np.frombuffer(bitmaps, np.uint8).reshape(-1, BITMAP_BYTES))
 

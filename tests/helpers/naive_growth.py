@@ -10,7 +10,7 @@ import numpy as np
 from splits import among, only
 
 from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
-from fedboost.errors import PeerError
+from fedboost.errors import PeerError, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
@@ -336,7 +336,7 @@ def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints,
 
 
 def grow(terms, rows, number, cut_points, scales):
-    """As `programs.boosting._grow`, without leaf renewal and trees that are cut short."""
+    """As `programs.boosting.grow_tree`, without leaf renewal."""
     rule = terms.rule(scales.gradient, scales.hessian)
     layout = Layout.of(cut_points)
 
@@ -366,13 +366,16 @@ def grow(terms, rows, number, cut_points, scales):
                     split_leaves.append(split_leaf)
         if not split_leaves:
             return tree, Splits.of(new_splits)
-        elected = [layout] * len(split_leaves)
-        if terms.histograms.vote_top_k:
-            voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
-            features = len(layout.features), len(terms.parties)
-            votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
-            new_splits, elected = (), elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
-        level = Level(split_leaves, elected)
-        query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
-        frontier = level.leaves(query.by_node((yield query)))
-        new_splits = ()
+        try:
+            elected = [layout] * len(split_leaves)
+            if terms.histograms.vote_top_k:
+                voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
+                features = len(layout.features), len(terms.parties)
+                votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
+                new_splits, elected = (), elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
+            level = Level(split_leaves, elected)
+            query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
+            frontier = level.leaves(query.by_node((yield query)))
+            new_splits = ()
+        except TreeAborted:
+            return tree, Splits.of(new_splits)

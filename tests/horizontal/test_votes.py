@@ -28,7 +28,7 @@ CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), UNI
 ROOT = HistogramQuery(ROWS, 0, (), (0,), 16, BITS, BITS)
 SPLIT = Split(0, 0, 1, False, 1)
 VOTE = VoteQuery(ROWS, 0, (SPLIT,), (1, 2), 4, 1, BITS, BITS)
-CHILD = HistogramQuery(ROWS, 0, (), (1,), 16, BITS, BITS, ((40, 40),), (Elected((1, 2), 8),))
+CHILD = HistogramQuery(ROWS, 0, (), (1,), 16, BITS, BITS, bytes((40, 40)), (Elected((1, 2), 8),))
 
 
 def rows():
