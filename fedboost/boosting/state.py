@@ -24,24 +24,13 @@ from fedboost.errors import Refused
 from fedboost.fixedpoint import Float32, Scale
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS
 from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.contracts import Position
 from fedboost.terms.terms import Terms
 
 Values = tuple[tuple[int, float], ...]
-_SPLIT, _LEAF, _SCALES = struct.Struct(">qqq??q"), struct.Struct(">qd"), struct.Struct(">qqqqd")
-
-
-def _packed(splits: tuple[Split, ...]) -> bytes:
-    """Splits as bytes, for hashes."""
-    return b"".join(
-        _SPLIT.pack(
-            split.node, split.feature, split.bin, split.missing_left, bool(split.categories), split.left
-        )
-        + (split.categories.to_bytes(MAX_CODES // 8, "little") if split.categories else b"")
-        for split in splits
-    )
+_LEAF, _SCALES = struct.Struct(">qd"), struct.Struct(">qqqqd")
 
 
 @dataclass(frozen=True)
@@ -49,14 +38,17 @@ class Round:
     """A finished tree as parties apply it: its splits in order, the value of each leaf. The first round is
     the constant that boosting starts from."""
 
-    splits: tuple[Split, ...]
+    splits: Splits
     values: Values
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @cached_property
     def digest(self) -> bytes:
         """Hash of the round: 32 bytes."""
         values = b"".join(_LEAF.pack(node, value) for node, value in self.values)
-        return hashlib.sha256(fields.pack(_packed(self.splits), values)).digest()
+        return hashlib.sha256(fields.pack(self.splits.packed, values)).digest()
 
 
 @dataclass(frozen=True)
@@ -104,10 +96,13 @@ class BoostingState:
     grids: int = 0
     start: StartQuery | None = None
     rounds: tuple[Round, ...] = ()
-    splits: tuple[Split, ...] = ()
+    splits: Splits = NO_SPLITS
     levels: int = 0
     scales: Scales | None = None
     residual: ResidualQuery | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @property
     def tree(self) -> int:
@@ -123,7 +118,7 @@ class BoostingState:
 
     def grown(
         self,
-        splits: tuple[Split, ...],
+        splits: Splits,
         scales: tuple[Scale, Scale, float] | None = None,
         residual: ResidualQuery | None = None,
     ) -> "BoostingState":
@@ -139,12 +134,12 @@ class BoostingState:
             residual or self.residual,
         )
         hashed = self._hash.copy()
-        hashed.update(_packed(splits))
+        hashed.update(splits.packed)
         # Each state's hashes go on from those of the one before, as it would compute them.
         grown.__dict__.update(_hash=hashed, _hash_of_rounds=self._hash_of_rounds)
         return grown
 
-    def ended(self, splits: tuple[Split, ...], values: Values) -> "BoostingState":
+    def ended(self, splits: Splits, values: Values) -> "BoostingState":
         """The state with the grown tree as its last round."""
         done = Round(self.splits + splits, values)
         ended = BoostingState(self.grids, self.start, (*self.rounds, done))
@@ -174,7 +169,7 @@ class BoostingState:
     def _hash(self) -> "hashlib._Hash":
         """The hash of the model, splits last, so that further ones can be added."""
         hashed = self._hash_of_rounds.copy()
-        hashed.update(_packed(self.splits))
+        hashed.update(self.splits.packed)
         return hashed
 
     @cached_property
@@ -189,7 +184,7 @@ class BoostingState:
         same_tree = len(self.rounds) == earlier.rounds
         if self.grids < earlier.grids or (same_tree and self.levels < earlier.levels):
             return False
-        grew = (*(done.splits for done in self.rounds), self.splits, ())
+        grew = (*(done.splits for done in self.rounds), self.splits, NO_SPLITS)
         splits = grew[min(earlier.rounds, len(grew) - 1)][: earlier.splits]
         start = self.start if earlier.started else None
         then = BoostingState(earlier.grids, start, self.rounds[: earlier.rounds], splits)
@@ -246,11 +241,11 @@ class BoostingState:
         if self.scales is not None:
             check_scales(terms, self.scales.gradient, self.scales.hessian, self.scales.threshold)
 
-    def check_splits(self, terms: Terms, splits: tuple[Split, ...]) -> None:
+    def check_splits(self, terms: Terms, splits: Splits) -> None:
         """Raise Refused unless the tree that grows can have these splits next."""
         check_splits(terms, self.splits + splits)
 
-    def check_grown(self, terms: Terms, tree: Tree, last: tuple[Split, ...]) -> None:
+    def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
         self.check_splits(terms, last)
         nodes = 2 * len(self.splits + last) + len(terms.roots)
@@ -277,7 +272,7 @@ class BoostingState:
             self.grids,
             self.start,
             self.rounds,
-            tuple(Split(*split) for split in splits),
+            _of_list(splits),
             int(levels),
             None if scales is None else Scales.of_list(scales),
             None if residual is None else _residual_of_list(residual),
@@ -297,8 +292,12 @@ class BoostingState:
 NOTHING_YET = BoostingState()
 
 
-def _listed(splits: tuple[Split, ...]) -> list[list[Any]]:
+def _listed(splits: Splits) -> list[list[Any]]:
     return [[*vars(split).values()] for split in splits]
+
+
+def _of_list(content: list[list[Any]]) -> Splits:
+    return Splits.of(Split(*split) for split in content)
 
 
 def _residual_to_list(query: ResidualQuery) -> list[Any]:
@@ -308,8 +307,7 @@ def _residual_to_list(query: ResidualQuery) -> list[Any]:
 
 def _residual_of_list(content: list[Any]) -> ResidualQuery:
     rows, tree, splits, nodes, starts, width, *scale = content
-    parts = tuple(Split(*split) for split in splits)
-    return ResidualQuery(rows, tree, parts, tuple(nodes), tuple(starts), width, Scale(*scale))
+    return ResidualQuery(rows, tree, _of_list(splits), tuple(nodes), tuple(starts), width, Scale(*scale))
 
 
 def structure(constant: float, trees: Iterable[Tree]) -> bytes:
@@ -349,7 +347,7 @@ def _tree_of(done: Round, cuts: tuple[Float32, ...], roots: int) -> Tree:
     return tree
 
 
-def _moves_all(splits: tuple[Split, ...], values: Values) -> bool:
+def _moves_all(splits: Splits, values: Values) -> bool:
     """True if a tree has different leaf values and moves every margin."""
     moves = {value for _, value in values}
-    return bool(splits) and 0 not in moves and len(moves) > 1
+    return len(splits) > 0 and 0 not in moves and len(moves) > 1

@@ -18,7 +18,7 @@ from fedboost.gbdt.histogram import Layout, Rows
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.samplers import Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class GrowingRows:
         for nodes, members in zip(self._sets, sets, strict=True):
             nodes.begin(None if members is None else [*members] * self._outputs)
 
-    def apply(self, splits: tuple[Split, ...], bins: Bins) -> None:
+    def apply(self, splits: Splits, bins: Bins) -> None:
         """Send the rows of split nodes to their children."""
         for nodes in self._sets:
             nodes.apply(splits, bins.rows, bins.cut_points)

@@ -1,8 +1,8 @@
 """Gradient histograms: integers of shape [bin, stat], features one after the other, stat = gradient, hessian.
 
 Promises: a histogram is exact, so a sibling is its parent minus the other child, and the bins of every
-feature sum to the same node total; `NodeSums.read` checks this of a sum from outside. Refuses: a sum whose
-features disagree, or with a negative hessian (PeerError)."""
+feature sum to the same node total. Refuses: a sum whose features disagree, or with a negative hessian
+(PeerError)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -67,28 +67,6 @@ class Layout:
         offsets = np.concatenate([[0], ends])[:-1].astype(np.uint32)
         return cls(offsets, value_bins, missing, categorical, int(ends[-1]) if ends.size else 0, features)
 
-    def only(self, features: tuple[int, ...]) -> "Layout":
-        """The layout of a histogram of these features alone; features: increasing."""
-        if features == self.features:
-            return self
-        indices = [self.features.index(feature) for feature in features]
-        kinds = self.missing[indices], self.categorical[indices]
-        return self._made(self.value_bins[indices], *kinds, features)
-
-    def among(self, features: tuple[int, ...]) -> "Layout":
-        """The positions of these features in a histogram of all; features: increasing."""
-        if features == self.features:
-            return self
-        indices = [self.features.index(feature) for feature in features]
-        return Layout(
-            self.offsets[indices],
-            self.value_bins[indices],
-            self.missing[indices],
-            self.categorical[indices],
-            self.bins,
-            features,
-        )
-
     def pick(self, histogram: Int64, features: tuple[int, ...]) -> Int64:
         """The bins of these features in a histogram; features: increasing."""
         if features == self.features:
@@ -113,7 +91,8 @@ def build(
     out: Int64,
     threads: Threads,
 ) -> None:
-    """Sums of each node, as `NodeSums.read` takes them: out, int64 [nodes, layout.cells + STATS], zero
+    """Sums of each node, and a last pair of the sums over all its rows, of the gradients above 0 and of the
+    hessians: out, int64 [nodes, layout.cells + STATS], zero
     before.
 
     pairs: for each node the gradients and hessians of all rows, packed (`kernels.quantise`).
@@ -169,65 +148,6 @@ def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
     for start in range(0, rows, STRETCH):
         ends = np.array([start, min(start + STRETCH, rows)], np.uint32)
         yield [node[slice(*np.searchsorted(node, ends))] for node in nodes]
-
-
-@dataclass(frozen=True)
-class NodeSums:
-    """Known sums of a node: the histogram, int64 [layout.cells], of the features of the layout; the sums of
-    gradients and hessians over all its rows; and the sum of the gradients above 0, which bounds the bins of
-    its children."""
-
-    layout: Layout
-    histogram: Int64
-    total: Total
-    positive: int
-
-    @classmethod
-    def read(cls, cells: Int64, layout: Layout) -> "NodeSums":
-        """Read a node's cells of an opened sum: the bins, and a last pair of the sums over all rows, of the
-        gradients above 0 and of the hessians. PeerError if they contradict each other."""
-        total = node_total(cells[:-STATS], layout)
-        positive, hessian = (int(cell) for cell in cells[-STATS:])
-        if hessian != total[1] or positive < max(total[0], 0):
-            raise PeerError("the sums over a node's rows are not those of its bins")
-        return cls(layout, cells[:-STATS], total, positive)
-
-    def sibling(self, child: "NodeSums") -> "NodeSums":
-        """Sums of the other child, for features known of both. PeerError if its gradients above 0 cannot
-        be."""
-        total = self.total[0] - child.total[0], self.total[1] - child.total[1]
-        positive = self.positive - child.positive
-        if positive < max(total[0], 0):
-            raise PeerError("the gradients above 0 of a node's rows are more than its parent has")
-        both = self.layout.features
-        if child.layout is not self.layout:
-            both = tuple(sorted({*self.layout.features} & {*child.layout.features}))
-        parent, known = self.layout.pick(self.histogram, both), child.layout.pick(child.histogram, both)
-        return NodeSums(self.layout.only(both), parent - known, total, positive)
-
-    def joined(self, other: "NodeSums", layout: Layout) -> "NodeSums":
-        """The same node with the features of both, all of the layout. PeerError if the nodes differ."""
-        if (other.total, other.positive) != (self.total, self.positive):
-            raise PeerError("the sums of a node are not its parent's less its sibling's")
-        known = set(self.layout.features)
-        bins = [(self if f in known else other).of_feature(f) for f in layout.features]
-        return NodeSums(layout, np.concatenate(bins), self.total, self.positive)
-
-    def of_feature(self, feature: int) -> Int64:
-        """The bins of one feature."""
-        return self.layout.pick(self.histogram, (feature,))
-
-    def widths(self, child: Total, sibling: Total) -> Widths:
-        """Bits for the sums of a child's bins, when only the sums over all rows of both children are known.
-
-        All hessians are at least 0, so no bin's sum is beyond the child's. The gradients above 0 sum to at
-        most the parent's, less what the sibling has of them for sure; those below 0 to that less the child's
-        total; and no bin's sum is beyond the larger of the two.
-        """
-        positive = self.positive - max(sibling[0], 0)
-        if min(positive, positive - child[0]) < 0:
-            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
-        return max(positive, positive - child[0]).bit_length() + 1, max(child[1].bit_length(), 1)
 
 
 def pack_sums(sums: Int64, bits: int, out: Int64) -> None:

@@ -18,7 +18,7 @@ from fedboost.gbdt.histogram import Rows, passes
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.rows import add_value, count_up, partition
 from fedboost.gbdt.threads import ONE, Threads
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Split, Splits
 
 SHARED = 1 << 16
 """Rows of a node from which on threads share its split."""
@@ -81,7 +81,7 @@ class RowsOfNodes:
             raise PeerError(f"node {node} is not a leaf of the tree that grows")
         return self._ranges[node]
 
-    def apply(self, splits: tuple[Split, ...], binned: BinnedRows, cut_points: CutPoints) -> None:
+    def apply(self, splits: Splits, binned: BinnedRows, cut_points: CutPoints) -> None:
         """Send the rows of each split node to its children."""
         ready: list[Split] = []
         touched: set[int] = set()

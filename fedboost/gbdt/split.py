@@ -14,15 +14,32 @@ Fisher, "On Grouping for Maximum Homogeneity", JASA 53, 1958."""
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.fixedpoint import Float64, Int64, Scale
-from fedboost.gbdt.histogram import STATS, Layout, Total
+from fedboost.gbdt.histogram import STATS, Flags, Layout, Total
 from fedboost.gbdt.kernels import split as split_kernels
 from fedboost.gbdt.kernels.split import best_gains, categories_right
 
+_NUMBERS = (
+    "node root depth slot gradient hessian positive feature bin missing_left left_gradient left_hessian"
+)
+LEAF = np.dtype(
+    [(name, np.int64) for name in f"{_NUMBERS} left open_left open_right sign".split()]
+    + [(name, np.float64) for name in ["gain", "lower", "upper", "middle"]]
+)
+"""A leaf of a growing tree: its node, the root it is below, the splits above it; the slot of its histogram;
+its sums, and that of the gradients above 0; the bounds of the values of leaves below it. Its best split:
+gain, feature, bin, where missing values go, the sums of the left child. Once it is split: the left child,
+which children may split again, the constraint of the feature, and the middle of the children's values.
+
+feature: -1 without a split that gains; bin: by a categorical feature the number of the partition, 0 once it
+is split."""
+Leaves = npt.NDArray[np.void]
 Bounds = tuple[float, float]
 FREE: Bounds = (-math.inf, math.inf)
 """Bounds of leaf values, before the learning rate."""
@@ -47,35 +64,9 @@ class SplitRule:
     monotone: tuple[int, ...] = ()
     """For each feature 1, -1 or 0, if there is a constraint."""
 
-    def leaf_value(self, total: Total, bounds: Bounds = FREE) -> float:
-        """The learning rate times `step`, as float32."""
-        return float(np.float32(self.step(total, bounds) * self.learning_rate))
-
-    def step(self, total: Total, bounds: Bounds) -> float:
-        """-T(G) / (H + lambda), T the soft threshold at reg_alpha, of magnitude at most max_delta_step unless
-        that is 0, and within the bounds."""
-        gradient, hessian = self.gradient.decode(total[0]), self.hessian.decode(total[1])
-        thresholded = max(gradient - self.reg_alpha, 0.0) + min(gradient + self.reg_alpha, 0.0)
-        denominator = hessian + self.reg_lambda
-        best = -thresholded / denominator if denominator > 0 else 0.0
-        best = max(-self._max_step, min(self._max_step, best))
-        return max(bounds[0], min(bounds[1], best))
-
-    def bounds(self, best: "BestSplit", within: Bounds) -> tuple[Bounds, Bounds]:
-        """Bounds of leaf values below the two children of a split: where the feature has a constraint, none
-        is beyond the middle of the two."""
-        sign = self.monotone[best.feature] if self.monotone else 0
-        middle = (self.step(best.left, within) + self.step(best.right, within)) / 2.0
-        low, high = (within[0], middle), (middle, within[1])
-        return (low, high) if sign > 0 else (high, low) if sign < 0 else (within, within)
-
     @property
     def _max_step(self) -> float:
         return self.max_delta_step or math.inf
-
-    def may_split(self, total: Total) -> bool:
-        """True if both children could reach min_child_weight."""
-        return self.hessian.decode(total[1]) >= 2.0 * self.min_child_weight
 
     def scaled(self, share: float) -> "SplitRule":
         """The rule for a share of the rows alone, with penalties scaled by that share as sums are: it finds
@@ -92,14 +83,34 @@ class SplitRule:
         gains: Float64 = best_gains(*self._kernel_arguments(histogram, layout, total))
         return gains
 
+    def split(self, leaves: Leaves, histograms: Int64, layout: Layout, allowed: Flags) -> None:
+        """Give each leaf (`LEAF`) its split of highest gain. histograms: int64 [slots, cells]; allowed: bool
+        [leaves, features], or empty for all features."""
+        features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
+        max_categories = self.max_cat_to_onehot, self.max_cat_threshold
+        split_kernels.best_splits(
+            leaves, histograms, allowed, *features, *self.scales, max_categories, self.signs
+        )
+
+    def gain_enough(self, leaves: Leaves) -> Flags:
+        """True for each leaf with a split that gains enough."""
+        gains = leaves["gain"]
+        enough: Flags = (leaves["feature"] >= 0) & (gains > MIN_GAIN) & (gains >= self.gamma)
+        return enough
+
+    @cached_property
+    def signs(self) -> Int64:
+        """The constraint of each feature, if there is any."""
+        return np.array(self.monotone, np.int64)
+
     def _kernel_arguments(self, histogram: Int64, layout: Layout, total: Total) -> tuple[Any, ...]:
         """The arguments of both kernels: the node and the rule."""
         features = layout.offsets, layout.value_bins, layout.missing, layout.categorical
         max_categories = self.max_cat_to_onehot, self.max_cat_threshold
-        return histogram, *features, *self._scales, max_categories, total
+        return histogram, *features, *self.scales, max_categories, total
 
-    @property
-    def _scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
+    @cached_property
+    def scales(self) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
         """The units and the penalties, in the form of the kernels."""
         penalties = (
             float(self.reg_lambda),
@@ -132,7 +143,7 @@ class SplitRule:
     def _categories_right(self, histogram: Int64, partition: int, layout: Layout, feature: int) -> int:
         first, count = int(layout.offsets[feature]), int(layout.value_bins[feature])
         cells, one_hot = histogram[STATS * first : STATS * (first + count)], count < self.max_cat_to_onehot
-        right: Int64 = categories_right(cells, partition, one_hot, *self._scales)
+        right: Int64 = categories_right(cells, partition, one_hot, *self.scales)
         return sum(1 << category for category in right.tolist())
 
 

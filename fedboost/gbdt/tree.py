@@ -5,13 +5,19 @@ same tree. Where a round grows a tree for each of several outputs they grow as o
 numbered first.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from fedboost.fixedpoint import Float32
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.split import BestSplit
+
+Int32 = npt.NDArray[np.int32]
+Bytes = npt.NDArray[np.uint8]
 
 NO_CHILD = -1
 _MAX_FLOAT32 = float(np.finfo(np.float32).max)
@@ -38,6 +44,111 @@ class Split:
         return 0 < self.categories < 1 << category_count and self.bin == 0
 
 
+NODE = np.dtype(
+    [("left", np.int64), ("feature", np.int64), ("missing_left", np.bool_)]
+    + [(name, np.float64) for name in ("threshold", "value", "gain", "cover")]
+)
+"""A node of a growing tree: what `Tree` has of it, but for categories."""
+SPLIT_COLUMNS = 5
+BITMAP_BYTES = MAX_CODES // 8
+
+
+class Splits:
+    """Decisions in their order, as columns that do not change.
+
+    columns: int32 [5, splits]: node, feature, bin, missing_left (1 or 0), left; categories: uint8 [splits,
+    32], the bits of `Split.categories`, the lowest first."""
+
+    __slots__ = ("categories", "columns")
+
+    def __init__(self, columns: Int32, categories: Bytes | None = None) -> None:
+        """categories: None if all features are numeric. The arrays are no longer written to."""
+        if categories is None:
+            categories = np.zeros((columns.shape[1], BITMAP_BYTES), np.uint8)
+        columns.setflags(write=False)
+        categories.setflags(write=False)
+        self.columns = columns
+        self.categories = categories
+
+    @classmethod
+    def of(cls, splits: "Splits | Iterable[Split]") -> "Splits":
+        """The columns of these decisions."""
+        if isinstance(splits, Splits):
+            return splits
+        listed = [*splits]
+        rows = [(s.node, s.feature, s.bin, s.missing_left, s.left) for s in listed]
+        bitmaps = b"".join(s.categories.to_bytes(BITMAP_BYTES, "little") for s in listed)
+        columns = np.array(rows, np.int32).reshape(-1, SPLIT_COLUMNS).T.copy()
+        return cls(columns, np.frombuffer(bitmaps, np.uint8).reshape(-1, BITMAP_BYTES))
+
+    @property
+    def node(self) -> Int32:
+        """The node of each split."""
+        return self._column(0)
+
+    @property
+    def feature(self) -> Int32:
+        """The feature of each split."""
+        return self._column(1)
+
+    @property
+    def bin(self) -> Int32:
+        """The last bin that goes left; 0 by a categorical feature."""
+        return self._column(2)
+
+    @property
+    def missing_left(self) -> npt.NDArray[np.bool_]:
+        """True where missing values go left."""
+        goes_left: npt.NDArray[np.bool_] = self._column(3) != 0
+        return goes_left
+
+    def _column(self, number: int) -> Int32:
+        column: Int32 = self.columns[number]
+        return column
+
+    @property
+    def left(self) -> Int32:
+        """The left child of each split."""
+        return self._column(4)
+
+    @property
+    def packed(self) -> bytes:
+        """Their bytes, one split after the other."""
+        rows = np.ascontiguousarray(self.columns.T, "<i4").view(np.uint8)
+        return np.concatenate([rows, self.categories], axis=1).tobytes()
+
+    def __len__(self) -> int:
+        return len(self.categories)
+
+    def __iter__(self) -> Iterator[Split]:
+        bitmaps = (int.from_bytes(row.tobytes(), "little") for row in self.categories)
+        for (node, feature, bin_, missing_left, left), categories in zip(
+            self.columns.T.tolist(), bitmaps, strict=True
+        ):
+            yield Split(node, feature, bin_, bool(missing_left), left, categories)
+
+    def __getitem__(self, part: slice) -> "Splits":
+        return Splits(self.columns[:, part], self.categories[part])
+
+    def __add__(self, other: "Splits") -> "Splits":
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        columns = np.concatenate([self.columns, other.columns], axis=1)
+        return Splits(columns, np.concatenate([self.categories, other.categories]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Splits) and self.packed == other.packed
+
+    def __hash__(self) -> int:
+        return hash(self.packed)
+
+    def __repr__(self) -> str:
+        return f"Splits.of({[*self]})"
+
+
+NO_SPLITS = Splits.of(())
+
+
 @dataclass
 class Tree:
     """A tree, or those of a round with their roots first. Columns with an entry for each node: XGBoost's
@@ -59,6 +170,12 @@ class Tree:
 
     def __post_init__(self) -> None:
         self.categories = self.categories or [0] * len(self.left)
+
+    @classmethod
+    def of(cls, nodes: npt.NDArray[np.void], bitmaps: Bytes) -> "Tree":
+        """The tree of these nodes (`NODE`); bitmaps: the categories of each, as in `Splits`, or empty."""
+        categories = [int.from_bytes(bitmap.tobytes(), "little") for bitmap in bitmaps]
+        return cls(**{name: nodes[name].tolist() for name in NODE.names or ()}, categories=categories)
 
     def add_leaf(self, value: float, cover: float) -> int:
         """Append a leaf; returns its number."""

@@ -33,7 +33,7 @@ from fedboost.gbdt.kernels.histogram import sum_pairs
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.samplers import AllRows, Bootstrap, NormSample, RowSampling, Sampler, Subsample
 from fedboost.gbdt.threads import Threads
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.horizontal.leaf_values import residual_weights
 from fedboost.horizontal.shard import Shard, continue_margins
 from fedboost.horizontal.votes import OwnHistograms
@@ -257,11 +257,11 @@ class HorizontalHolder:
             return self._terms.bound.quantise
         return in_units(query.gradient, query.hessian)
 
-    def _split(self, splits: tuple[Split, ...]) -> None:
+    def _split(self, splits: Splits) -> None:
         """Send rows to the children of nodes of the tree that grows."""
         self._growing.apply(splits, self._bins)
 
-    def _end_tree(self, tree: int, splits: tuple[Split, ...], values: Values) -> None:
+    def _end_tree(self, tree: int, splits: Splits, values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
         self._split(splits)
         self._growing.add_values(dict(values), self._gradients.margin)

@@ -16,7 +16,7 @@ from fedboost.gbdt import histogram
 from fedboost.gbdt.growing import Bins, GrowingRows
 from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 
 
 class OwnHistograms:
@@ -39,7 +39,7 @@ class OwnHistograms:
             self._known[node] = self._growing.histograms([node], self._pairs, self._bins, limit)[0]
         return self._known[node]
 
-    def descend(self, splits: tuple[Split, ...], nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
+    def descend(self, splits: Splits, nodes: tuple[int, ...], limit: int, max_cells: int) -> None:
         """Keep the histograms of these nodes alone, after these splits; max_cells: limit of their
         integers."""
         if len(nodes) * self._bins.layout.cells > max_cells:

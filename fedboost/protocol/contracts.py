@@ -19,7 +19,7 @@ import numpy as np
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import Splits, Tree
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import Release
@@ -55,7 +55,7 @@ class Query(Protocol):
         ...
 
     @property
-    def splits(self) -> tuple[Split, ...]:
+    def splits(self) -> Splits:
         """Splits that every party applies before it answers."""
         ...
 
@@ -158,7 +158,7 @@ class TrainingState(Protocol):
         ...
 
     @property
-    def splits(self) -> tuple[Split, ...]:
+    def splits(self) -> Splits:
         """Splits of the tree that grows."""
         ...
 
@@ -185,7 +185,7 @@ class TrainingState(Protocol):
         """Raise Refused if a training under these terms cannot stand here."""
         ...
 
-    def check_splits(self, terms: Terms, splits: tuple[Split, ...]) -> None:
+    def check_splits(self, terms: Terms, splits: Splits) -> None:
         """Raise Refused unless the tree that grows can have these splits next."""
         ...
 
@@ -213,7 +213,7 @@ class TrainingState(Protocol):
         """The same training with the tree of a journal's record (ValueError, TypeError)."""
         ...
 
-    def check_grown(self, terms: Terms, tree: Tree, last: tuple[Split, ...]) -> None:
+    def check_grown(self, terms: Terms, tree: Tree, last: Splits) -> None:
         """Raise Refused unless `tree` is the tree that grows once it has the splits in `last`."""
         ...
 
@@ -273,7 +273,7 @@ class Rowless:
         return np.zeros(query.cells, np.int64)
 
 
-GrownTrees = list[tuple[Tree, tuple[Split, ...]]]
+GrownTrees = list[tuple[Tree, Splits]]
 """The trees of a session so far, each with the splits that its last histograms led to."""
 Program = Callable[[Terms, GrownTrees], Generator[Any, Int64, Booster]]
 """An algorithm: a generator that yields queries, receives sums, and returns the model. TreeAborted is thrown

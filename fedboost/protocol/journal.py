@@ -14,7 +14,7 @@ import numpy as np
 
 from fedboost.errors import ConfigError, FedboostError
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import Split, Splits, Tree
 from fedboost.privacy import fields
 from fedboost.protocol.messages import Request
 from fedboost.terms.terms import Terms
@@ -55,7 +55,7 @@ class TreeGrown:
 
     turn: int
     tree: Tree = field(repr=False)
-    last: tuple[Split, ...] = field(repr=False)
+    last: Splits = field(repr=False)
     known: list[Any] = field(repr=False)
 
 
@@ -99,7 +99,9 @@ def decode(data: bytes) -> Record:
                 return Opened(_number(turn), query, np.frombuffer(total, "<i8").astype(np.int64))
             case [b"grew", turn, content]:
                 tree, last, *known = json.loads(content)
-                return TreeGrown(_number(turn), Tree(**tree), tuple(Split(*split) for split in last), known)
+                return TreeGrown(
+                    _number(turn), Tree(**tree), Splits.of(Split(*split) for split in last), known
+                )
             case [b"stopped", turn]:
                 return Stopped(_number(turn))
     except (FedboostError, TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fedboost.errors import ConfigError, FedboostError, Refused
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import Splits, Tree
 from fedboost.protocol import journal
 from fedboost.protocol.contracts import GrownTrees, TrainingState
 from fedboost.protocol.journal import Record
@@ -36,7 +36,7 @@ class TreeLog:
     read: int = 0
     ends: dict[int, journal.TreeGrown] = field(default_factory=dict)
 
-    def next_to_write(self, tree: int) -> tuple[Tree, tuple[Split, ...]] | None:
+    def next_to_write(self, tree: int) -> tuple[Tree, Splits] | None:
         """The tree of this number if it is the next that the journal lacks; it counts as written then."""
         if tree != self.written or not self.durable:
             return None

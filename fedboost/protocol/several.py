@@ -16,7 +16,7 @@ import numpy as np
 
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
 from fedboost.protocol.contracts import Query
@@ -61,7 +61,7 @@ class Several:
         return self.parts[0].tree
 
     @property
-    def splits(self) -> tuple[Split, ...]:
+    def splits(self) -> Splits:
         """Splits that every party applies before it answers the first query."""
         return self.parts[0].splits
 

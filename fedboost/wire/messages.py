@@ -46,8 +46,8 @@ from fedboost.wire.queries import (
     residual_from_pb,
     scale_from_pb,
     scale_to_pb,
-    split_to_pb,
     splits_from_pb,
+    splits_to_pb,
     start_from_pb,
     turn_from_pb,
     turn_to_pb,
@@ -162,14 +162,12 @@ def decode_to_party(data: bytes) -> ToParty:
 
 
 def _meet_to_pb(greetings: tuple[bytes, ...], state: BoostingState) -> Any:
-    rounds = [
-        pb.Round(splits=map(split_to_pb, r.splits), values=values_to_pb(r.values)) for r in state.rounds
-    ]
+    rounds = [pb.Round(splits=splits_to_pb(r.splits), values=values_to_pb(r.values)) for r in state.rounds]
     return pb.Introduce(
         greetings=greetings,
         grids=state.grids,
         rounds=rounds,
-        splits=map(split_to_pb, state.splits),
+        splits=splits_to_pb(state.splits),
         levels=state.levels,
         **({} if state.start is None else query_to_pb(state.start)),
         **_scales_to_pb(state.scales),

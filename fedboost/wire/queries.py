@@ -19,9 +19,8 @@ from fedboost.boosting.queries.union import OfTurn, Query
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
-from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.metrics.registry import is_metric
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import BITMAP_BYTES, NO_SPLITS, SPLIT_COLUMNS, Splits
 from fedboost.protocol.several import MAX_QUERIES, Several
 from fedboost.terms.evaluation import MAX_METRICS
 from fedboost.terms.reading import MAX_FEATURES
@@ -135,7 +134,7 @@ def _histograms_to_pb(query: HistogramQuery) -> Any:
         nodes=query.nodes,
         bins=query.bins,
         **_scales_to_pb(query),
-        widths=bytes(width for node_widths in query.widths for width in node_widths),
+        widths=query.widths,
         elected=(pb.Elected(features=node.features, bins=node.bins) for node in query.elected),
         threshold=query.threshold,
     )
@@ -238,10 +237,10 @@ _DECODERS = {field: decode for field, _, decode in _CODECS.values()}
 
 def _tree_to_pb(query: Any) -> dict[str, Any]:
     """The members that every query about a tree has."""
-    return {"rows": query.rows, "tree": query.tree, "splits": map(split_to_pb, query.splits)}
+    return {"rows": query.rows, "tree": query.tree, "splits": splits_to_pb(query.splits)}
 
 
-def _tree_from_pb(q: Any) -> tuple[int, int, tuple[Split, ...]]:
+def _tree_from_pb(q: Any) -> tuple[int, int, Splits]:
     return _rows(q), q.tree, splits_from_pb(q.splits)
 
 
@@ -249,9 +248,9 @@ def _scales_to_pb(query: Any) -> dict[str, Any]:
     return {"gradient": scale_to_pb(query.gradient), "hessian": scale_to_pb(query.hessian)}
 
 
-def _widths_from_pb(widths: bytes) -> tuple[tuple[int, int], ...]:
+def _widths_from_pb(widths: bytes) -> bytes:
     require(len(widths) % 2 == 0 and len(widths) <= 2 * MAX_NODES, f"{len(widths)} widths")
-    return tuple(zip(widths[::2], widths[1::2], strict=True))
+    return widths
 
 
 def _elected_from_pb(elected: Any) -> tuple[Elected, ...]:
@@ -275,28 +274,22 @@ def scale_from_pb(scale: Any) -> Scale:
     return Scale(scale.exponent, scale.bits)
 
 
-def split_to_pb(split: Split) -> Any:
-    return pb.Split(
-        node=split.node,
-        feature=split.feature,
-        bin=split.bin,
-        missing_left=split.missing_left,
-        left=split.left,
-        categories=split.categories.to_bytes(-(-split.categories.bit_length() // 8), "little"),
-    )
+def splits_to_pb(splits: Splits) -> Any:
+    categories = splits.categories.tobytes() if splits.categories.any() else b""
+    return pb.Splits(columns=splits.columns.astype("<i4", copy=False).tobytes(), categories=categories)
 
 
-def splits_from_pb(splits: Any) -> tuple[Split, ...]:
-    known_splits = bounded(splits, MAX_NODES, "splits")
-    return tuple(
-        Split(s.node, s.feature, s.bin, s.missing_left, s.left, _categories_from_pb(s.categories))
-        for s in known_splits
-    )
-
-
-def _categories_from_pb(bitmap: bytes) -> int:
-    require(len(bitmap) <= MAX_CODES // 8, f"{len(bitmap)} bytes of levels")
-    return int.from_bytes(bitmap, "little")
+def splits_from_pb(splits: Any) -> Splits:
+    """Splits of any nodes, features and bins: whether they can be is for the state to say."""
+    if not splits.columns and not splits.categories:
+        return NO_SPLITS
+    number, rest = divmod(len(splits.columns), 4 * SPLIT_COLUMNS)
+    require(rest == 0 and number <= MAX_NODES, f"{len(splits.columns)} bytes of splits")
+    require(len(splits.categories) in (0, number * BITMAP_BYTES), f"{len(splits.categories)} bytes of levels")
+    columns = np.frombuffer(splits.columns, "<i4").astype(np.int32).reshape(SPLIT_COLUMNS, number)
+    require(bool(columns.min() >= 0 and columns[3].max() <= 1), "a split out of range")
+    bitmaps = splits.categories or bytes(number * BITMAP_BYTES)
+    return Splits(columns, np.frombuffer(bitmaps, np.uint8).reshape(number, BITMAP_BYTES))
 
 
 def values_to_pb(values: Iterable[tuple[int, float]]) -> list[Any]:

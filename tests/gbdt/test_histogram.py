@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from naive_growth import NodeSums
 from splits import layout_of
 
 from fedboost.errors import PeerError
 from fedboost.gbdt import binned
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.binned import BinnedRows
-from fedboost.gbdt.histogram import NodeSums
 from fedboost.gbdt.threads import ONE, Threads
 
 # ---- histograms: layout, totals, invariants ---------------------------------------------------------

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from splits import layout_of
+from naive_growth import NodeSums, leaf_value, may_split
+from splits import layout_of, only
 
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Layout, NodeSums
+from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.split import SplitRule
 
 UNITS = Scale(15, 16)  # one unit is 1.0
@@ -48,14 +49,13 @@ def rule(gradient=SIXTEENTHS, hessian=UNITS, **settings):
     ],
 )
 def test_leaf_value(total, settings, due):
-    assert rule(**settings).leaf_value(total) == due
+    assert leaf_value(rule(**settings), total) == due
 
 
 @given(st.integers(-(2**40), 2**40), st.integers(1, 2**40), st.floats(0, 10), st.floats(0, 10))
 def test_leaf_value_is_the_float32_of_the_newton_step(gradient, hessian, reg_lambda, reg_alpha):
-    value = rule(reg_lambda=reg_lambda, reg_alpha=reg_alpha, learning_rate=0.3).leaf_value(
-        (gradient, hessian)
-    )
+    settings = {"reg_lambda": reg_lambda, "reg_alpha": reg_alpha, "learning_rate": 0.3}
+    value = leaf_value(rule(**settings), (gradient, hessian))
     g = gradient / 16
     shrunk = math.copysign(max(abs(g) - reg_alpha, 0.0), g)
     exact = -0.3 * shrunk / (hessian + reg_lambda)
@@ -64,8 +64,8 @@ def test_leaf_value_is_the_float32_of_the_newton_step(gradient, hessian, reg_lam
 
 
 def test_may_split_needs_hessian_for_two_children():
-    assert rule(min_child_weight=3.0).may_split((0, 6))
-    assert not rule(min_child_weight=3.0).may_split((0, 5))
+    assert may_split(rule(min_child_weight=3.0), (0, 6))
+    assert not may_split(rule(min_child_weight=3.0), (0, 5))
 
 
 def test_best_split_and_its_children():
@@ -177,17 +177,17 @@ def test_one_level_alone_is_no_split():
 def test_a_layout_of_some_features_and_their_part_of_a_histogram():
     layout = layout_of(3, 1, 2, missing=[0, 2])
     histogram = np.arange(layout.cells)
-    assert layout.only((0, 1, 2)) is layout
+    assert only(layout, (0, 1, 2)) is layout
     assert layout.pick(histogram, (0, 1, 2)) is histogram
     assert layout.categorical.tolist() == [False] * 3
-    some = layout.only((0, 2))
+    some = only(layout, (0, 2))
     assert (some.features, some.offsets.tolist(), some.bins) == ((0, 2), [0, 4], 7)
     assert (some.value_bins.tolist(), some.missing.tolist()) == ([3, 2], [True, True])
     assert layout.pick(histogram, (0, 2)).tolist() == [*range(8), *range(10, 16)]
     assert some.pick(layout.pick(histogram, (0, 2)), (2,)).tolist() == list(range(10, 16))
-    assert (layout.only(()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
+    assert (only(layout, ()).bins, layout.pick(histogram, ()).tolist()) == (0, [])
     cuts = CutPoints.of((np.zeros(1, np.float32),), (False,)).with_categories((3, 2))
-    assert Layout.of(cuts).only((0, 2)).categorical.tolist() == [False, True]
+    assert only(Layout.of(cuts), (0, 2)).categorical.tolist() == [False, True]
 
 
 def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_others():
@@ -202,17 +202,17 @@ def test_a_sibling_is_known_for_the_features_known_of_both_and_joined_with_other
             np.add.at(part, 2 * column[rows], gradient[rows])
             np.add.at(part, 2 * column[rows] + 1, hessian[rows])
         last = np.array([gradient[rows & (gradient > 0)].sum(), hessian[rows].sum()])
-        return NodeSums.read(np.concatenate([*(parts[f] for f in features), last]), layout.only(features))
+        return NodeSums.read(np.concatenate([*(parts[f] for f in features), last]), only(layout, features))
 
     every = np.ones(200, bool)
     sibling = of(every, (0, 1)).sibling(of(left, (1, 2)))
     assert sibling.layout.features == (1,)
     due = of(~left, (1, 2))
-    joined = sibling.joined(of(~left, (2,)), layout.only((1, 2)))
+    joined = sibling.joined(of(~left, (2,)), only(layout, (1, 2)))
     assert joined.histogram.tolist() == due.histogram.tolist()
     assert (joined.total, joined.positive) == (due.total, due.positive)
     with pytest.raises(PeerError, match="its parent's less its sibling's"):
-        sibling.joined(of(left, (2,)), layout.only((1, 2)))
+        sibling.joined(of(left, (2,)), only(layout, (1, 2)))
 
 
 def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():
@@ -220,7 +220,7 @@ def test_the_gain_of_each_feature_is_that_of_its_best_split_alone():
     histogram = np.array([-16, 2, 16, 2, 0, 2, -8, 1, 8, 1, 0, 4, 0, 0], np.int64)
     gains = of.gains(histogram, layout, (0, 4))
     for feature in range(3):
-        alone = of.best_split(layout.pick(histogram, (feature,)), layout.only((feature,)), (0, 4))
+        alone = of.best_split(layout.pick(histogram, (feature,)), only(layout, (feature,)), (0, 4))
         assert gains[feature] == (alone.gain if alone else 0.0)
         assert alone is None or alone.feature == feature
     assert gains[0] > gains[1] > gains[2] == 0

@@ -14,7 +14,7 @@ from fedboost.boosting.state import BoostingState, Round, Scales
 from fedboost.fixedpoint import Scale
 from fedboost.gbdt.cut_points import KEY_BITS, CutPoints, Grids
 from fedboost.gbdt.metrics.registry import METRICS
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Split, Splits
 from fedboost.protocol.messages import (
     Ask,
     Attest,
@@ -40,7 +40,8 @@ characters = st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="
 names = st.text(characters, min_size=1, max_size=10)
 scales = st.builds(Scale, st.integers(-256, 256), st.integers(1, 32))
 levels = st.one_of(st.just(0), st.integers(0, 2**256 - 1))
-splits = st.lists(st.builds(Split, u32, u32, u32, st.booleans(), u32, levels), max_size=4).map(tuple)
+u31 = st.integers(0, 2**31 - 1)
+splits = st.lists(st.builds(Split, u31, u31, u31, st.booleans(), u31, levels), max_size=4).map(Splits.of)
 
 
 @st.composite
@@ -113,7 +114,9 @@ queries = st.one_of(
         u32,
         scales,
         scales,
-        st.lists(st.tuples(byte, byte), max_size=5).map(tuple),
+        st.lists(st.tuples(byte, byte), max_size=5).map(
+            lambda pairs: bytes(w for pair in pairs for w in pair)
+        ),
         st.lists(st.builds(Elected, st.lists(u32, max_size=4).map(tuple), u32), max_size=4).map(tuple),
         st.floats(),
     ),

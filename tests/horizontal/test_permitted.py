@@ -17,7 +17,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import UNIT, Scale
 from fedboost.gbdt import threads
 from fedboost.gbdt.cut_points import CutPoints, Grids
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Split, Splits
 
 
 @pytest.fixture(autouse=True)
@@ -74,11 +74,11 @@ FULL = 2 << 6  # the nodes of a tree of depth 6, and one
     ("query", "says"),
     [
         (dataclasses.replace(ROOT, nodes=(2, 2)), "or one twice"),
-        (dataclasses.replace(ROOT, widths=((20, 20), (20, 20))), "cells of 2 nodes for the sums of 1"),
-        (dataclasses.replace(ROOT, widths=((0, 20),)), "less than 1 bit"),
-        (dataclasses.replace(ROOT, widths=((20, 0),)), "less than 1 bit"),
-        (dataclasses.replace(ROOT, widths=((65, 1),)), "more than 64"),
-        (dataclasses.replace(ROOT, widths=((1, 64),)), "more than 64"),
+        (dataclasses.replace(ROOT, widths=bytes(4 * [20])), "4 widths of cells for the two sums of 1 nodes"),
+        (dataclasses.replace(ROOT, widths=bytes((0, 20))), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=bytes((20, 0))), "less than 1 bit"),
+        (dataclasses.replace(ROOT, widths=bytes((65, 1))), "more than 64"),
+        (dataclasses.replace(ROOT, widths=bytes((1, 64))), "more than 64"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, FULL),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(Split(0, 0, 0, True, 0),)), "splits that a tree of depth 6"),
         (dataclasses.replace(ROOT, splits=(SPLIT,) * (FULL + 1)), "splits that a tree of depth 6"),
@@ -130,17 +130,15 @@ def test_bins_that_are_not_the_levels_of_the_terms(cut_points):
         Split(0, 1, 1, True, 1),
         Split(0, 1, 1, True, 1, 0b1),
         Split(0, 1, 0, True, 1, 0b1000),
-        Split(0, 1, 0, True, 1, -1),
         Split(0, 3, 0, True, 1),
         Split(0, -1, 0, True, 1),
     ],
 )
 def test_splits_that_do_not_fit_the_kind_of_their_feature(split):
-    check_splits(
-        LEVELS_OF, (Split(0, 0, 1, True, 1), Split(1, 1, 0, True, 3, 0b110), Split(3, 2, 0, True, 5, 31))
-    )
+    fitting = Split(0, 0, 1, True, 1), Split(1, 1, 0, True, 3, 0b110), Split(3, 2, 0, True, 5, 31)
+    check_splits(LEVELS_OF, Splits.of(fitting))
     with pytest.raises(Refused, match=f"split 1 is not one by feature {split.feature} of the terms"):
-        check_splits(LEVELS_OF, (split,))
+        check_splits(LEVELS_OF, Splits.of([split]))
 
 
 @pytest.mark.parametrize(

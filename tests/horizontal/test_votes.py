@@ -28,7 +28,7 @@ CONSTANT = EndRoundQuery(ROWS, CONSTANT_TREE, (), ((0, 0.0),), ("logloss",), UNI
 ROOT = HistogramQuery(ROWS, 0, (), (0,), 16, BITS, BITS)
 SPLIT = Split(0, 0, 1, False, 1)
 VOTE = VoteQuery(ROWS, 0, (SPLIT,), (1, 2), 4, 1, BITS, BITS)
-CHILD = HistogramQuery(ROWS, 0, (), (1,), 16, BITS, BITS, ((40, 40),), (Elected((1, 2), 8),))
+CHILD = HistogramQuery(ROWS, 0, (), (1,), 16, BITS, BITS, bytes((40, 40)), (Elected((1, 2), 8),))
 
 
 def rows():
@@ -67,7 +67,7 @@ def test_what_is_answered_of_elected_features_is_what_all_would_show():
             dataclasses.replace(ROOT, splits=(SPLIT,), nodes=nodes)
         )
         elected = (Elected((1, 3), 8),) * len(nodes)
-        query = dataclasses.replace(CHILD, nodes=nodes, widths=((40, 40),) * len(nodes), elected=elected)
+        query = dataclasses.replace(CHILD, nodes=nodes, widths=bytes((40, 40)) * len(nodes), elected=elected)
         answer = party_after(ROOT, VOTE).answer(query).reshape(len(nodes), 9, 2)
         due = every.reshape(len(nodes), 17, 2)[:, [4, 5, 6, 7, 12, 13, 14, 15, 16]]
         assert answer.tolist() == due.tolist()

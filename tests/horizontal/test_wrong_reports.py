@@ -70,7 +70,7 @@ def test_cells_that_are_too_narrow_never_give_a_model(protection, fewer):
         query = next(program)
         while True:
             if isinstance(query, HistogramQuery):
-                widths = tuple((g - fewer[0], h - fewer[1]) for g, h in query.widths)
+                widths = bytes(width - fewer[side % 2] for side, width in enumerate(query.widths))
                 query = dataclasses.replace(query, widths=widths)
             try:
                 query = program.send((yield query))

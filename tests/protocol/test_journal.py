@@ -12,7 +12,7 @@ from fedboost.boosting.queries.start import RowsQuery
 from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.state import NOTHING_YET
 from fedboost.errors import ConfigError
-from fedboost.gbdt.tree import Tree
+from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.protocol import journal
 from fedboost.protocol.aggregator import AggregatorSession
 from fedboost.protocol.events import Disconnected
@@ -101,7 +101,7 @@ HAND_MADE = {
     "a tree missing": lambda r, t: [one for one in r if one is not r[place_of(r, TreeGrown)]],
     "a tree after the last": lambda r, t: [*r, r[place_of(r, TreeGrown)]],
     "a tree without leaves": lambda r, t: changed(r, TreeGrown, tree=Tree()),
-    "a tree of other splits": lambda r, t: changed(r, TreeGrown, known=[[], 1, None, None], last=()),
+    "a tree of other splits": lambda r, t: changed(r, TreeGrown, known=[[], 1, None, None], last=NO_SPLITS),
     "splits in disorder": lambda r, t: changed(
         r, TreeGrown, known=in_disorder(*r[place_of(r, TreeGrown)].known)
     ),

@@ -259,7 +259,7 @@ class OneParty:
                     elif key == "nodes":
                         query = dataclasses.replace(query, nodes=tuple(range(int(value))))
                     elif key == "widths":
-                        query = dataclasses.replace(query, widths=(tuple(map(int, value.split(","))),))
+                        query = dataclasses.replace(query, widths=bytes(map(int, value.split(","))))
                     elif key == "metrics":
                         query = dataclasses.replace(query, metrics=tuple(value.split(",")))
                     elif key == "features":

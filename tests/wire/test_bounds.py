@@ -31,6 +31,7 @@ from fedboost.wire.checks import (
     encode_objections,
 )
 from fedboost.wire.messages import decode_from_party, decode_to_party, encode_from_party, encode_to_party
+from fedboost.wire.queries import MAX_NODES
 from fedboost.wire.status import MAX_MEMBERS, MAX_SESSIONS, decode_status
 from fedboost.wire.training import (
     decode_train_event,
@@ -235,9 +236,17 @@ BAD_ASKS = {
     ),
     "a tree before the constant": pb.Ask(end_round=pb.EndRoundQuery(rows=1, tree=-2, weight=SCALE)),
     "an unknown metric": pb.Ask(end_round=pb.EndRoundQuery(rows=1, metrics=["luck"], weight=SCALE)),
-    "more levels than there can be": pb.Ask(
-        end_round=pb.EndRoundQuery(rows=1, splits=[pb.Split(categories=bytes(33))], weight=SCALE)
-    ),
+    **{
+        what: pb.Ask(end_round=pb.EndRoundQuery(rows=1, splits=pb.Splits(**columns), weight=SCALE))
+        for what, columns in {
+            "more levels than there can be": {"columns": bytes(20), "categories": bytes(33)},
+            "levels of no split": {"categories": bytes(32)},
+            "a split that ends within": {"columns": bytes(19)},
+            "a split of no node": {"columns": b"\xff" * 4 + bytes(16)},
+            "missing values that go nowhere": {"columns": bytes(12) + b"\x02" + bytes(7)},
+            "more splits than a tree has": {"columns": bytes(20 * (MAX_NODES + 1))},
+        }.items()
+    },
     "an empty query": pb.Ask(turn=1),
 }
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Generator
 
 from fedboost.boosting.programs.asking import together
-from fedboost.boosting.programs.frontier import Columns, Growth, Leaf, Level, SplitLeaf, add_children, elect
+from fedboost.boosting.programs.frontier import Frontier
 from fedboost.boosting.programs.initialisation import (
     NOTHING_TO_LEARN,
     Scales,
@@ -27,17 +27,16 @@ from fedboost.boosting.programs.leaf_renewal import refresh
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.boosting.queries.rounds import EndRoundQuery
 from fedboost.boosting.queries.start import StartQuery
-from fedboost.boosting.queries.trees import HistogramQuery, VoteQuery
+from fedboost.boosting.queries.trees import HistogramQuery
 from fedboost.boosting.queries.union import OfTurn
 from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Layout, NodeSums
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.terms import Terms
 
@@ -51,7 +50,7 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[OfTurn, Int64, Booster]:
     start = None if score is None else start_query(rows, cut_points, scales)
     if score is None:
         score = yield from find_base_score(terms, rows, cut_points, scales)
-    end = end_query(terms, rows, CONSTANT_TREE, (), constant_values(terms, score), scales)
+    end = end_query(terms, rows, CONSTANT_TREE, NO_SPLITS, constant_values(terms, score), scales)
     ahead = scales.ahead(terms)
     root = root_ahead(terms, rows, 0, cut_points, ahead)
     started, ended, root_sums = yield from end_and_begin(terms, start, end, root)
@@ -104,7 +103,7 @@ def end_round(
     terms: Terms,
     rows: int,
     number: int,
-    splits: tuple[Split, ...],
+    splits: Splits,
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> Generator[OfTurn, Int64, tuple[Int64, Int64, dict[str, float]]]:
@@ -117,7 +116,7 @@ def end_query(
     terms: Terms,
     rows: int,
     number: int,
-    splits: tuple[Split, ...],
+    splits: Splits,
     values: tuple[tuple[int, float], ...],
     scales: Scales,
 ) -> EndRoundQuery:
@@ -166,7 +165,7 @@ def root_query(terms: Terms, rows: int, number: int, cut_points: CutPoints, scal
     """The query for the root of a tree."""
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, Layout.of(cut_points).bins
     pair = scales.gradient, scales.hessian
-    return HistogramQuery(sampled_rows, number, (), terms.roots, bins, *pair, threshold=scales.threshold)
+    return HistogramQuery(sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair, threshold=scales.threshold)
 
 
 def grow_tree(
@@ -177,59 +176,32 @@ def grow_tree(
     scales: Scales,
     grown: GrownTrees,
     root: Int64 | None = None,
-) -> Generator[OfTurn, Int64, tuple[Tree, tuple[Split, ...]]]:
+) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
     """Grow one tree level by level; returns it with the splits not yet sent to any party.
 
     A tree that is cut short, because the roster has to change, ends with the leaves it has. `grown`: the
     trees so far, each with those splits; one that is there already, from before a restart, is not grown
     again. root: the sum of `root_query`, if it was asked before."""
     if number == len(grown):
-        query = root_query(terms, rows, number, cut_points, scales)
-        cells = query.by_node((yield query) if root is None else root)
-        grown.append((yield from _grow(terms, rows, number, cut_points, scales, cells)))
+        grown.append((yield from _grow(terms, rows, number, cut_points, scales, root)))
     return grown[number]
 
 
 def _grow(
-    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, root_cells: list[Int64]
-) -> Generator[OfTurn, Int64, tuple[Tree, tuple[Split, ...]]]:
+    terms: Terms, rows: int, number: int, cut_points: CutPoints, scales: Scales, root: Int64 | None
+) -> Generator[OfTurn, Int64, tuple[Tree, Splits]]:
     rule = terms.rule(scales.gradient, scales.hessian)
-    layout = Layout.of(cut_points)
-
-    scale, sampled_rows = (rule.gradient, rule.hessian), rows * terms.draws.max_bootstrap_count
-    sums = [NodeSums.read(cells, layout) for cells in root_cells]
-    tree = Tree()
-    for root in sums:
-        tree.add_leaf(rule.leaf_value(root.total), rule.hessian.decode(root.total[1]))
-    frontier = [Leaf(node, node, (), root) for node, root in zip(terms.roots, sums, strict=True)]
-    columns, growth = Columns(terms, number), Growth(terms)
-    new_splits: tuple[Split, ...] = ()
-    while True:
-        for leaf in frontier:
-            best = rule.best_split(leaf.sums.histogram, columns.of(leaf), leaf.sums.total, leaf.bounds)
-            if best is not None:
-                growth.add(leaf, best)
-        split_leaves: list[SplitLeaf] = []
-        while growth.goes_on and not split_leaves:
-            for leaf, best in growth.next():
-                split = add_children(tree, leaf, best, cut_points, rule)
-                new_splits += (split,)
-                split_leaf = SplitLeaf(leaf, best, split.left, rule)
-                if leaf.depth + 1 < terms.trees.max_depth and split_leaf.open:
-                    split_leaves.append(split_leaf)
-        if not split_leaves:
-            new_splits = yield from refresh(terms, sampled_rows, number, new_splits, tree, scales.weight)
-            return tree, new_splits
+    sampled_rows, threshold = rows * terms.draws.max_bootstrap_count, scales.threshold
+    frontier = Frontier(terms, sampled_rows, number, cut_points, rule)
+    growing = frontier.growing
+    frontier.take_roots((yield root_query(terms, rows, number, cut_points, scales)) if root is None else root)
+    while frontier.split():
         try:
-            elected = [layout] * len(split_leaves)
             if terms.histograms.vote_top_k:
-                voters = tuple(node for split_leaf in split_leaves for node in split_leaf.open)
-                features = len(layout.features), len(terms.parties)
-                votes = yield VoteQuery(rows, number, new_splits, voters, *features, *scale)
-                new_splits, elected = (), elect(split_leaves, votes, layout, terms.histograms.vote_top_k)
-            level = Level(split_leaves, elected)
-            query = level.query(terms, sampled_rows, number, new_splits, layout, scales.threshold)
-            frontier = level.leaves(query.by_node((yield query)))
-            new_splits = ()
+                frontier.elect((yield frontier.vote_query(rows)))
+            frontier.take((yield frontier.query(threshold)))
         except TreeAborted:
-            return tree, new_splits
+            return growing.tree, growing.new_splits
+    tree = growing.tree
+    splits = yield from refresh(terms, sampled_rows, number, growing.new_splits, tree, scales.weight)
+    return tree, splits

@@ -21,7 +21,7 @@ from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.histogram import STATS, Layout
 from fedboost.gbdt.objectives.sensitivity import SCALE, Bound
 from fedboost.gbdt.split import BestSplit, SplitRule
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import Split, Splits, Tree
 from fedboost.terms.noise import ROWS, TREES
 from fedboost.terms.terms import Terms
 
@@ -40,7 +40,7 @@ class Sums:
 
 def grow(
     terms: Terms, number: int, cut_points: CutPoints
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...], dict[int, Sums]]]:
+) -> Generator[Query, Int64, tuple[Tree, Splits, dict[int, Sums]]]:
     """The tree without values, the splits of its last level, and the sums in its leaves."""
     layout, tree, bound = Layout.of(cut_points), Tree(), terms.bound
     sigma = terms.plan.releases[TREES].sigma
@@ -52,7 +52,9 @@ def grow(
         tree.add_leaf(0.0, 0.0)
     frontier, new_splits, sums = list(terms.roots), list[Split](), dict[int, Sums]()
     for _ in range(terms.trees.max_depth):
-        query = HistogramQuery(ROWS, number, tuple(new_splits), tuple(frontier), layout.bins, SCALE, SCALE)
+        query = HistogramQuery(
+            ROWS, number, Splits.of(new_splits), tuple(frontier), layout.bins, SCALE, SCALE
+        )
         answers = query.by_node((yield query))
         parents, frontier, new_splits = frontier, [], []
         for node, cells in zip(parents, answers, strict=True):
@@ -71,7 +73,7 @@ def grow(
             frontier += [left, left + 1]
         if not frontier:
             break
-    return tree, tuple(new_splits), sums
+    return tree, Splits.of(new_splits), sums
 
 
 def mean_total(pairs: Int64, layout: Layout) -> tuple[int, int]:

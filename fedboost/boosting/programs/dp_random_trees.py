@@ -35,7 +35,7 @@ from fedboost.gbdt.cut_points import RANGE_PARTS, CutPoints, range_edges
 from fedboost.gbdt.objectives.links import IDENTITY
 from fedboost.gbdt.objectives.sensitivity import SCALE
 from fedboost.gbdt.sampling import mixed
-from fedboost.gbdt.tree import NO_CHILD, Split, Tree
+from fedboost.gbdt.tree import NO_CHILD, NO_SPLITS, Split, Splits, Tree
 from fedboost.protocol.contracts import GrownTrees
 from fedboost.terms.noise import CUT_POINTS, ROWS, START, TREES
 from fedboost.terms.terms import Terms
@@ -71,25 +71,25 @@ def train(terms: Terms, grown: GrownTrees) -> Generator[Query, Int64, Booster]:
     return model_of(terms, score, parts)
 
 
-def grow(
-    terms: Terms, number: int, cut_points: CutPoints
-) -> Generator[Query, Int64, tuple[Tree, tuple[Split, ...]]]:
+def grow(terms: Terms, number: int, cut_points: CutPoints) -> Generator[Query, Int64, tuple[Tree, Splits]]:
     """The trees of a round, with the splits not yet sent to any party."""
     assert terms.noise is not None
     if terms.noise.method == "hist":
         tree, new_splits, sums = yield from dp_histograms.grow(terms, number, cut_points)
     else:
         splits, leaves = draw_splits(terms, number, cut_points)
-        tree, new_splits, sigma = drawn_tree(terms, splits, cut_points), (), terms.plan.releases[TREES].sigma
+        tree, new_splits, sigma = (
+            drawn_tree(terms, splits, cut_points),
+            NO_SPLITS,
+            terms.plan.releases[TREES].sigma,
+        )
         pairs = (yield SumsQuery(ROWS, number, splits, leaves)).reshape(-1, 2).tolist()
         sums = {leaf: Sums(g, h, sigma) for leaf, (g, h) in zip(leaves, pairs, strict=True)}
     give_values(tree, terms, sums)
     return tree, new_splits
 
 
-def end_of(
-    number: int, values: tuple[tuple[int, float], ...], splits: tuple[Split, ...] = ()
-) -> EndRoundQuery:
+def end_of(number: int, values: tuple[tuple[int, float], ...], splits: Splits = NO_SPLITS) -> EndRoundQuery:
     """Move the margins; the answer is empty."""
     return EndRoundQuery(ROWS, number, splits, values, (), UNIT, False, ())
 
@@ -161,9 +161,7 @@ class _Open:
         return [f for f in self.features if len(self.bins.get(f) or self.categories.get(f) or ()) > 1]
 
 
-def draw_splits(
-    terms: Terms, number: int, cut_points: CutPoints
-) -> tuple[tuple[Split, ...], tuple[int, ...]]:
+def draw_splits(terms: Terms, number: int, cut_points: CutPoints) -> tuple[Splits, tuple[int, ...]]:
     """The splits of a round's trees, and their leaves."""
     draws = _draws(terms.draws.seed, number)
     first = {f: range(cuts.size + 1) for f, cuts in enumerate(cut_points.cuts)}
@@ -188,7 +186,7 @@ def draw_splits(
             splits.append(split)
             below += sides
         frontier = below
-    return tuple(splits), tuple(sorted(leaves))
+    return Splits.of(splits), tuple(sorted(leaves))
 
 
 def features_of(terms: Terms, number: int, usable: Sequence[int], draws: Iterator[int]) -> tuple[int, ...]:
@@ -237,7 +235,7 @@ def _draws(seed: int, number: int) -> Iterator[int]:
         block += 1
 
 
-def drawn_tree(terms: Terms, splits: tuple[Split, ...], cut_points: CutPoints) -> Tree:
+def drawn_tree(terms: Terms, splits: Splits, cut_points: CutPoints) -> Tree:
     """The tree of these splits, without values."""
     tree = Tree()
     for _ in range(2 * len(splits) + len(terms.roots)):

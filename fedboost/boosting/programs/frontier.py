@@ -1,43 +1,35 @@
-"""The leaves of a growing tree that may split again, and the queries after splits.
+"""The trees of a round while they grow, level by level: leaves, histograms and nodes are arrays, and each
+step is one compiled call a level.
 
 Promises: of two siblings the one with the smaller sum of hessians is asked for, the other is the parent minus
 it, for every feature that is known of the parent; cells are as wide as the parent's sums require.
-Refuses: sums of a child that differ from those of its parent's split (PeerError).
+Refuses: sums that contradict each other, or those of a child's parent (PeerError).
 """
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from fedboost.boosting.queries.trees import Elected, HistogramQuery
+from fedboost.boosting.queries.trees import Elected, HistogramQuery, VoteQuery
 from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt import sampling
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Layout, NodeSums, Total
-from fedboost.gbdt.split import FREE, BestSplit, Bounds, SplitRule
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.histogram import Flags, Layout
+from fedboost.gbdt.kernels import level
+from fedboost.gbdt.split import LEAF, Leaves, SplitRule
+from fedboost.gbdt.tree import BITMAP_BYTES, NODE, SPLIT_COLUMNS, Splits, Tree
 from fedboost.terms.terms import Terms
 
-
-@dataclass(frozen=True)
-class Leaf:
-    """A leaf that may still split: its number, the root it is below, the features its path splits by, its
-    sums, and the bounds of the values of leaves below it."""
-
-    node: int
-    root: int
-    path: tuple[int, ...]
-    sums: NodeSums
-    bounds: Bounds = FREE
-
-    @property
-    def depth(self) -> int:
-        """Splits above it."""
-        return len(self.path)
+REASONS = {
+    level.FEATURES_DISAGREE: "the bins of feature {feature} do not sum to the same total as those of others",
+    level.NEGATIVE_BIN: "a bin has a negative sum of hessians",
+    level.OTHER_ROWS: "the sums over a node's rows are not those of its bins",
+    level.OTHER_TOTAL: "the sums of node {node} are not those its parent's split gave",
+    level.NEGATIVE_POSITIVE: "the gradients above 0 of a node's rows are more than its parent has",
+    level.OTHER_SIBLING: "the sums of a node are not its parent's less its sibling's",
+}
 
 
 class Columns:
@@ -47,192 +39,246 @@ class Columns:
     def __init__(self, terms: Terms, tree: int) -> None:
         self._terms, self._tree = terms, terms.first_tree + tree
         shares = terms.draws.colsample_bytree, terms.draws.colsample_bylevel, terms.draws.colsample_bynode
-        self._all = min(shares) == 1.0 and not terms.trees.interaction_constraints
-        self._groups: list[set[int]] = []
-        if terms.trees.interaction_constraints:
-            numbers = {name: number for number, name in enumerate(terms.columns.features)}
-            self._groups = [
-                {numbers[name] for name in group} for group in terms.trees.interaction_constraints
-            ]
-
-    def of(self, leaf: Leaf) -> Layout:
-        """The layout of the allowed features among those known of a leaf."""
-        layout = leaf.sums.layout
-        if self._all:
-            return layout
-        allowed = {*self._sampled(leaf)} & {*layout.features}
-        if self._groups and leaf.path:
-            groups = [group for group in self._groups if {*leaf.path} <= group]
-            allowed &= {*leaf.path}.union(*groups)
-        return layout.among(tuple(sorted(allowed)))
-
-    def _sampled(self, leaf: Leaf) -> tuple[int, ...]:
-        terms, at = self._terms, (self._terms.draws.seed, self._tree)
-        features: tuple[int, ...] = tuple(range(len(terms.columns.features)))
-        features = sampling.sampled_features(features, terms.draws.colsample_bytree, *at, "tree", leaf.root)
-        features = sampling.sampled_features(
-            features, terms.draws.colsample_bylevel, *at, "level", leaf.root, leaf.depth
-        )
-        return sampling.sampled_features(features, terms.draws.colsample_bynode, *at, "node", leaf.node)
-
-
-class Growth:
-    """The leaves that gain by a split, and the order in which they are split.
-
-    depthwise: all of them, in the order of their numbers. lossguide: of each tree the better half, so that a
-    tree takes few turns though it grows where it gains most.
-    """
-
-    def __init__(self, terms: Terms) -> None:
-        self._terms = terms
-        self._max_leaves = terms.max_leaves_per_round // len(terms.roots)
-        self._waiting: list[tuple[Leaf, BestSplit]] = []
-        self._leaves = Counter(terms.roots)
-
-    def add(self, leaf: Leaf, best: BestSplit) -> None:
-        """Add a leaf that could be split."""
-        self._waiting.append((leaf, best))
+        self._sampled = min(shares) < 1.0
+        numbers = {name: number for number, name in enumerate(terms.columns.features)}
+        groups = terms.trees.interaction_constraints or ()
+        self._groups = np.zeros((len(groups), len(numbers)), np.bool_)
+        for group, names in zip(self._groups, groups, strict=True):
+            group[[numbers[name] for name in names]] = True
 
     @property
-    def goes_on(self) -> bool:
-        """True if any leaf is still to be split."""
-        return any(self._leaves[leaf.root] < self._max_leaves for leaf, _ in self._waiting)
+    def by_path(self) -> bool:
+        """True if the path to a node decides by what it may split."""
+        return len(self._groups) > 0
 
-    def next(self) -> list[tuple[Leaf, BestSplit]]:
-        """Leaves to split now, in the order of their numbers."""
+    def restrict(self, leaves: Leaves, known: Flags, used: Flags) -> Flags:
+        """The features by which each leaf may split, bool [leaves, features], or empty for all of them.
+
+        known: bool [slots, features], the features that are known, and used: those its path splits by; each
+        is empty where it does not matter."""
+        if not (self._sampled or self.by_path):
+            return known[leaves["slot"]] if known.size else known
+        allowed = np.ones((leaves.size, len(self._terms.columns.features)), np.bool_)
+        for own, leaf in zip(allowed, leaves, strict=True):
+            own &= self._drawn(leaf)
+            if known.size:
+                own &= known[leaf["slot"]]
+            if self.by_path and leaf["depth"]:
+                path = used[leaf["slot"]]
+                within = self._groups[(self._groups | ~path).all(axis=1)]
+                own &= path | within.any(axis=0)
+        return allowed
+
+    def _drawn(self, leaf: np.void) -> Flags:
+        draws, at = self._terms.draws, (self._terms.draws.seed, self._tree)
+        root, depth, node = (int(leaf[name]) for name in ("root", "depth", "node"))
+        features: tuple[int, ...] = tuple(range(len(self._terms.columns.features)))
+        drawn = np.zeros(len(features), np.bool_)
+        features = sampling.sampled_features(features, draws.colsample_bytree, *at, "tree", root)
+        features = sampling.sampled_features(features, draws.colsample_bylevel, *at, "level", root, depth)
+        drawn[[*sampling.sampled_features(features, draws.colsample_bynode, *at, "node", node)]] = True
+        return drawn
+
+
+class GrowingTree:
+    """The trees of a round while they grow, with their roots first, and the splits that no party knows
+    yet."""
+
+    def __init__(self, terms: Terms, layout: Layout, cut_points: CutPoints, rule: SplitRule) -> None:
+        self._rule, self._max_depth = rule, terms.trees.max_depth
+        cuts = layout.value_bins - 1
+        self._features = layout.offsets, layout.value_bins, layout.categorical
+        self._cuts = np.concatenate(cut_points.cuts).astype(np.float64), np.cumsum(cuts) - cuts
+        self._nodes, self._size = np.zeros(len(terms.roots), NODE), 0
+        self._bitmaps = np.zeros((self._nodes.size * bool(layout.categorical.any()), BITMAP_BYTES), np.uint8)
+        self._new = np.zeros((SPLIT_COLUMNS, 0), np.int32)
+
+    def plant(self, cells: Int64, sizes: Int64, roots: Leaves, histograms: Int64) -> tuple[int, int, int]:
+        """Take the sums of the roots, as `level.take_roots`."""
+        self._size = roots.size
+        rule = *self._rule.scales, self._rule.learning_rate
+        reason: tuple[int, int, int] = level.take_roots(cells, sizes, roots, histograms, self._nodes, *rule)
+        return reason
+
+    def split(self, leaves: Leaves, histograms: Int64) -> None:
+        """Split leaves, in the order of their nodes, and say which of their children may split again."""
+        self._nodes = with_room(self._nodes, self._size + 2 * leaves.size)
+        self._bitmaps = with_room(self._bitmaps, self._nodes.size)
+        new = np.empty((SPLIT_COLUMNS, leaves.size), np.int32)
+        rule = self._rule
+        level.grow_level(
+            leaves,
+            self._nodes,
+            self._size,
+            self._bitmaps,
+            new,
+            histograms,
+            *self._features,
+            *self._cuts,
+            rule.signs,
+            *rule.scales,
+            rule.learning_rate,
+            rule.max_cat_to_onehot,
+            self._max_depth,
+        )
+        self._size += 2 * leaves.size
+        self._new = np.concatenate([self._new, new], axis=1)
+
+    @property
+    def tree(self) -> Tree:
+        """The trees so far."""
+        return Tree.of(self._nodes[: self._size], self._bitmaps[: self._size])
+
+    @property
+    def new_splits(self) -> Splits:
+        """The splits that no party knows yet."""
+        categories = self._bitmaps[self._new[0]] if self._bitmaps.size else None
+        return Splits(self._new, categories)
+
+    def sent(self) -> None:
+        """The parties know all splits."""
+        self._new = self._new[:, :0]
+
+
+class Histograms:
+    """The histograms of the leaves that may split, each in a slot; of two children that both may split, one
+    takes the slot of the parent."""
+
+    def __init__(self, terms: Terms, layout: Layout, by_path: bool) -> None:
+        """by_path: the path to a leaf decides by what it may split."""
+        roots, features = len(terms.roots), len(layout.features)
+        self._layout, self.sizes = layout, layout.value_bins + layout.missing
+        self.cells, self._size = np.empty((roots, layout.cells), np.int64), roots
+        self.known = np.ones((roots * bool(terms.histograms.vote_top_k), features), np.bool_)
+        """The features that are known of a slot; empty where all are."""
+        self.used = np.zeros((roots * by_path, features), np.bool_)
+        """The features by which the path to a leaf splits; empty where they do not matter."""
+
+    def take(self, cells: Int64, asks: Int64, families: Leaves, elected: Flags) -> Leaves:
+        """The children that may split, from the sums of those that were asked for (`level.take_level`)."""
+        size = self._size + int((families["open_left"] & families["open_right"]).sum())
+        self.cells, self.known, self.used = (
+            with_room(array, size, spare=False) for array in (self.cells, self.known, self.used)
+        )
+        children = np.zeros(2 * families.size, LEAF)
+        features, marks = (self._layout.offsets, self.sizes), (self.known, elected, self.used)
+        *refused, count, self._size = level.take_level(
+            cells, asks, families, children, self.cells, self._size, *features, *marks
+        )
+        refuse(*refused)
+        return children[:count]
+
+
+class Frontier:
+    """The trees of a round, and their leaves that may split."""
+
+    def __init__(self, terms: Terms, rows: int, number: int, cut_points: CutPoints, rule: SplitRule) -> None:
+        """rows: most rows of a sum; number: of the round."""
+        self._layout = layout = Layout.of(cut_points)
+        self._terms, self._rows, self._number, self._rule = terms, rows, number, rule
+        self._columns = Columns(terms, number)
+        self._histograms = Histograms(terms, layout, self._columns.by_path)
+        self.growing = GrowingTree(terms, layout, cut_points, rule)
+        self._fresh = np.zeros(len(terms.roots), LEAF)
+        """Leaves whose best split is not known yet."""
+        self._waiting = self._fresh[:0]
+        """Leaves that gain by a split, in the order of their nodes."""
+        self._counts = np.ones(len(terms.roots), np.int64)
+        """Leaves of each root's tree."""
+        self._families = self._fresh[:0]
+        """Leaves that were split, of which a child may split again."""
+        self._asks: Int64 = np.zeros((0, 4), np.int64)
+        self._elected = self._histograms.known[:0]
+
+    def take_roots(self, cells: Int64) -> None:
+        """Take the sum of the query for the roots."""
+        refuse(*self.growing.plant(cells, self._histograms.sizes, self._fresh, self._histograms.cells))
+
+    def split(self) -> bool:
+        """Split the leaves whose turn it is. False if none of their children may split.
+
+        depthwise: all that gain. lossguide: of each tree the better half, so that a tree takes few turns
+        though it grows where it gains most."""
+        histograms, max_leaves = self._histograms, self._terms.max_leaves_per_round // len(self._terms.roots)
+        allowed = self._columns.restrict(self._fresh, histograms.known, histograms.used)
+        self._rule.split(self._fresh, histograms.cells, self._layout, allowed)
+        self._waiting = np.concatenate([self._waiting, self._fresh[self._rule.gain_enough(self._fresh)]])
         lossguide = self._terms.trees.grow_policy == "lossguide"
-        ranked = sorted(
-            self._waiting, key=lambda candidate: (-candidate[1].gain if lossguide else 0.0, candidate[0].node)
+        while self._waiting.size:
+            chosen = level.choose(self._waiting, self._counts, max_leaves, lossguide)
+            leaves, self._waiting = self._waiting[chosen], self._waiting[~chosen]
+            if not leaves.size:
+                break
+            self.growing.split(leaves, histograms.cells)
+            self._families = leaves[(leaves["open_left"] | leaves["open_right"]) != 0]
+            if self._families.size:
+                return True
+        return False
+
+    def vote_query(self, rows: int) -> VoteQuery:
+        """The query for votes on the children that may split."""
+        rule, features = self._rule, len(self._layout.features)
+        voters = tuple(self._voters.tolist())
+        size = features, len(self._terms.parties)
+        return VoteQuery(
+            rows, self._number, self.growing.new_splits, voters, *size, rule.gradient, rule.hessian
         )
-        budget = Counter(leaf.root for leaf, _ in ranked)
-        for root, waiting in budget.items():
-            better = -(-waiting // 2) if lossguide else waiting
-            budget[root] = min(better, self._max_leaves - self._leaves[root])
-        chosen: list[tuple[Leaf, BestSplit]] = []
-        self._waiting = []
-        for leaf, best in ranked:
-            (chosen if budget[leaf.root] > 0 else self._waiting).append((leaf, best))
-            budget[leaf.root] -= 1
-        self._leaves += Counter(leaf.root for leaf, _ in chosen)
-        return sorted(chosen, key=lambda candidate: candidate[0].node)
 
+    def elect(self, votes: Int64) -> None:
+        """Elect the features with most votes for the children of each leaf that was split; ties go to the
+        lowest."""
+        self.growing.sent()
+        by_voter = votes.reshape(-1, len(self._layout.features))
+        family = np.searchsorted(self._families["left"], self._voters, side="right") - 1
+        totals = np.zeros((self._families.size, by_voter.shape[1]), np.int64)
+        np.add.at(totals, family, by_voter)
+        first = np.argsort(-totals, axis=1, kind="stable")[:, : self._terms.histograms.vote_top_k]
+        self._elected = np.zeros(totals.shape, np.bool_)
+        np.put_along_axis(self._elected, first, True, axis=1)
 
-@dataclass(frozen=True)
-class SplitLeaf:
-    """A leaf that was split into `left` and left + 1."""
+    def query(self, threshold: float) -> HistogramQuery:
+        """The query for a child of each leaf that was split; for both where features are unknown of the
+        parent."""
+        known = self._histograms.known
+        self._asks, widths = level.ask_level(self._families, known, self._elected)
+        if not widths.all():
+            raise PeerError("the gradients above 0 of a node's rows are fewer than its children have")
+        elected: tuple[Elected, ...] = ()
+        if self._elected.size:
+            _, family, _, unknown = self._asks.T
+            slots = self._families["slot"][family]
+            asked = self._elected[family] & ~(known[slots] & (unknown == 1)[:, None])
+            elected = tuple(
+                Elected(tuple(np.flatnonzero(own).tolist()), int(self._histograms.sizes[own].sum()))
+                for own in asked
+            )
+        nodes = tuple(self._asks[:, 0].tolist())
+        scales, splits = (self._rule.gradient, self._rule.hessian), self.growing.new_splits
+        answer = self._layout.bins, *scales, widths.tobytes(), elected, threshold
+        return HistogramQuery(self._rows, self._number, splits, nodes, *answer)
 
-    leaf: Leaf
-    best: BestSplit
-    left: int
-    rule: SplitRule
-
-    def total(self, node: int) -> Total:
-        """Sums of a child."""
-        return self.best.left if node == self.left else self.best.right
-
-    def other(self, node: int) -> int:
-        """The sibling of a child."""
-        return 2 * self.left + 1 - node
-
-    @cached_property
-    def open(self) -> tuple[int, ...]:
-        """The children that may split again."""
-        children = self.left, self.left + 1
-        return tuple(node for node in children if self.rule.may_split(self.total(node)))
+    def take(self, cells: Int64) -> None:
+        """Take its sum."""
+        self._fresh = self._histograms.take(cells, self._asks, self._families, self._elected)
+        self.growing.sent()
 
     @property
-    def smaller(self) -> int:
-        """The child with the smaller sum of hessians."""
-        return self.left if self.best.left[1] <= self.best.right[1] else self.left + 1
-
-    def asks(self, elected: Layout) -> list[tuple[int, Layout]]:
-        """Children to ask for, each with its features, so that the elected features are known of all children
-        that may split."""
-        known = self.leaf.sums.layout
-        unknown = () if elected is known else tuple(sorted({*elected.features} - {*known.features}))
-        if not unknown:
-            return [(self.smaller, elected)]
-        if len(self.open) == 1:
-            return [(self.open[0], elected)]
-        return [(self.smaller, elected), (self.other(self.smaller), elected.only(unknown))]
-
-    def leaves(self, answers: Sequence[NodeSums], elected: Layout) -> list[Leaf]:
-        """Children that may split, from the sums of `asks`."""
-        asks = [node for node, _ in self.asks(elected)]
-        for node, sums in zip(asks, answers, strict=True):
-            if sums.total != self.total(node):
-                raise PeerError(f"the sums of node {node} are not those its parent's split gave")
-        known = {asks[0]: answers[0]}
-        if self.other(asks[0]) in self.open:
-            sibling = self.leaf.sums.sibling(answers[0])
-            known[self.other(asks[0])] = sibling.joined(answers[1], elected) if len(answers) > 1 else sibling
-        path = (*self.leaf.path, self.best.feature)
-        bounds = self.rule.bounds(self.best, self.leaf.bounds)
-        return [Leaf(node, self.leaf.root, path, known[node], bounds[node - self.left]) for node in self.open]
+    def _voters(self) -> Int64:
+        """The children that may split."""
+        left, opens = self._families["left"], [self._families[name] for name in ("open_left", "open_right")]
+        children: Int64 = (left[:, None] + np.arange(2))[np.stack(opens, axis=1) != 0]
+        return children
 
 
-@dataclass(frozen=True)
-class Level:
-    """The leaves of a level that were split, and the features elected for the children of each."""
-
-    split_leaves: Sequence[SplitLeaf]
-    elected: Sequence[Layout]
-
-    @property
-    def asks(self) -> list[tuple[SplitLeaf, int, Layout]]:
-        """Each node to ask for, with its features."""
-        families = zip(self.split_leaves, self.elected, strict=True)
-        return [(split_leaf, *ask) for split_leaf, elected in families for ask in split_leaf.asks(elected)]
-
-    def query(
-        self,
-        terms: Terms,
-        rows: int,
-        tree: int,
-        splits: tuple[Split, ...],
-        layout: Layout,
-        threshold: float,
-    ) -> HistogramQuery:
-        """The query for all of them."""
-        widths = tuple(
-            split_leaf.leaf.sums.widths(split_leaf.total(node), split_leaf.total(split_leaf.other(node)))
-            for split_leaf, node, _ in self.asks
-        )
-        nodes = tuple(node for _, node, _ in self.asks)
-        elected = (
-            tuple(Elected(features.features, features.bins) for _, _, features in self.asks)
-            if terms.histograms.vote_top_k
-            else ()
-        )
-        rule = self.split_leaves[0].rule
-        scales = rule.gradient, rule.hessian
-        return HistogramQuery(rows, tree, splits, nodes, layout.bins, *scales, widths, elected, threshold)
-
-    def leaves(self, cells: Sequence[Int64]) -> list[Leaf]:
-        """Leaves of the next level that may split, from the cells of each node in the query."""
-        answers = iter([NodeSums.read(own, ask[2]) for own, ask in zip(cells, self.asks, strict=True)])
-        families = zip(self.split_leaves, self.elected, strict=True)
-        return [
-            leaf
-            for split_leaf, elected in families
-            for leaf in split_leaf.leaves([next(answers) for _ in split_leaf.asks(elected)], elected)
-        ]
+def with_room(array: npt.NDArray[Any], size: int, spare: bool = True) -> npt.NDArray[Any]:
+    """The array with room for this many rows, unless it is empty; spare: for later rows, too."""
+    if 0 < len(array) < size:
+        # In place, so that a large array is never there twice: nothing else refers to it.
+        array.resize((max(size, 2 * len(array)) if spare else size, *array.shape[1:]), refcheck=False)
+    return array
 
 
-def elect(split_leaves: Sequence[SplitLeaf], votes: Int64, layout: Layout, top_k: int) -> list[Layout]:
-    """The features with most votes for the children of each leaf that was split; ties go to the lowest."""
-    by_node = iter(votes.reshape(-1, len(layout.features)))
-    elected = []
-    for split_leaf in split_leaves:
-        total = sum((next(by_node) for _ in split_leaf.open), np.zeros(len(layout.features), np.int64))
-        first = np.argsort(-total, kind="stable")[:top_k]
-        elected.append(layout.only(tuple(sorted(first.tolist()))))
-    return elected
-
-
-def add_children(tree: Tree, leaf: Leaf, best: BestSplit, cut_points: CutPoints, rule: SplitRule) -> Split:
-    """Split a leaf of the tree. Returns the decision for the parties."""
-    value = partial(rule.leaf_value, bounds=leaf.bounds)
-    left = tree.add_leaf(value(best.left), rule.hessian.decode(best.left[1]))
-    tree.add_leaf(value(best.right), rule.hessian.decode(best.right[1]))
-    return tree.split(leaf.node, best, cut_points, left)
+def refuse(reason: int, node: int, feature: int) -> None:
+    """Raise PeerError, unless there is no reason to."""
+    if reason:
+        raise PeerError(REASONS[reason].format(node=node, feature=feature))

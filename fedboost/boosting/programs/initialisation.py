@@ -24,7 +24,7 @@ from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, bound_exponent
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import MAX_REFINEMENTS, CutPoints, Grids, Quantiles
 from fedboost.gbdt.sampling import MIN_PROBABILITY_FACTOR, mvs_threshold
-from fedboost.gbdt.tree import Tree
+from fedboost.gbdt.tree import NO_SPLITS, Tree
 from fedboost.terms.terms import Terms
 
 NOTHING_TO_LEARN = (
@@ -205,7 +205,7 @@ def find_base_score(
     elif quantile is not None:
         narrowing = Narrowing(quantile, (0,))
         for _ in range(RESIDUAL_TURNS):
-            narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, (), scales.weight)))
+            narrowing.take((yield narrowing.query(rows, CONSTANT_TREE, NO_SPLITS, scales.weight)))
         if narrowing.all_alike:
             raise ConfigError(NOTHING_TO_LEARN)
         (score,) = narrowing.values

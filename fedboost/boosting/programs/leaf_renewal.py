@@ -15,7 +15,7 @@ from fedboost.boosting.queries.union import Query
 from fedboost.errors import PeerError, TreeAborted
 from fedboost.fixedpoint import Int64, Scale
 from fedboost.gbdt.cut_points import KEY_BITS, keys_to_floats
-from fedboost.gbdt.tree import Split, Tree
+from fedboost.gbdt.tree import NO_SPLITS, Splits, Tree
 from fedboost.terms.terms import Terms
 
 
@@ -31,7 +31,7 @@ class Narrowing:
         self._inside: Int64 = np.zeros(0, np.int64)
         self._total: Int64 = np.zeros(0, np.int64)
 
-    def query(self, rows: int, tree: int, splits: tuple[Split, ...], weight: Scale) -> ResidualQuery:
+    def query(self, rows: int, tree: int, splits: Splits, weight: Scale) -> ResidualQuery:
         """The next query."""
         starts = tuple(self._starts.tolist())
         return ResidualQuery(rows, tree, splits, self._nodes, starts, self._width, weight)
@@ -68,8 +68,8 @@ class Narrowing:
 
 
 def refresh(
-    terms: Terms, rows: int, number: int, splits: tuple[Split, ...], tree: Tree, weight: Scale
-) -> Generator[Query, Int64, tuple[Split, ...]]:
+    terms: Terms, rows: int, number: int, splits: Splits, tree: Tree, weight: Scale
+) -> Generator[Query, Int64, Splits]:
     """Renew the leaf values of a grown tree, where the objective needs it. Returns the splits not yet sent to
     any party. A tree that is cut short keeps the values it has."""
     if terms.objective.loss.quantile is None:
@@ -81,7 +81,7 @@ def refresh(
             narrowing.take((yield narrowing.query(rows, number, splits, weight)))
         except TreeAborted:
             return splits
-        splits = ()
+        splits = NO_SPLITS
     for leaf, value in zip(leaves, narrowing.values, strict=True):
         tree.value[leaf] = float(np.float32(value * terms.trees.leaf_rate))
     return splits

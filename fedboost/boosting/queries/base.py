@@ -4,7 +4,6 @@ Promises: a class without a rule cannot be instantiated; with noise, only querie
 """
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar
@@ -13,7 +12,8 @@ import numpy as np
 
 from fedboost.errors import Refused
 from fedboost.fixedpoint import Int64
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import NO_SPLITS, Splits
+from fedboost.privacy import fields
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import ROWS, Noise, Release
 from fedboost.terms.terms import Terms
@@ -29,11 +29,11 @@ BYTES_PER_CELL = 16
 
 class BaseQuery(ABC):
     """A query (`protocol.contracts.Query`) with the usual answers. Each query is a frozen dataclass with the
-    fields `rows`, `tree` and `splits`, or with `BeforeTrees`."""
+    fields `rows`, `tree` and `splits` (made of `Split` objects, or columns), or with `BeforeTrees`."""
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     description: ClassVar[str]
     """The contents of an answer, for people: at most 42 characters."""
     of_tree: ClassVar[bool] = False
@@ -42,6 +42,9 @@ class BaseQuery(ABC):
     """True if it ends a tree, and the round with it."""
     needs_noise: ClassVar[bool] = False
     """True if only answers with noise are allowed."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "splits", Splits.of(self.splits))
 
     @classmethod
     @abstractmethod
@@ -145,23 +148,34 @@ class BeforeTrees:
     """A query before the first tree."""
 
     tree = CONSTANT_TREE
-    splits: tuple[Split, ...] = ()
+    splits = NO_SPLITS
 
 
 def digest_of(value: object) -> bytes:
-    """Hash of all content of a dataclass of queries, splits and numbers: 32 bytes."""
-    text = json.dumps(value, default=_members, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()
+    """Hash of all content of a dataclass of queries, splits, numbers and arrays: 32 bytes.
+
+    Hashed are a header and the bytes of each array, each behind its length. The header is the text of the
+    members under the name of their type, with the type and shape of arrays in the place of these."""
+    arrays: list[bytes] = []
+    header = repr(_header(value, arrays)).encode()
+    return hashlib.sha256(fields.pack(header, *arrays)).digest()
 
 
-def _members(value: object) -> object:
-    """The members of a value that JSON does not know, under the name of its type, so that different types
-    have different hashes."""
-    if isinstance(value, np.ndarray):
-        return {value.dtype.str: value.tobytes().hex()}
-    if isinstance(value, Split):  # most members are splits; the general way takes twice as long
-        return {
-            "Split": (value.node, value.feature, value.bin, value.missing_left, value.left, value.categories)
-        }
+_TEXT = {bool, int, float, str, bytes, type(None)}
+"""Types whose text says all."""
+
+
+def _header(value: Any, arrays: list[bytes]) -> object:
     kind = type(value)
-    return {kind.__name__: [getattr(value, member) for member in kind.__dataclass_fields__]}  # type: ignore[attr-defined]
+    if kind in _TEXT:
+        return value
+    if kind is tuple:
+        return tuple([_header(member, arrays) for member in value])
+    if kind is Splits:
+        arrays.append(value.packed)
+        return "Splits", len(value)
+    if kind is np.ndarray:
+        arrays.append(value.tobytes())
+        return value.dtype.str, value.shape
+    members = kind.__dataclass_fields__
+    return kind.__name__, *[_header(getattr(value, member), arrays) for member in members]

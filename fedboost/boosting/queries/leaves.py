@@ -8,7 +8,7 @@ from fedboost.boosting.queries.rules import check_several, check_started, check_
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.cut_points import KEY_BITS
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.terms.terms import MAX_RENEWAL_QUERIES, Terms
 
 RESIDUAL_BITS = 8
@@ -32,7 +32,7 @@ class ResidualQuery(BaseQuery):
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     nodes: tuple[int, ...]
     starts: tuple[int, ...]
     width: int

@@ -9,7 +9,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Scale, cell_bits
 from fedboost.gbdt.histogram import STATS
 from fedboost.gbdt.objectives.sensitivity import SCALE
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms
 
@@ -29,7 +29,7 @@ class SumsQuery(BaseQuery):
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     nodes: tuple[int, ...]
 
     @property

@@ -11,7 +11,7 @@ from fedboost.fixedpoint import EXPONENT_CELLS, Int64, Scale, cell_bits
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.by_set import TRAIN
 from fedboost.gbdt.sampling import NORM_CELLS
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.terms.noise import Noise
 from fedboost.terms.terms import Terms
 
@@ -34,7 +34,7 @@ class EndRoundQuery(BaseQuery):
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     values: tuple[tuple[int, float], ...]
     metrics: tuple[str, ...]
     weight: Scale

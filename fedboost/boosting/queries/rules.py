@@ -8,7 +8,8 @@ import numpy as np
 from fedboost.boosting.queries.base import CONSTANT_TREE
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import Scale
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.kernels import level
+from fedboost.gbdt.tree import Splits
 from fedboost.terms.terms import Terms
 
 MAX_LEAF_VALUE = float(np.finfo(np.float32).max)
@@ -21,7 +22,7 @@ def check_started(state: Any) -> None:
         raise PeerError("no cut points were given yet")
 
 
-def check_nodes(terms: Terms, tree: int, splits: tuple[Split, ...], nodes: tuple[int, ...]) -> None:
+def check_nodes(terms: Terms, tree: int, splits: Splits, nodes: tuple[int, ...]) -> None:
     """Raise Refused unless the nodes can be a level of that tree after these splits."""
     check_tree(terms, tree, splits, ())
     if tree == CONSTANT_TREE:
@@ -50,12 +51,10 @@ def check_bits(bits: int, *scales: Scale) -> None:
         raise Refused(f"the terms allow gradients of {bits} bits here, no others")
 
 
-def check_tree(
-    terms: Terms, tree: int, splits: tuple[Split, ...], values: tuple[tuple[int, float], ...]
-) -> None:
+def check_tree(terms: Terms, tree: int, splits: Splits, values: tuple[tuple[int, float], ...]) -> None:
     """Raise Refused for a tree (or the constant) that a model of these terms cannot have."""
     nodes = 2 * terms.max_leaves_per_round
-    if len(splits) > nodes or any(not 0 < split.left < nodes for split in splits):
+    if len(splits) > nodes or (len(splits) and not 0 < splits.left.min() <= splits.left.max() < nodes):
         raise Refused(f"splits that a tree of depth {terms.trees.max_depth} cannot have")
     if tree == CONSTANT_TREE and splits:
         raise Refused("splits of the constant that boosting starts from")
@@ -69,20 +68,20 @@ def check_tree(
         raise Refused(f"tree {tree} is asked for, the terms allow {terms.trees.rounds} rounds")
 
 
-def check_splits(terms: Terms, splits: tuple[Split, ...]) -> None:
+def check_splits(terms: Terms, splits: Splits) -> None:
     """Raise Refused unless these are the splits of a whole tree, in order: each of an existing leaf, no
     deeper than the terms allow, its children numbered next, behind the roots, and by categories if and only
     if the feature is categorical. Other numbers could make a tree of a few splits, which travels in a few
     bytes, as large as the largest."""
-    depths = dict.fromkeys(terms.roots, 0)
-    categories = (0,) * len(terms.columns.numeric) + terms.columns.category_counts
-    for number, split in enumerate(splits):
-        depth = depths.pop(split.node, terms.trees.max_depth) + 1
-        if depth > terms.trees.max_depth or split.left != 2 * number + len(terms.roots):
-            raise Refused(
-                f"split {number + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
-                f"{terms.trees.max_depth}"
-            )
-        if not (0 <= split.feature < len(categories) and split.fits(categories[split.feature])):
-            raise Refused(f"split {number + 1} is not one by feature {split.feature} of the terms")
-        depths[split.left] = depths[split.left + 1] = depth
+    counts = np.array((0,) * len(terms.columns.numeric) + terms.columns.category_counts, np.int64)
+    shape = len(terms.roots), terms.trees.max_depth, counts
+    reason, place = level.check_splits(splits.columns, splits.categories, *shape)
+    if not reason:
+        return
+    (split,) = splits[place : place + 1]
+    if reason == 1:
+        raise Refused(
+            f"split {place + 1}, of node {split.node} into {split.left}, cannot be in a tree of depth "
+            f"{terms.trees.max_depth}"
+        )
+    raise Refused(f"split {place + 1} is not one by feature {split.feature} of the terms")

@@ -13,7 +13,7 @@ from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
 from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
-from fedboost.gbdt.tree import Split
+from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import TREES, Noise, Release
 from fedboost.terms.terms import Terms
@@ -38,11 +38,11 @@ class HistogramQuery(BaseQuery):
 
     Gradients are computed and quantised at the query for a tree's root. `bins` is the number of bins of all
     features. Answer: [node, bin, (gradient, hessian)], and for each node one pair more, behind its bins: the
-    sums of the gradients above 0 and of the hessians over all its rows (`histogram.NodeSums`).
+    sums of the gradients above 0 and of the hessians over all its rows (`histogram.build`).
 
-    widths: bits of the sums of each node, where earlier sums bound them: of a gradient's sum, with the sign,
-    and of a hessian's, without one. Empty where only the rows bound them. A pair travels in one cell of both
-    widths, if that has enough bits.
+    widths: bits of the sums of each node, where earlier sums bound them, a byte each: of a gradient's sum,
+    with the sign, and of a hessian's, without one. Empty where only the rows bound them. A pair travels in
+    one cell of both widths, if that has enough bits.
 
     elected: the features of each node in the answer, increasing, and their number of bins. Empty for all
     features of all nodes.
@@ -58,12 +58,12 @@ class HistogramQuery(BaseQuery):
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     nodes: tuple[int, ...]
     bins: int
     gradient: Scale
     hessian: Scale
-    widths: tuple[Widths, ...] = ()
+    widths: bytes = b""
     elected: tuple[Elected, ...] = ()
     threshold: float = 0.0
 
@@ -89,7 +89,9 @@ class HistogramQuery(BaseQuery):
     def node_widths(self) -> tuple[Widths, ...]:
         """The widths of each node's sums."""
         gradient, hessian = (cell_bits(scale.limit, self.rows) for scale in (self.gradient, self.hessian))
-        return self.widths or ((gradient, hessian - 1),) * len(self.nodes)
+        if not self.widths:
+            return ((gradient, hessian - 1),) * len(self.nodes)
+        return tuple(zip(self.widths[::2], self.widths[1::2], strict=True))
 
     @property
     def cell_bits(self) -> int:
@@ -132,12 +134,10 @@ class HistogramQuery(BaseQuery):
     def _check_widths(self, terms: Terms) -> None:
         if terms.noise is not None and self.widths:
             raise Refused("cells that are known to suffice, and nobody knows the sums with noise before")
-        if self.widths and len(self.widths) != len(self.nodes):
-            raise Refused(f"cells of {len(self.widths)} nodes for the sums of {len(self.nodes)}")
-        if any(
-            not (1 <= gradient <= MAX_CELL_BITS and 1 <= hessian < MAX_CELL_BITS)
-            for gradient, hessian in self.widths
-        ):
+        if len(self.widths) not in (0, 2 * len(self.nodes)):
+            raise Refused(f"{len(self.widths)} widths of cells for the two sums of {len(self.nodes)} nodes")
+        gradients, hessians = self.widths[::2], self.widths[1::2]
+        if self.widths and not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
 
     def fits(self, answer: Int64) -> bool:
@@ -192,7 +192,7 @@ class VoteQuery(BaseQuery):
 
     rows: int
     tree: int
-    splits: tuple[Split, ...]
+    splits: Splits
     nodes: tuple[int, ...]
     features: int
     parties: int

@@ -1,9 +1,20 @@
-"""Kernels of splits: the best split of a node from its histogram."""
+"""Kernels of splits: the best split of each leaf of a level, from their histograms.
+
+The splits that a leaf may have are listed, in the order in which ties are broken; then all gains are
+computed, and the first of the highest is taken."""
 
 import numpy as np
 
 from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.compile import elementwise, loop
+
+_TOGETHER = 512
+"""Candidates from which on gains are computed, so that the list stays in the cache."""
+_LIST = _TOGETHER + 2 * (MAX_CODES + 1)
+_NARROW, _MAGIC = np.int64(1) << 51, np.int64(0x4338000000000000)
+_MAGIC_FLOAT = 6755399441055744.0
+"""The bits of _MAGIC + i are those of the float _MAGIC_FLOAT + i, if i is within _NARROW: a conversion that
+several integers take together."""
 
 
 @elementwise
@@ -100,6 +111,169 @@ def _score_of(gradient, hessian, step, reg_lambda, reg_alpha):
 
 
 @loop
+def _list_bins(cells, absent, code, shift, sums, codes, count):
+    """List the splits of a numeric feature behind `count` others: by the lowest bin, then with missing right.
+
+    cells: int64 [2 B]; absent: gradient and hessian of the missing values; sums: int64 [2, list], what goes
+    left; codes: int64 [list], code + 2 * bin + (1 if missing values go left). Bins without rows are left out:
+    they split as the bin below them. Returns how many are listed then.
+    """
+    gradients, hessians = sums[0], sums[1]
+    gradient, hessian, last = shift, shift, cells.size // 2 - 1
+    if absent[0] == 0 and absent[1] == 0:
+        for b in range(last):
+            g, h = cells[2 * b], cells[2 * b + 1]
+            gradient += g
+            hessian += h
+            gradients[count], hessians[count], codes[count] = gradient, hessian, code + 2 * b
+            count += np.int64((g | h) != 0)
+        return count
+    for b in range(last + 1):
+        g, h = cells[2 * b], cells[2 * b + 1]
+        gradient += g
+        hessian += h
+        gradients[count], hessians[count], codes[count] = gradient, hessian, code + 2 * b
+        gradients[count + 1], hessians[count + 1] = gradient + absent[0], hessian + absent[1]
+        codes[count + 1] = code + 2 * b + 1
+        count += 2 * np.int64((g | h) != 0 or b == 0)
+    # The last bin parts the present from the missing, so only with missing right.
+    if count and codes[count - 1] == code + 2 * last + 1:
+        count -= 1
+    return count
+
+
+@loop
+def _list_partitions(cells, absent, code, shift, sums, codes, count, factors, penalties, max_categories):
+    """List the splits of a categorical feature behind `count` others, as `_list_bins`: by the lowest
+    partition (`categories_right`), then with missing left."""
+    bins = cells.size // 2
+    one_hot = bins < max_categories[0]
+    reach = bins if one_hot else min(bins, max_categories[1])
+    gradient, hessian = np.empty(bins + 1, np.int64), np.empty(bins + 1, np.int64)
+    _sum_categories(cells, one_hot, factors, penalties, gradient, hessian)
+    missing = absent[0] != 0 or absent[1] != 0
+    usual = bins - 1 + np.int64(one_hot)
+    # The last partition separates the present from the missing: tried only with both.
+    for b in range(usual + np.int64(missing and reach == bins)):
+        if reach == bins or b < reach - 1:
+            sums[0, count], sums[1, count] = shift + gradient[b] + absent[0], shift + hessian[b] + absent[1]
+            codes[count] = code + 2 * b + 1
+            count += 1
+        if b < usual and b >= bins - reach and (missing or reach < bins):
+            sums[0, count], sums[1, count], codes[count] = (
+                shift + gradient[b],
+                shift + hessian[b],
+                code + 2 * b,
+            )
+            count += 1
+    return count
+
+
+@loop
+def _gains(sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, above):
+    """gains = the gain of each split that is listed, 0 where it is not allowed. Returns the highest gain, its
+    bits, and the first place that has it; or place -1, if its bits as an integer are not above `above`.
+
+    bounds: the smallest and the largest value of leaves below, before the learning rate; sign: 1 for a
+    feature with which they may not fall, -1 for one with which they may not rise; both count if
+    `constrained`. No loop has a branch, so that several gains are computed together.
+    """
+    reg_lambda, reg_alpha, min_child_weight, step = penalties
+    g_unit, h_unit = units
+    gradients, hessians, shifted = sums[0, :count], sums[1, :count], sums.view(np.float64)
+    g, h = total[0] * g_unit, total[1] * h_unit
+    if constrained:
+        own = _step(g, h, reg_lambda, reg_alpha, step, bounds[0], bounds[1])
+        root = _score_of(g, h, own, reg_lambda, reg_alpha)
+    else:
+        root = _score(g, h, reg_lambda, reg_alpha, step)
+    if constrained:
+        for i in range(count):
+            gl, hl = gradients[i] * g_unit, hessians[i] * h_unit
+            gr, hr = (total[0] - gradients[i]) * g_unit, (total[1] - hessians[i]) * h_unit
+            allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
+            left = _step(gl, hl, reg_lambda, reg_alpha, step, bounds[0], bounds[1])
+            right = _step(gr, hr, reg_lambda, reg_alpha, step, bounds[0], bounds[1])
+            both = _score_of(gl, hl, left, reg_lambda, reg_alpha)
+            both += _score_of(gr, hr, right, reg_lambda, reg_alpha)
+            allowed &= (right - left) * sign >= 0.0
+            gains[i] = both - root if allowed else 0.0
+    elif shift == 0:
+        for i in range(count):
+            gl, hl = gradients[i] * g_unit, hessians[i] * h_unit
+            gr, hr = (total[0] - gradients[i]) * g_unit, (total[1] - hessians[i]) * h_unit
+            allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
+            both = _score(gl, hl, reg_lambda, reg_alpha, step)
+            both += _score(gr, hr, reg_lambda, reg_alpha, step)
+            gains[i] = both - root if allowed else 0.0
+    else:
+        left_gradients, left_hessians = shifted[0, :count], shifted[1, :count]
+        for i in range(count):
+            gradient, hessian = left_gradients[i] - _MAGIC_FLOAT, left_hessians[i] - _MAGIC_FLOAT
+            gl, hl = gradient * g_unit, hessian * h_unit
+            gr, hr = (total[0] - gradient) * g_unit, (total[1] - hessian) * h_unit
+            allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
+            both = gl * gl / (hl + reg_lambda) + gr * gr / (hr + reg_lambda)
+            gains[i] = both - root if allowed else 0.0
+    bits, top_bits = gains.view(np.int64), np.int64(0)  # of floats above 0 in the order of the floats
+    for i in range(count):
+        top_bits = max(top_bits, bits[i])
+    if top_bits <= above:
+        return 0.0, above, -1
+    place = 0
+    while bits[place] != top_bits:
+        place += 1
+    return gains[place], top_bits, place
+
+
+@loop
+def _best(cells, allowed, layout, factors, penalties, max_categories, total, largest, bounds, signs, lists):
+    """The split of highest gain of one node, as `best_split`; largest: of the sums of its bins; signs: empty,
+    or the constraint of each feature (`_gains`); lists: room for the splits."""
+    offsets, value_bins, missing, categorical = layout
+    sums, codes, gains = lists
+    units = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
+    features, constrained = offsets.size, signs.size > 0
+    simple = not constrained and penalties[1] == 0.0 and penalties[3] == np.inf
+    shift = _MAGIC if simple and largest < _NARROW else np.int64(0)
+    best_gain, best_feature, best_bin, best_missing_left = 0.0, np.int64(-1), np.int64(-1), False
+    left_gradient, left_hessian = np.int64(0), np.int64(0)
+    top, sign, count = np.int64(0), np.int64(0), 0
+    for f in range(features):
+        if allowed.size == 0 or allowed[f]:
+            first = np.int64(offsets[f])
+            end = first + value_bins[f]
+            absent = (np.int64(0), np.int64(0))
+            if missing[f]:
+                absent = (cells[2 * end], cells[2 * end + 1])
+            own, code = cells[2 * first : 2 * end], f << 10
+            if categorical[f]:
+                count = _list_partitions(
+                    own, absent, code, shift, sums, codes, count, factors, penalties, max_categories
+                )
+            else:
+                count = _list_bins(own, absent, code, shift, sums, codes, count)
+            if constrained:
+                sign = signs[f]
+        if count >= _TOGETHER or f == features - 1 or constrained:
+            gain, top, at = _gains(
+                sums, count, total, units, penalties, bounds, constrained, sign, shift, gains, top
+            )
+            if at >= 0:
+                best_gain, best_feature, best_bin = gain, codes[at] >> 10, codes[at] >> 1 & 0x1FF
+                best_missing_left = codes[at] & 1 == 1
+                left_gradient, left_hessian = sums[0, at] - shift, sums[1, at] - shift
+            count = 0
+    return best_gain, best_feature, best_bin, best_missing_left, left_gradient, left_hessian
+
+
+@loop
+def _lists():
+    """Room for splits: their sums that go left, codes and gains."""
+    return np.empty((2, _LIST), np.int64), np.empty(_LIST, np.int32), np.empty(_LIST, np.float64)
+
+
+@loop
 def best_split(
     histogram, offsets, value_bins, missing, categorical, factors, penalties, max_categories, total, limits
 ):
@@ -115,83 +289,49 @@ def best_split(
     not rise. Returns (gain, feature, bin, missing goes left, left gradient, left hessian); feature -1 if
     none. For a categorical feature the bin is the number of the partition, see `categories_right`, and equal
     gains send missing values left.
-
-    One loop of over 60 lines on purpose: calls inside it would cost time, and every variable is shared.
     """
-    reg_lambda, reg_alpha, min_child_weight, max_delta_step = penalties
-    g_unit, h_unit = 1.0 / factors[0], 1.0 / factors[1]  # powers of two: as exact as dividing, and faster
-    step = max_delta_step
-    if limits is None:
-        root = _score(total[0] * g_unit, total[1] * h_unit, reg_lambda, reg_alpha, step)
-    else:
+    layout, largest = (offsets, value_bins, missing, categorical), max(abs(total[0]), abs(total[1]))
+    gradients, hessians = 0, 0
+    for i in range(histogram.size // 2):
+        gradients += abs(histogram[2 * i])
+        hessians += abs(histogram[2 * i + 1])
+    lower, upper, signs = -np.inf, np.inf, np.zeros(0, np.int64)
+    if limits is not None:
         lower, upper, signs = limits
-        g, h = total[0] * g_unit, total[1] * h_unit
-        own = _step(g, h, reg_lambda, reg_alpha, step, lower, upper)
-        root = _score_of(g, h, own, reg_lambda, reg_alpha)
-    best_gain, best_feature, best_bin, best_missing_left = 0.0, -1, -1, False
-    best_left_gradient, best_left_hessian = 0, 0
-    gradient, hessian = np.empty(MAX_CODES, np.int64), np.empty(MAX_CODES, np.int64)
-    gain = np.empty(MAX_CODES, np.float64)
-    for f in range(offsets.size):
-        first, bins = np.int64(offsets[f]), value_bins[f]
-        cells = histogram[2 * first : 2 * (first + bins)]
-        # The sums that go left in each partition of the bins, without missing values.
-        partitions = reach = bins
-        if categorical[f]:
-            one_hot = bins < max_categories[0]
-            _sum_categories(cells, one_hot, factors, penalties, gradient, hessian)
-            if one_hot:
-                partitions += 1
-            else:
-                reach = min(bins, max_categories[1])
-        else:
-            gradient_below, hessian_below = 0, 0
-            for b in range(bins):
-                gradient_below += cells[2 * b]
-                hessian_below += cells[2 * b + 1]
-                gradient[b], hessian[b] = gradient_below, hessian_below
-        absent_gradient, absent_hessian = 0, 0
-        if missing[f]:
-            absent_gradient = histogram[2 * (first + bins)]
-            absent_hessian = histogram[2 * (first + bins) + 1]
-        directions = 2 if absent_gradient != 0 or absent_hessian != 0 or reach < bins else 1
-        for direction in range(directions):
-            missing_left = 1 - direction if categorical[f] else direction
-            # The last partition separates the present from the missing: tried only with both.
-            begin, end = 0, partitions if directions == 2 and direction == 0 else partitions - 1
-            if reach < bins:
-                begin, end = (0, reach - 1) if direction == 0 else (bins - reach, bins - 1)
-            top = 0.0
-            for b in range(end):  # from 0 and without branches: several gains are then computed together
-                left_gradient = gradient[b] + absent_gradient * missing_left
-                left_hessian = hessian[b] + absent_hessian * missing_left
-                gl, hl = left_gradient * g_unit, left_hessian * h_unit
-                gr = (total[0] - left_gradient) * g_unit
-                hr = (total[1] - left_hessian) * h_unit
-                allowed = (hl >= min_child_weight) & (hr >= min_child_weight) & (hl > 0.0) & (hr > 0.0)
-                if limits is None:
-                    both = _score(gl, hl, reg_lambda, reg_alpha, step)
-                    both += _score(gr, hr, reg_lambda, reg_alpha, step)
-                else:
-                    left = _step(gl, hl, reg_lambda, reg_alpha, step, lower, upper)
-                    right = _step(gr, hr, reg_lambda, reg_alpha, step, lower, upper)
-                    both = _score_of(gl, hl, left, reg_lambda, reg_alpha)
-                    both += _score_of(gr, hr, right, reg_lambda, reg_alpha)
-                    allowed &= (right - left) * signs[f] >= 0.0
-                gain[b] = both - root if allowed else 0.0
-            for b in range(begin, end):
-                top = max(top, gain[b])
-            if top < best_gain or top == 0.0:
-                continue
-            for b in range(begin, end):
-                if gain[b] == top:
-                    if top > best_gain or (f == best_feature and b < best_bin):
-                        best_gain, best_feature, best_bin = top, f, b
-                        best_missing_left = missing_left == 1
-                        best_left_gradient = gradient[b] + absent_gradient * missing_left
-                        best_left_hessian = hessian[b] + absent_hessian * missing_left
-                    break
-    return best_gain, best_feature, best_bin, best_missing_left, best_left_gradient, best_left_hessian
+    largest = max(largest, gradients, hessians)
+    features, rule = np.zeros(0, np.bool_), (factors, penalties, max_categories)
+    return _best(histogram, features, layout, *rule, total, largest, (lower, upper), signs, _lists())
+
+
+@loop
+def best_splits(
+    leaves,
+    histograms,
+    allowed,
+    offsets,
+    value_bins,
+    missing,
+    categorical,
+    factors,
+    penalties,
+    max_categories,
+    signs,
+):
+    """Give each leaf (`LEAF`) its best split, as `best_split`.
+
+    histograms: int64 [slots, 2 T]; allowed: bool [leaves, F], or empty for all features; signs: int64 [F] as
+    in the limits, or empty."""
+    layout, rule = (offsets, value_bins, missing, categorical), (factors, penalties, max_categories)
+    features, lists = np.zeros(0, np.bool_), _lists()
+    for i in range(leaves.size):
+        leaf = leaves[i]
+        if allowed.size:
+            features = allowed[i]
+        total, largest = (leaf.gradient, leaf.hessian), max(leaf.positive, leaf.hessian)
+        largest, bounds = max(largest, leaf.positive - leaf.gradient), (leaf.lower, leaf.upper)
+        best = _best(histograms[leaf.slot], features, layout, *rule, total, largest, bounds, signs, lists)
+        leaf.gain, leaf.feature, leaf.bin = best[0], best[1], best[2]
+        leaf.missing_left, leaf.left_gradient, leaf.left_hessian = best[3], best[4], best[5]
 
 
 @loop
@@ -201,7 +341,8 @@ def best_gains(
     """The highest gain of a split by each feature alone, 0 where none gains: float64 [F]. As `best_split`."""
     out = np.zeros(offsets.size, np.float64)
     for f in range(offsets.size):
-        own = slice(f, f + 1)
-        feature = offsets[own], value_bins[own], missing[own], categorical[own]
-        out[f] = best_split(histogram, *feature, factors, penalties, max_categories, total, None)[0]
+        own, first = slice(f, f + 1), np.int64(offsets[f])
+        cells = histogram[2 * first : 2 * (first + value_bins[f] + missing[f])]
+        feature = np.zeros(1, np.uint32), value_bins[own], missing[own], categorical[own]
+        out[f] = best_split(cells, *feature, factors, penalties, max_categories, total, None)[0]
     return out

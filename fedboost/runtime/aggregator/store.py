@@ -20,7 +20,7 @@ from fedboost.errors import ConfigError, DurabilityError
 from fedboost.protocol import journal
 from fedboost.protocol.journal import Record
 
-VERSION_LINE = b"fedboost journal 2\n"
+VERSION_LINE = b"fedboost journal 3\n"
 SUFFIX = ".journal"
 _HEAD = struct.Struct(">II")
 

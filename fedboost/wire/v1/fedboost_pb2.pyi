@@ -189,21 +189,21 @@ class Introduce(_message.Message):
     grids: int
     start: StartQuery
     rounds: _containers.RepeatedCompositeFieldContainer[Round]
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     levels: int
     gradient: Scale
     hessian: Scale
     threshold: float
     residual: ResidualQuery
-    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
+    def __init__(self, greetings: _Optional[_Iterable[bytes]] = ..., grids: _Optional[int] = ..., start: _Optional[_Union[StartQuery, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[Round, _Mapping]]] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., levels: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., threshold: _Optional[float] = ..., residual: _Optional[_Union[ResidualQuery, _Mapping]] = ...) -> None: ...
 
 class Round(_message.Message):
     __slots__ = ("splits", "values")
     SPLITS_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     values: _containers.RepeatedCompositeFieldContainer[LeafValue]
-    def __init__(self, splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ...) -> None: ...
+    def __init__(self, splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ...) -> None: ...
 
 class OpenRequest(_message.Message):
     __slots__ = ("turn", "request", "attempt")
@@ -285,7 +285,7 @@ class HistogramQuery(_message.Message):
     THRESHOLD_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     nodes: _containers.RepeatedScalarFieldContainer[int]
     bins: int
     gradient: Scale
@@ -293,7 +293,7 @@ class HistogramQuery(_message.Message):
     widths: bytes
     elected: _containers.RepeatedCompositeFieldContainer[Elected]
     threshold: float
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., bins: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ..., widths: _Optional[bytes] = ..., elected: _Optional[_Iterable[_Union[Elected, _Mapping]]] = ..., threshold: _Optional[float] = ...) -> None: ...
 
 class Elected(_message.Message):
     __slots__ = ("features", "bins")
@@ -315,29 +315,21 @@ class VoteQuery(_message.Message):
     HESSIAN_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     nodes: _containers.RepeatedScalarFieldContainer[int]
     features: int
     parties: int
     gradient: Scale
     hessian: Scale
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., features: _Optional[int] = ..., parties: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., features: _Optional[int] = ..., parties: _Optional[int] = ..., gradient: _Optional[_Union[Scale, _Mapping]] = ..., hessian: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
-class Split(_message.Message):
-    __slots__ = ("node", "feature", "bin", "missing_left", "left", "categories")
-    NODE_FIELD_NUMBER: _ClassVar[int]
-    FEATURE_FIELD_NUMBER: _ClassVar[int]
-    BIN_FIELD_NUMBER: _ClassVar[int]
-    MISSING_LEFT_FIELD_NUMBER: _ClassVar[int]
-    LEFT_FIELD_NUMBER: _ClassVar[int]
+class Splits(_message.Message):
+    __slots__ = ("columns", "categories")
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     CATEGORIES_FIELD_NUMBER: _ClassVar[int]
-    node: int
-    feature: int
-    bin: int
-    missing_left: bool
-    left: int
+    columns: bytes
     categories: bytes
-    def __init__(self, node: _Optional[int] = ..., feature: _Optional[int] = ..., bin: _Optional[int] = ..., missing_left: _Optional[bool] = ..., left: _Optional[int] = ..., categories: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, columns: _Optional[bytes] = ..., categories: _Optional[bytes] = ...) -> None: ...
 
 class ResidualQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "nodes", "starts", "width", "weight")
@@ -350,12 +342,12 @@ class ResidualQuery(_message.Message):
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     nodes: _containers.RepeatedScalarFieldContainer[int]
     starts: _containers.RepeatedScalarFieldContainer[int]
     width: int
     weight: Scale
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ..., starts: _Optional[_Iterable[int]] = ..., width: _Optional[int] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ...) -> None: ...
 
 class RangeQuery(_message.Message):
     __slots__ = ("rows", "features")
@@ -373,9 +365,9 @@ class SumsQuery(_message.Message):
     NODES_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     nodes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., nodes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class EndRoundQuery(_message.Message):
     __slots__ = ("rows", "tree", "splits", "values", "metrics", "weight", "exponents", "sets", "sizes")
@@ -390,14 +382,14 @@ class EndRoundQuery(_message.Message):
     SIZES_FIELD_NUMBER: _ClassVar[int]
     rows: int
     tree: int
-    splits: _containers.RepeatedCompositeFieldContainer[Split]
+    splits: Splits
     values: _containers.RepeatedCompositeFieldContainer[LeafValue]
     metrics: _containers.RepeatedScalarFieldContainer[str]
     weight: Scale
     exponents: bool
     sets: _containers.RepeatedScalarFieldContainer[str]
     sizes: bool
-    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Iterable[_Union[Split, _Mapping]]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ...) -> None: ...
+    def __init__(self, rows: _Optional[int] = ..., tree: _Optional[int] = ..., splits: _Optional[_Union[Splits, _Mapping]] = ..., values: _Optional[_Iterable[_Union[LeafValue, _Mapping]]] = ..., metrics: _Optional[_Iterable[str]] = ..., weight: _Optional[_Union[Scale, _Mapping]] = ..., exponents: _Optional[bool] = ..., sets: _Optional[_Iterable[str]] = ..., sizes: _Optional[bool] = ...) -> None: ...
 
 class LeafValue(_message.Message):
     __slots__ = ("node", "value")

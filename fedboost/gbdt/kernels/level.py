@@ -1,0 +1,337 @@
+"""Kernels of levels: which leaves are split, their children, the sums of these.
+
+Leaves and nodes are records of arrays (`LEAF` of gbdt/split.py, `NODE` of gbdt/tree.py)."""
+
+import numpy as np
+
+from fedboost.gbdt.kernels.compile import elementwise, loop
+from fedboost.gbdt.kernels.split import _soft_threshold, categories_right
+
+FEATURES_DISAGREE, NEGATIVE_BIN, OTHER_ROWS, OTHER_TOTAL, NEGATIVE_POSITIVE, OTHER_SIBLING = range(1, 7)
+"""Reasons for which sums are refused."""
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@elementwise
+def step_within(gradient, hessian, penalties, lower, upper):
+    """The best value of a leaf, before the learning rate: -T(G) / (H + lambda), T the soft threshold at
+    reg_alpha, of magnitude at most max_delta_step, from `lower` to `upper`."""
+    reg_lambda, reg_alpha, _, most = penalties
+    h = hessian + reg_lambda
+    best = -_soft_threshold(gradient, reg_alpha) / h if h > 0.0 else 0.0
+    best = best if best < most else most  # min and max keep no order of zeros
+    best = best if best > -most else -most
+    best = best if best < upper else upper
+    return best if best > lower else lower
+
+
+@loop
+def _add_node(nodes, at, gradient, hessian, lower, upper, factors, penalties, rate):
+    """Write a leaf of the tree: its value and its cover."""
+    node = nodes[at]
+    g, h = gradient / factors[0], hessian / factors[1]
+    node.left, node.feature, node.threshold, node.missing_left, node.gain = -1, 0, 0.0, 0, 0.0
+    node.value = np.float32(step_within(g, h, penalties, lower, upper) * rate)
+    node.cover = np.float32(h)
+
+
+@loop
+def _check(cells, chosen, sizes):
+    """(reason or 0, feature, gradient, hessian) of a node's cells: the bins of the chosen features, and a
+    last pair."""
+    at, gradient, hessian, first = 0, np.int64(0), np.int64(0), True
+    for f in range(sizes.size):
+        if chosen.size == 0 or chosen[f]:
+            g, h, signs = np.int64(0), np.int64(0), np.int64(0)
+            for b in range(at, at + sizes[f]):
+                g += cells[2 * b]
+                h += cells[2 * b + 1]
+                signs |= cells[2 * b + 1]
+            at += sizes[f]
+            if first:
+                gradient, hessian, first = g, h, False
+            if g != gradient or h != hessian:
+                return FEATURES_DISAGREE, f, gradient, hessian
+            if signs < 0:
+                return NEGATIVE_BIN, f, gradient, hessian
+    if cells[2 * at + 1] != hessian or cells[2 * at] < max(gradient, 0):
+        return OTHER_ROWS, 0, gradient, hessian
+    return 0, 0, gradient, hessian
+
+
+@loop
+def take_roots(cells, sizes, leaves, histograms, nodes, factors, penalties, rate):
+    """Take the sums of the roots into leaves, histograms and nodes. Returns (reason or 0, root, feature)."""
+    width = histograms.shape[1] + 2
+    for root in range(leaves.size):
+        own, leaf = cells[root * width : (root + 1) * width], leaves[root]
+        reason, feature, gradient, hessian = _check(own, np.zeros(0, np.bool_), sizes)
+        if reason:
+            return reason, root, feature
+        histograms[root] = own[:-2]
+        leaf.node, leaf.root, leaf.depth, leaf.slot, leaf.lower, leaf.upper = (
+            root,
+            root,
+            0,
+            root,
+            -np.inf,
+            np.inf,
+        )
+        leaf.gradient, leaf.hessian, leaf.positive = gradient, hessian, own[-2]
+        _add_node(nodes, root, gradient, hessian, -np.inf, np.inf, factors, penalties, rate)
+    return 0, 0, 0
+
+
+@loop
+def choose(waiting, counts, max_leaves, by_gain):
+    """True for each waiting leaf that is split now: bool [leaves].
+
+    waiting: in the order of their nodes; counts: leaves of each root's tree, counted up. All of them as far
+    as max_leaves allows; by_gain: of each root's the better half, the highest gains first."""
+    gains, budgets = np.empty(waiting.size, np.float64), np.zeros(counts.size, np.int64)
+    chosen = np.zeros(waiting.size, np.bool_)
+    for i in range(waiting.size):
+        gains[i] = -waiting[i].gain if by_gain else 0.0
+        budgets[waiting[i].root] += 1
+    for root in range(counts.size):
+        better = (budgets[root] + 1) // 2 if by_gain else budgets[root]
+        budgets[root] = min(better, max_leaves - counts[root])
+    for i in np.argsort(gains, kind="mergesort"):
+        root = waiting[i].root
+        if budgets[root] > 0:
+            chosen[i] = True
+            budgets[root] -= 1
+            counts[root] += 1
+    return chosen
+
+
+@loop
+def grow_level(
+    families,
+    nodes,
+    count,
+    bitmaps,
+    splits,
+    histograms,
+    offsets,
+    value_bins,
+    categorical,
+    cuts,
+    starts,
+    signs,
+    factors,
+    penalties,
+    rate,
+    max_cat_to_onehot,
+    max_depth,
+):
+    """Split leaves: write their children behind the `count` nodes of the tree, and say which children may
+    split again.
+
+    families: the leaves with their best splits, in the order of their nodes; bitmaps: uint8 [nodes, 32], the
+    categories that go right, as in `tree.Splits`, or empty; splits: int32 [5, families]; cuts: of all
+    features, from the starts on; signs: as in `best_splits`.
+    """
+    for i in range(families.size):
+        leaf = families[i]
+        f, lower, upper = leaf.feature, leaf.lower, leaf.upper
+        right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
+        leaf.left = count
+        _add_node(nodes, count, leaf.left_gradient, leaf.left_hessian, lower, upper, factors, penalties, rate)
+        _add_node(nodes, count + 1, right_gradient, right_hessian, lower, upper, factors, penalties, rate)
+        count += 2
+        node = nodes[leaf.node]
+        node.left, node.feature, node.missing_left = leaf.left, f, leaf.missing_left
+        node.gain = np.float32(min(leaf.gain, _MAX_FLOAT32))
+        # A split after the last value bin separates present from missing: every number is below infinity.
+        node.threshold = cuts[starts[f] + leaf.bin] if leaf.bin < value_bins[f] - 1 else np.inf
+        if categorical[f]:
+            first, size = np.int64(offsets[f]), value_bins[f]
+            cells, one_hot = histograms[leaf.slot, 2 * first : 2 * (first + size)], size < max_cat_to_onehot
+            for category in categories_right(cells, leaf.bin, one_hot, factors, penalties):
+                bitmaps[leaf.node, category >> 3] |= np.uint8(1 << (category & 7))
+            leaf.bin, node.threshold = 0, 0.0
+        splits[0, i], splits[1, i], splits[2, i] = leaf.node, f, leaf.bin
+        splits[3, i], splits[4, i] = leaf.missing_left, leaf.left
+        least, deeper = 2.0 * penalties[2], leaf.depth + 1 < max_depth
+        leaf.open_left = deeper and leaf.left_hessian / factors[1] >= least
+        leaf.open_right = deeper and right_hessian / factors[1] >= least
+        leaf.sign = signs[f] if signs.size else 0
+        if leaf.sign:
+            g, h = leaf.left_gradient / factors[0], leaf.left_hessian / factors[1]
+            other_g, other_h = right_gradient / factors[0], right_hessian / factors[1]
+            low = step_within(g, h, penalties, lower, upper)
+            leaf.middle = (low + step_within(other_g, other_h, penalties, lower, upper)) / 2.0
+
+
+@elementwise
+def _bits(value):
+    """Bits of an integer of at least 0."""
+    bits = 0
+    while value >> bits and bits < 63:
+        bits += 1
+    return bits
+
+
+@loop
+def ask_level(families, known, elected):
+    """(asks, widths) of the children to ask for: int64 [asks, 4], the child, its family, 1 for a right child,
+    1 where only features unknown of the parent are asked for; uint8 [asks, 2], bits of the sums of their
+    bins. Refused is a sum that cannot be: then widths are 0.
+
+    known: bool [slots, F], the features that are known of a slot; elected: bool [families, F], those to know
+    of the children. Both are empty where all are known. Asked for is the child with the smaller sum of
+    hessians, since its sibling is the parent minus it; but where features are unknown of the parent, all
+    children that may split.
+    """
+    asks, widths, count = (
+        np.empty((2 * families.size, 4), np.int64),
+        np.empty((2 * families.size, 2), np.uint8),
+        0,
+    )
+    for i in range(families.size):
+        leaf = families[i]
+        right_gradient, right_hessian = leaf.gradient - leaf.left_gradient, leaf.hessian - leaf.left_hessian
+        side, several = np.int64(leaf.left_hessian > right_hessian), 1
+        if elected.size and (elected[i] & ~known[leaf.slot]).any():
+            if leaf.open_left and leaf.open_right:
+                several = 2
+            else:
+                side = np.int64(leaf.open_right)
+        for number in range(several):
+            own = side ^ number
+            asks[count, 0], asks[count, 1], asks[count, 2], asks[count, 3] = leaf.left + own, i, own, number
+            gradient = right_gradient if own else leaf.left_gradient
+            hessian = right_hessian if own else leaf.left_hessian
+            other = leaf.left_gradient if own else right_gradient
+            # Of the gradients above 0 the parent's sum is known, and what its other child has for sure.
+            positive = leaf.positive - max(other, 0)
+            largest = max(positive, positive - gradient)
+            possible = min(positive, positive - gradient) >= 0
+            widths[count, 0] = _bits(largest) + 1 if possible else 0
+            widths[count, 1] = max(_bits(hessian), 1)
+            count += 1
+    return asks[:count], widths[:count]
+
+
+@loop
+def _take_bins(cells, own, parent, offsets, sizes, asked, known):
+    """Take the bins that are asked for, and move them to a slot: own = cells, parent -= cells. Where the
+    parent does not know a feature it has no bins to subtract from. Returns the union of the signs of the
+    parent's hessians.
+
+    own, parent: int64 [2 T], or empty."""
+    at, signs = 0, np.int64(0)
+    for f in range(sizes.size):
+        if asked.size == 0 or asked[f]:
+            first, count = 2 * np.int64(offsets[f]), 2 * sizes[f]
+            if parent.size and (known.size == 0 or known[f]):
+                for i in range(count // 2):
+                    parent[first + 2 * i] -= cells[at + 2 * i]
+                    parent[first + 2 * i + 1] -= cells[at + 2 * i + 1]
+                    signs |= parent[first + 2 * i + 1]
+            if own.size:
+                own[first : first + count] = cells[at : at + count]
+            at += count
+    return signs
+
+
+@loop
+def take_level(cells, asks, families, children, histograms, slots, offsets, sizes, known, elected, used):
+    """Take the sums of the children that were asked for, and give each child that may split a leaf and a
+    slot.
+
+    cells: int64, of each of the asks (`ask_level`) the bins of its features and a last pair; children: empty
+    leaves, two a family; histograms: int64 [slots, 2 T]; the sibling takes the slot of the parent, the child
+    a new one behind the `slots` in use; sizes: int64 [F], bins of each feature; used: bool [slots, F],
+    features by which the path to a leaf splits, or empty. Returns (reason or 0, node, feature, number of
+    children, slots in use).
+    """
+    everything, nothing = np.zeros(0, np.bool_), np.zeros(0, np.int64)
+    ask, at, count = 0, 0, 0
+    for i in range(families.size):
+        leaf, slot = families[i], families[i].slot
+        features = elected[i] if elected.size else everything
+        before = known[slot].copy() if elected.size else everything
+        side, both = asks[ask, 2], leaf.open_left != 0 and leaf.open_right != 0
+        own_slot = slots if both else slot
+        slots += np.int64(both)
+        sibling_open = leaf.open_left if side else leaf.open_right
+        own_open = leaf.open_right if side else leaf.open_left
+        gradients = (leaf.left_gradient, leaf.gradient - leaf.left_gradient)
+        hessians = (leaf.left_hessian, leaf.hessian - leaf.left_hessian)
+        positives = (np.int64(0), np.int64(0))
+        while ask < asks.shape[0] and asks[ask, 1] == i:
+            other = asks[ask, 3]
+            chosen = features & ~before if other and elected.size else features
+            width = 0
+            for f in range(sizes.size):
+                width += sizes[f] if chosen.size == 0 or chosen[f] else 0
+            own = cells[at : at + 2 * width + 2]
+            at += own.size
+            reason, feature, gradient, hessian = _check(own, chosen, sizes)
+            if reason:
+                return reason, asks[ask, 0], feature, 0, slots
+            which = asks[ask, 2]
+            if gradient != gradients[which] or hessian != hessians[which]:
+                return OTHER_TOTAL, asks[ask, 0], 0, 0, slots
+            if other:
+                if own[-2] != positives[1]:
+                    return OTHER_SIBLING, asks[ask, 0], 0, 0, slots
+                _take_bins(own[:-2], histograms[slot], nothing, offsets, sizes, chosen, before)
+            else:
+                positives = (own[-2], leaf.positive - own[-2])
+                if sibling_open and positives[1] < max(gradients[1 - side], 0):
+                    return NEGATIVE_POSITIVE, asks[ask, 0], 0, 0, slots
+                target = histograms[own_slot] if own_open else nothing
+                parent = histograms[slot] if sibling_open else nothing
+                if _take_bins(own[:-2], target, parent, offsets, sizes, chosen, before) < 0:
+                    return NEGATIVE_BIN, leaf.left + 1 - side, 0, 0, slots
+            ask += 1
+        if elected.size:
+            known[slot], known[own_slot] = features, features
+        if used.size:
+            used[slot, leaf.feature] = True
+            used[own_slot] = used[slot]
+        for child in range(2):
+            if (leaf.open_right if child else leaf.open_left) == 0:
+                continue
+            new = children[count]
+            count += 1
+            new.node, new.root, new.depth = leaf.left + child, leaf.root, leaf.depth + 1
+            new.slot = own_slot if child == side else slot
+            new.gradient, new.hessian = gradients[child], hessians[child]
+            new.positive = positives[0] if child == side else positives[1]
+            new.lower, new.upper = leaf.lower, leaf.upper
+            if leaf.sign != 0 and (leaf.sign > 0) == (child == 0):
+                new.upper = leaf.middle
+            elif leaf.sign != 0:
+                new.lower = leaf.middle
+    return 0, 0, 0, count, slots
+
+
+@loop
+def check_splits(columns, bitmaps, roots, max_depth, category_counts):
+    """(reason or 0, place) of the first split that cannot be in a tree: 1 for its node, depth or children, 2
+    for its feature or what goes right.
+
+    columns, bitmaps: as in `tree.Splits`; category_counts: int64 [F], 0 for a numeric feature."""
+    count = columns.shape[1]
+    depths = np.full(roots + 2 * count, -1, np.int64)  # of leaves
+    depths[:roots] = 0
+    for i in range(count):
+        node, feature, left = columns[0, i], columns[1, i], roots + 2 * i
+        if columns[4, i] != left or node < 0 or node >= left or not 0 <= depths[node] < max_depth:
+            return 1, i
+        if feature < 0 or feature >= category_counts.size:
+            return 2, i
+        categories, right, beyond = category_counts[feature], 0, 0
+        for byte in range(bitmaps.shape[1]):
+            right |= bitmaps[i, byte]
+            within = min(max(categories - 8 * byte, 0), 8)
+            beyond |= bitmaps[i, byte] >> within
+        if beyond or (categories and (not right or columns[2, i])):
+            return 2, i
+        depths[left] = depths[left + 1] = depths[node] + 1
+        depths[node] = -1
+    return 0, 0
