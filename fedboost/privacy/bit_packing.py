@@ -43,8 +43,8 @@ class Chunk:
         """pieces: cells and bits of each segment in it."""
         self._pieces: Int64 = np.array(pieces, np.int64).reshape(-1, 2)
         self.start = start
-        self.cells = int(self._pieces[:, 0].sum())
-        self._words = words_of(self._pieces)
+        self.cells = sum(cells for cells, _ in pieces)
+        self._words = sum(-(-cells * bits // WORD_BITS) for cells, bits in pieces)
         self.size = self._words * WORD_BYTES
 
     @property
