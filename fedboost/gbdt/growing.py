@@ -101,7 +101,7 @@ class GrowingRows:
     def move_margins(
         self, splits: tuple[Split, ...], values: LeafValues, bins: Bins, margin: Float64
     ) -> None:
-        """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last splits.
-        Other trees come next."""
+        """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
+        splits. Other trees come next."""
         for nodes in self._sets[self._sampler.moved]:
             nodes.move_margins(splits, values, bins.rows, bins.layout, margin)

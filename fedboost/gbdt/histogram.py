@@ -4,7 +4,7 @@ Promises: a histogram is exact, so a sibling is its parent minus the other child
 feature sum to the same node total; `NodeSums.read` checks this of a sum from outside. Refuses: a sum whose
 features disagree, or with a negative hessian (PeerError)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -113,8 +113,8 @@ def build(
     """Sums of each node, as `NodeSums.read` takes them: int64 [nodes, layout.cells + STATS].
 
     places: int64 [nodes, 3], the begin and end of a node's rows in `rows`, and its output; pairs: int64
-    [outputs, all rows], packed gradients and hessians (`kernels.quantise`). `limit` bounds each half of a pair;
-    2**31 / limit rows may be added before the halves are unpacked.
+    [outputs, all rows], packed gradients and hessians (`kernels.quantise`). `limit` bounds each half of a
+    pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
     nodes, features, sparse = len(places), binned.dense.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
@@ -130,8 +130,8 @@ def build(
             build_sparse_level(*lists, *node_rows, layout.begins[sparse.features], block, out)
 
     for stretch in stretches(rows, places, binned.by_row.shape[0]):
-        # Threads share the rows of a level, each with sums of its own for a node that it shares with the thread
-        # before it; of few rows, they share the features.
+        # Threads share the rows of a level, each with sums of its own for a node that it shares with the
+        # thread before it; of few rows, they share the features.
         pieces, shares = threads.cut(stretch, threads.number * layout.bins)
         targets = pieces[:, 0].copy()
         for number, share in enumerate(shares[1:]):
@@ -151,8 +151,8 @@ def build(
 
 
 def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
-    """The places of nodes (`kernels.rows`), STRETCH rows of the table at a time: a table in a file is read once
-    for all nodes."""
+    """The places of nodes (`kernels.rows`), STRETCH rows of the table at a time: a table in a file is read
+    once for all nodes."""
     if table_rows <= STRETCH:
         yield places
         return

@@ -51,13 +51,22 @@ class Decisions(NamedTuple):
             if not 0 <= split.categories < 1 << MAX_CODES:
                 raise PeerError(_FAULTS[kernels.CATEGORIES].format(**vars(split)))
         numbers = [(split.node, split.feature, split.bin, split.missing_left, split.left) for split in splits]
-        columns = np.ascontiguousarray(np.array(numbers, np.int64).reshape(-1, 5).T)
+        node, feature, bin_, missing_left, left = np.array(numbers, np.int64).reshape(-1, 5).T.copy()
         bits = bytearray().join(split.categories.to_bytes(MAX_CODES // 8, "little") for split in splits)
-        return cls(*columns, np.frombuffer(bits, np.uint8).reshape(-1, MAX_CODES // 8))
+        categories = np.frombuffer(bits, np.uint8).reshape(-1, MAX_CODES // 8)
+        return cls(node, feature, bin_, missing_left, left, categories)
 
     def part(self, first: int, end: int) -> "Decisions":
         """Some of the splits."""
-        return Decisions(*(column[first:end] for column in self))
+        rows = slice(first, end)
+        numbers = (
+            self.node[rows],
+            self.feature[rows],
+            self.bin[rows],
+            self.missing_left[rows],
+            self.left[rows],
+        )
+        return Decisions(*numbers, self.categories[rows])
 
 
 class RowsOfNodes:

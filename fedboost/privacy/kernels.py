@@ -21,8 +21,31 @@ MANY_LANES = 16
 
 
 @_loop
+def _add_lanes(total, packed, rows, lanes, bits):
+    """total += the first `rows` rows of `lanes` cells, lane after lane; what stands above a cell's bits is
+    not cleared."""
+    width, full = np.uint64(bits), np.uint64(64)
+    for lane in range(lanes):
+        word, used, held = lane - lanes, full, np.uint64(0)
+        for row in range(rows):
+            if used == full:
+                word, used = word + lanes, np.uint64(0)
+                held = packed[word]
+            cell = held >> used
+            used += width
+            if used > full:
+                word, used = word + lanes, used - full
+                held = packed[word]
+                cell |= held << (width - used)
+            total[row * lanes + lane] += cell
+
+
+@_loop
 def _add_rows(total, packed, rows, lanes, bits):
-    """total += the first `rows` rows of `lanes` cells; what stands above a cell's bits is not cleared."""
+    """As `_add_lanes`, but row after row: several lanes at once where there are many."""
+    if lanes < MANY_LANES:
+        _add_lanes(total, packed, rows, lanes, bits)
+        return
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
         cells = total[row * lanes : (row + 1) * lanes]

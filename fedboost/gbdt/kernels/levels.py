@@ -1,8 +1,8 @@
 """Kernels of all nodes of a level: their histograms, and pairs of sums as cells and back.
 
-A level's sums are those of its nodes one after the other, pairs (g, h, g, h ...); `pairs_of` is int64 [nodes], the
-number of pairs of each; `widths` int64 [nodes, 2], the bits of its g, with the sign, and of its h. A pair is one
-cell, g * 2**h's bits + h modulo 2**64, where the widths add to at most MAX_BITS; else it is two.
+A level's sums are those of its nodes one after the other, pairs (g, h, g, h ...). `pairs_of` is int64
+[nodes], the number of pairs of each; `widths` int64 [nodes, 2], the bits of a g, with the sign, and of an h. A
+pair is one cell, g * 2**(bits of h) + h modulo 2**64, where the widths add to at most MAX_BITS; else it is two.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ MAX_BITS = 64
 @loop
 def build_level(by_row, rows, pairs, outputs, pieces, targets, begins, ends, first, last, block, out):
     """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features from `first` to before
-    `last`. outputs: int64 [nodes], the row of `pairs` of each; targets: int64 [pieces], the row of `out`, int64
-    [rows, 2 T + 2], for each; otherwise as `build_histogram`."""
+    `last`. outputs: int64 [nodes], the row of `pairs` of each; targets: int64 [pieces], the row of `out` for
+    each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
     scratch = np.zeros(SCRATCH, np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]

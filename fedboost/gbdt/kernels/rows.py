@@ -1,9 +1,9 @@
 """Kernels of the rows of nodes: shares of them, splits of a level, leaf values added to margins.
 
 `rows` is uint32, the row numbers of all leaves one after the other. A place is where in it the rows of a leaf
-begin and end, and the root that the leaf is below: int64 [3]; `leaves` has that of each node, NO_LEAF first for
-other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the list, begin and
-end. Splits are columns (`partition.Decisions`).
+begin and end, and the root that the leaf is below: int64 [3]; `leaves` has the place of each node, NO_LEAF
+first for other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the
+list, begin and end. Splits are columns (`partition.Decisions`).
 """
 
 import numpy as np
@@ -26,8 +26,8 @@ def count_up(rows):
 @loop
 def cut_pieces(places, whole, pieces, edges):
     """Cut the rows of places into shares of as many rows each, or into one if there are fewer than `whole`.
-    pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the next
-    begins. A place without rows is a piece, too."""
+    pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the
+    next begins. A place without rows is a piece, too."""
     total, count, taken, share = 0, 0, 0, 0
     for number in range(places.shape[0]):
         total += places[number, 1] - places[number, 0]
@@ -166,14 +166,16 @@ def split_level(
     rows,
     scratch,
 ):
-    """Send the rows of nodes to their children, from split `first` to before one with a fault. Returns the end,
-    and the fault or SOUND."""
+    """Send the rows of nodes to their children, from split `first` to before one with a fault. Returns the
+    end, and the fault or SOUND."""
     goes_left = np.empty(MAX_CODES, np.uint8)
     splits = node, feature, bin_, missing_left, left, categories
     while True:
         end, fault = check_splits(*splits, first, leaves, value_bins, categorical)
         for at in range(first, end):
-            _fill_table(goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical)
+            _fill_table(
+                goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical
+            )
             begin, end_of_rows = leaves[node[at], 0], leaves[node[at], 1]
             codes = by_feature[feature[at]]
             count = _partition(codes, goes_left, rows[begin:end_of_rows], scratch[begin:end_of_rows])
@@ -200,8 +202,8 @@ def partition_level(
     pieces,
     counts,
 ):
-    """Part the rows of pieces into `scratch`; counts: int64, how many go left. The number of a piece is that of
-    the split."""
+    """Part the rows of pieces into `scratch`; counts: int64, how many go left. The number of a piece is that
+    of the split."""
     goes_left = np.empty(MAX_CODES, np.uint8)
     for piece in range(pieces.shape[0]):
         at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
