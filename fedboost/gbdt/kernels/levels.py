@@ -1,8 +1,9 @@
 """Kernels of all nodes of a level: their histograms, and pairs of sums as cells and back.
 
 A level's sums are those of its nodes one after the other, pairs (g, h, g, h ...). `pairs_of` is int64
-[nodes], the number of pairs of each; `widths` int64 [nodes, 2], the bits of a g, with the sign, and of an h. A
-pair is one cell, g * 2**(bits of h) + h modulo 2**64, where the widths add to at most MAX_BITS; else it is two.
+[nodes], the number of pairs of each; `widths` int64 [nodes, 2], the bits of a g, with the sign, and of an h.
+A pair is one cell, g * 2**(bits of h) + h modulo 2**64, where the widths add to at most MAX_BITS; else it is
+two.
 """
 
 import numpy as np
