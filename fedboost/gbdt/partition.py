@@ -35,13 +35,10 @@ _FAULTS = {
 
 
 class Decisions(NamedTuple):
-    """Splits as columns: int64 each; categories: uint8 [splits, MAX_CODES / 8], bits as in `Split`."""
+    """Splits in the form of the kernels: int64 [5, splits], node, feature, bin, missing_left and left; and
+    uint8 [splits, MAX_CODES / 8], the bits of their categories."""
 
-    node: Int64
-    feature: Int64
-    bin: Int64
-    missing_left: Int64
-    left: Int64
+    columns: Int64
     categories: npt.NDArray[np.uint8]
 
     @classmethod
@@ -51,22 +48,13 @@ class Decisions(NamedTuple):
             if not 0 <= split.categories < 1 << MAX_CODES:
                 raise PeerError(_FAULTS[kernels.CATEGORIES].format(**vars(split)))
         numbers = [(split.node, split.feature, split.bin, split.missing_left, split.left) for split in splits]
-        node, feature, bin_, missing_left, left = np.array(numbers, np.int64).reshape(-1, 5).T.copy()
-        bits = bytearray().join(split.categories.to_bytes(MAX_CODES // 8, "little") for split in splits)
-        categories = np.frombuffer(bits, np.uint8).reshape(-1, MAX_CODES // 8)
-        return cls(node, feature, bin_, missing_left, left, categories)
+        bits = b"".join(split.categories.to_bytes(MAX_CODES // 8, "little") for split in splits)
+        columns = np.array(numbers, np.int64).reshape(-1, 5).T.copy()
+        return cls(columns, np.frombuffer(bits, np.uint8).reshape(-1, MAX_CODES // 8))
 
     def part(self, first: int, end: int) -> "Decisions":
         """Some of the splits."""
-        rows = slice(first, end)
-        numbers = (
-            self.node[rows],
-            self.feature[rows],
-            self.bin[rows],
-            self.missing_left[rows],
-            self.left[rows],
-        )
-        return Decisions(*numbers, self.categories[rows])
+        return Decisions(self.columns[:, first:end].copy(), self.categories[first:end])
 
 
 class RowsOfNodes:
@@ -130,25 +118,25 @@ class RowsOfNodes:
 
     def apply(self, splits: Sequence[Split], binned: BinnedRows, layout: Layout) -> None:
         """Send the rows of each split node to its children."""
-        columns, first = self._columns(splits), 0
+        decisions, first = self._decisions(splits), 0
         arrays = *_kinds(layout), binned.by_feature, self._rows, self._scratch
         while first < len(splits):
             if self._threads.number == 1 or self._all < SHARED:
-                first, fault = kernels.split_level(*columns, first, self._leaves, *arrays)
+                first, fault = kernels.split_level(*decisions, first, self._leaves, *arrays)
             else:
-                end, fault = self._check(columns, first, layout)
-                self._share(columns.part(first, end), arrays)
+                end, fault = self._check(decisions, first, layout)
+                self._share(decisions.part(first, end), arrays)
                 first = end
             if fault != kernels.SOUND:
-                raise _refusal(columns, first, fault, layout)
+                raise _refusal(decisions, first, fault, layout)
 
-    def _columns(self, splits: Sequence[Split]) -> Decisions:
+    def _decisions(self, splits: Sequence[Split]) -> Decisions:
         """The columns of splits; there is room for the children then."""
-        columns = Decisions.of(splits)
-        more = int(columns.left.max(initial=0)) + 2 - len(self._leaves)
+        decisions = Decisions.of(splits)
+        more = int(decisions.columns[kernels.LEFT].max(initial=0)) + 2 - len(self._leaves)
         if more > 0:
             self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
-        return columns
+        return decisions
 
     def _check(self, splits: Decisions, first: int, layout: Layout) -> tuple[int, int]:
         """The end of splits that are sound and independent of each other, and the fault of the next."""
@@ -158,7 +146,7 @@ class RowsOfNodes:
 
     def _share(self, splits: Decisions, arrays: tuple[Any, ...]) -> None:
         """Apply splits, independent of each other, by all threads."""
-        pieces, shares = self._threads.cut(self._leaves[splits.node], SHARED)
+        pieces, shares = self._threads.cut(self._leaves[splits.columns[kernels.PARENT]], SHARED)
         counts, targets = np.empty(len(pieces), np.int64), np.empty((len(pieces), 2), np.int64)
 
         def partition(share: slice) -> None:
@@ -168,7 +156,7 @@ class RowsOfNodes:
             kernels.join_level(self._rows, self._scratch, pieces[share], counts[share], targets[share])
 
         self._threads.each(partition, shares)
-        kernels.grow_level(splits.node, splits.left, self._leaves, pieces, counts, targets)
+        kernels.grow_level(splits.columns, self._leaves, pieces, counts, targets)
         self._threads.each(join, shares)
 
     def move_margins(
@@ -182,17 +170,17 @@ class RowsOfNodes:
         """Move the margins of each row, float64 [outputs, rows], by the values of its leaves after the last
         splits of the tree: each output has equally many roots, those of the first output first. Every leaf
         must have a value. Rows of the last splits are not sent to the children: another tree comes next."""
-        last = self._columns(splits)
+        last = self._decisions(splits)
         if self._check(last, 0, layout)[0] < len(splits):
             self.apply(splits, binned, layout)
             last = last.part(0, 0)
         value_nodes = np.array([node for node, _ in values], np.int64)
         by_node, own = np.zeros(len(self._leaves)), np.array([value for _, value in values], np.float64)
-        if not kernels.match_values(last.node, last.left, self._leaves, value_nodes, own, by_node):
+        if not kernels.match_values(last.columns, self._leaves, value_nodes, own, by_node):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
         output_roots = self._roots // margin.shape[0]
         split_of = np.full(len(self._leaves), NO_LEAF, np.int64)
-        split_of[last.node] = np.arange(last.node.size)
+        split_of[last.columns[kernels.PARENT]] = np.arange(len(last.categories))
         leaves = np.flatnonzero(self._leaves[:, 0] != NO_LEAF)
         table = *last, *_kinds(layout), binned.by_feature, self._rows
         for tree in range(output_roots):  # one after the other: they move the same margins
@@ -214,6 +202,6 @@ def _kinds(layout: Layout) -> tuple[Any, ...]:
 
 def _refusal(splits: Decisions, number: int, fault: int, layout: Layout) -> PeerError:
     """The error for the fault of a split."""
-    split = {name: column[number] for name, column in splits._asdict().items()}
-    bins = layout.value_bins[split["feature"]] if fault == kernels.BIN else 0
-    return PeerError(_FAULTS[fault].format(**split, bins=bins))
+    node, feature, bin_, _, left = splits.columns[:, number]
+    bins = layout.value_bins[feature] if fault == kernels.BIN else 0
+    return PeerError(_FAULTS[fault].format(node=node, feature=feature, bin=bin_, left=left, bins=bins))

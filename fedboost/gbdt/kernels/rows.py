@@ -3,7 +3,7 @@
 `rows` is uint32, the row numbers of all leaves one after the other. A place is where in it the rows of a leaf
 begin and end, and the root that the leaf is below: int64 [3]; `leaves` has the place of each node, NO_LEAF
 first for other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the
-list, begin and end. Splits are columns (`partition.Decisions`).
+list, begin and end. Splits are columns and bitmaps of categories (`partition.Decisions`).
 """
 
 import numpy as np
@@ -12,6 +12,9 @@ from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.compile import loop
 
 NO_LEAF = -1
+PARENT, BY, LAST, MISSING, LEFT = range(5)
+"""Rows of the columns of splits: node, feature, the last bin that goes left, 1 if missing values do, left
+child."""
 SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
 """Faults of a split: none, or what does not fit the tree that grows."""
 
@@ -60,32 +63,32 @@ def find_leaves(nodes, leaves, places):
 
 
 @loop
-def _fits(at, feature, bin_, categories, value_bins, categorical):
+def _fits(at, columns, categories, value_bins, categorical):
     """The fault of a split but for its nodes."""
-    if not 0 <= feature[at] < value_bins.size:
+    if not 0 <= columns[BY, at] < value_bins.size:
         return FEATURE
-    count = value_bins[feature[at]]
-    if not 0 <= bin_[at] < count:
+    count = value_bins[columns[BY, at]]
+    if not 0 <= columns[LAST, at] < count:
         return BIN
-    is_categorical, right, beyond = categorical[feature[at]], False, False
+    is_categorical, right, beyond = categorical[columns[BY, at]], False, False
     for byte in range(MAX_CODES // 8):
         for bit in range(8 if categories[at, byte] else 0):
             chosen = bool(categories[at, byte] >> bit & 1)
             right |= chosen
             beyond |= chosen and 8 * byte + bit >= count
-    if right != is_categorical or beyond or (is_categorical and bin_[at] != 0):
+    if right != is_categorical or beyond or (is_categorical and columns[LAST, at] != 0):
         return CATEGORIES
     return SOUND
 
 
 @loop
-def check_splits(node, feature, bin_, missing_left, left, categories, first, leaves, value_bins, categorical):
+def check_splits(columns, categories, first, leaves, value_bins, categorical):
     """Check splits from `first` to before one that touches the nodes of those checked, as a split of a child
     does; `leaves` has room for all children. Returns the end of the sound ones, and the fault of the next, or
     SOUND."""
     touched = np.zeros(leaves.shape[0], np.bool_)
-    for at in range(first, node.size):
-        parent, child = node[at], left[at]
+    for at in range(first, columns.shape[1]):
+        parent, child = columns[PARENT, at], columns[LEFT, at]
         if child < 0:
             return at, CHILDREN
         if 0 <= parent < leaves.shape[0] and (touched[parent] or touched[child] or touched[child + 1]):
@@ -94,24 +97,24 @@ def check_splits(node, feature, bin_, missing_left, left, categories, first, lea
             return at, NODE
         if leaves[child, 0] != NO_LEAF or leaves[child + 1, 0] != NO_LEAF:
             return at, CHILDREN
-        fault = _fits(at, feature, bin_, categories, value_bins, categorical)
+        fault = _fits(at, columns, categories, value_bins, categorical)
         if fault != SOUND:
             return at, fault
         touched[parent] = touched[child] = touched[child + 1] = True
-    return node.size, SOUND
+    return columns.shape[1], SOUND
 
 
 @loop
-def _fill_table(goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical):
+def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
     """goes_left[code] = 1 for the codes that a split sends left, 0 for the others."""
-    if categorical[feature[at]]:
+    if categorical[columns[BY, at]]:
         for code in range(MAX_CODES):
             goes_left[code] = 1 - (categories[at, code >> 3] >> (code & 7) & 1)
     else:
-        goes_left[: bin_[at] + 1] = 1
-        goes_left[bin_[at] + 1 :] = 0
-    if missing[feature[at]]:
-        goes_left[value_bins[feature[at]]] = missing_left[at]
+        goes_left[: columns[LAST, at] + 1] = 1
+        goes_left[columns[LAST, at] + 1 :] = 0
+    if missing[columns[BY, at]]:
+        goes_left[value_bins[columns[BY, at]]] = columns[MISSING, at]
 
 
 @loop
@@ -151,11 +154,7 @@ def _partition_apart(codes, goes_left, rows, scratch):
 
 @loop
 def split_level(
-    node,
-    feature,
-    bin_,
-    missing_left,
-    left,
+    columns,
     categories,
     first,
     leaves,
@@ -169,29 +168,22 @@ def split_level(
     """Send the rows of nodes to their children, from split `first` to before one with a fault. Returns the
     end, and the fault or SOUND."""
     goes_left = np.empty(MAX_CODES, np.uint8)
-    splits = node, feature, bin_, missing_left, left, categories
     while True:
-        end, fault = check_splits(*splits, first, leaves, value_bins, categorical)
+        end, fault = check_splits(columns, categories, first, leaves, value_bins, categorical)
         for at in range(first, end):
-            _fill_table(
-                goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical
-            )
-            begin, end_of_rows = leaves[node[at], 0], leaves[node[at], 1]
-            codes = by_feature[feature[at]]
+            _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
+            begin, end_of_rows = leaves[columns[PARENT, at], 0], leaves[columns[PARENT, at], 1]
+            codes = by_feature[columns[BY, at]]
             count = _partition(codes, goes_left, rows[begin:end_of_rows], scratch[begin:end_of_rows])
-            _grow(node[at], left[at], np.int64(count), leaves)
-        if fault != SOUND or end == node.size:
+            _grow(columns[PARENT, at], columns[LEFT, at], np.int64(count), leaves)
+        if fault != SOUND or end == columns.shape[1]:
             return end, fault
         first = end
 
 
 @loop
 def partition_level(
-    node,
-    feature,
-    bin_,
-    missing_left,
-    left,
+    columns,
     categories,
     value_bins,
     missing,
@@ -207,28 +199,28 @@ def partition_level(
     goes_left = np.empty(MAX_CODES, np.uint8)
     for piece in range(pieces.shape[0]):
         at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
-        _fill_table(goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical)
-        codes = by_feature[feature[at]]
+        _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
+        codes = by_feature[columns[BY, at]]
         counts[piece] = _partition_apart(codes, goes_left, rows[begin:end], scratch[begin:end])
 
 
 @loop
-def grow_level(node, left, leaves, pieces, counts, targets):
+def grow_level(columns, leaves, pieces, counts, targets):
     """Make the children of splits leaves in place of their nodes; targets: int64 [pieces, 2], where the rows
     of each piece that go left, and those that go right, belong."""
     first = 0
-    for at in range(node.size):
+    for at in range(columns.shape[1]):
         last, count = first, 0
         while last < pieces.shape[0] and pieces[last, 0] == at:
             count += counts[last]
             last += 1
-        to_left = leaves[node[at], 0]
+        to_left = leaves[columns[PARENT, at], 0]
         to_right = to_left + count
         for piece in range(first, last):
             targets[piece, 0], targets[piece, 1] = to_left, to_right
             to_left += counts[piece]
             to_right += pieces[piece, 2] - pieces[piece, 1] - counts[piece]
-        _grow(node[at], left[at], count, leaves)
+        _grow(columns[PARENT, at], columns[LEFT, at], count, leaves)
         first = last
 
 
@@ -244,12 +236,12 @@ def join_level(rows, scratch, pieces, counts, targets):
 
 
 @loop
-def match_values(node, left, leaves, value_nodes, values, by_node):
+def match_values(columns, leaves, value_nodes, values, by_node):
     """The values of the leaves after these splits: by_node, float64 of each node. Returns False unless every
     such leaf has one value, and no other node has."""
     due = leaves[:, 0] != NO_LEAF
-    for at in range(node.size):
-        due[node[at]], due[left[at]], due[left[at] + 1] = False, True, True
+    for at in range(columns.shape[1]):
+        due[columns[PARENT, at]], due[columns[LEFT, at]], due[columns[LEFT, at] + 1] = False, True, True
     for number in range(value_nodes.size):
         leaf = value_nodes[number]
         if not 0 <= leaf < due.size or not due[leaf]:
@@ -261,11 +253,7 @@ def match_values(node, left, leaves, value_nodes, values, by_node):
 
 @loop
 def move_margins(
-    node,
-    feature,
-    bin_,
-    missing_left,
-    left,
+    columns,
     categories,
     value_bins,
     missing,
@@ -290,9 +278,9 @@ def move_margins(
             for i in range(begin, end):
                 own[rows[i]] += value
             continue
-        _fill_table(goes_left, at, feature, bin_, missing_left, categories, value_bins, missing, categorical)
+        _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
         for code in range(MAX_CODES):
-            value_of_code[code] = by_node[left[at] if goes_left[code] else left[at] + 1]
-        codes = by_feature[feature[at]]
+            value_of_code[code] = by_node[columns[LEFT, at] if goes_left[code] else columns[LEFT, at] + 1]
+        codes = by_feature[columns[BY, at]]
         for i in range(begin, end):
             own[rows[i]] += value_of_code[codes[rows[i]]]

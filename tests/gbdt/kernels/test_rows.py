@@ -18,9 +18,9 @@ NEXT = [(2, 4, 0, 1, 6, 1 << 254 | 0xFFFF), (3, 1, 2, 1, 8, 0), (4, 1, 3, 0, 10,
 
 
 def columns_of(splits):
-    bits = [list(split[5].to_bytes(32, "little")) for split in splits]
+    bits = b"".join(split[5].to_bytes(32, "little") for split in splits)
     numbers = np.array([split[:5] for split in splits], np.int64).reshape(-1, 5).T
-    return *np.ascontiguousarray(numbers), np.array(bits, np.uint8).reshape(-1, 32)
+    return numbers.copy(), np.frombuffer(bits, np.uint8).reshape(-1, 32)
 
 
 def table_of(count):
@@ -49,13 +49,13 @@ def test_rows_go_to_the_children(count, shares):
         assert kernels.split_level(*columns, 0, leaves, *arrays) == (6, kernels.SOUND)
     for splits in (SPLITS, NEXT) if shares else ():
         columns = columns_of(splits)
-        places = leaves[columns[0]]
+        places = leaves[columns[0][kernels.PARENT]]
         pieces, edges = np.empty((len(splits) + shares, 3), np.int64), np.empty(shares + 1, np.int64)
         kernels.cut_pieces(places, 0, pieces, edges)
         pieces, counts = pieces[: edges[-1]], np.zeros(edges[-1], np.int64)
         targets = np.empty((edges[-1], 2), np.int64)
         kernels.partition_level(*columns, *arrays, pieces, counts)
-        kernels.grow_level(columns[0], columns[4], leaves, pieces, counts, targets)
+        kernels.grow_level(columns[0], leaves, pieces, counts, targets)
         kernels.join_level(rows, scratch, pieces, counts, targets)
     assert leaves_of(rows, leaves) == reference.split(due, SPLITS + NEXT, by_feature, KINDS)
     assert leaves[2:14, 2].tolist() == [0, 0, 1, 1, 0, 0, 0, 0, 1, 1, 1, 1]
@@ -113,7 +113,7 @@ def test_margins_move_by_the_values_of_leaves(splits):
     due, columns = reference.split(leaves_of(rows, leaves), splits, by_feature, KINDS), columns_of(splits)
     nodes = np.array(sorted(due, reverse=True))
     values, by_node = nodes / 7.0, np.zeros(20)
-    assert kernels.match_values(columns[0], columns[4], leaves, nodes, values, by_node)
+    assert kernels.match_values(columns[0], leaves, nodes, values, by_node)
     margin = np.arange(800.0).reshape(2, 400) / 3.0
     expected = margin.copy()
     for node, members in due.items():
@@ -124,7 +124,7 @@ def test_margins_move_by_the_values_of_leaves(splits):
     kernels.move_margins(*columns, *COLUMNS, by_feature, rows, *listed, pieces, margin)
     assert margin.tolist() == expected.tolist()
     for other in (nodes[1:], np.append(nodes, nodes[0]), np.append(nodes[1:], 19), np.append(nodes[1:], -1)):
-        assert not kernels.match_values(columns[0], columns[4], leaves, other, other / 7.0, by_node)
+        assert not kernels.match_values(columns[0], leaves, other, other / 7.0, by_node)
 
 
 def test_count_up():
