@@ -46,12 +46,13 @@ def fit_level(sums, pairs_of, widths):
     start = 0
     for node in range(pairs_of.size):
         gradient, hessian = np.int64(0), np.int64(0)
-        for pair in range(start, start + pairs_of[node]):
-            gradient |= sums[2 * pair] ^ (sums[2 * pair] >> 63)  # the bits of -1 - g where g is negative
-            hessian |= sums[2 * pair + 1]
+        own = sums[start : start + 2 * pairs_of[node]]
+        for pair in range(own.size // 2):
+            gradient |= own[2 * pair] ^ (own[2 * pair] >> 63)  # the bits of -1 - g where g is negative
+            hessian |= own[2 * pair + 1]
         if gradient >> (widths[node, 0] - 1) or hessian < 0 or hessian >> widths[node, 1]:
             return False
-        start += pairs_of[node]
+        start += own.size
     return True
 
 
@@ -60,15 +61,15 @@ def pack_level(sums, pairs_of, widths, cells):
     """Pack the pairs of a level into cells: int64."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
-        gradient, bits = widths[node, 0], widths[node, 1]
-        for pair in range(start, start + pairs_of[node]):
-            if gradient + bits <= MAX_BITS:
-                cells[cell] = (sums[2 * pair] << bits) + sums[2 * pair + 1]
-                cell += 1
-            else:
-                cells[cell], cells[cell + 1] = sums[2 * pair], sums[2 * pair + 1]
-                cell += 2
-        start += pairs_of[node]
+        own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
+        together = widths[node, 0] + bits <= MAX_BITS
+        packed = cells[cell : cell + (pairs_of[node] if together else own.size)]
+        if together:
+            for pair in range(packed.size):
+                packed[pair] = (own[2 * pair] << bits) + own[2 * pair + 1]
+        else:
+            packed[:] = own
+        start, cell = start + own.size, cell + packed.size
 
 
 @loop
@@ -76,13 +77,13 @@ def unpack_level(cells, pairs_of, widths, sums):
     """Unpack the cells of `pack_level`, each h at least 0 and below 2**its bits."""
     start, cell = 0, 0
     for node in range(pairs_of.size):
-        gradient, bits = widths[node, 0], widths[node, 1]
+        own, bits = sums[start : start + 2 * pairs_of[node]], widths[node, 1]
+        together = widths[node, 0] + bits <= MAX_BITS
+        packed = cells[cell : cell + (pairs_of[node] if together else own.size)]
         mask = (np.int64(1) << bits) - 1
-        for pair in range(start, start + pairs_of[node]):
-            if gradient + bits <= MAX_BITS:
-                sums[2 * pair], sums[2 * pair + 1] = cells[cell] >> bits, cells[cell] & mask
-                cell += 1
-            else:
-                sums[2 * pair], sums[2 * pair + 1] = cells[cell], cells[cell + 1]
-                cell += 2
-        start += pairs_of[node]
+        if together:
+            for pair in range(packed.size):
+                own[2 * pair], own[2 * pair + 1] = packed[pair] >> bits, packed[pair] & mask
+        else:
+            own[:] = packed
+        start, cell = start + own.size, cell + packed.size
