@@ -15,7 +15,7 @@ from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memo
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.histogram import Layout, Rows
-from fedboost.gbdt.partition import RowsOfNodes
+from fedboost.gbdt.partition import LeafValues, RowsOfNodes
 from fedboost.gbdt.samplers import Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
 from fedboost.gbdt.tree import Splits
@@ -80,7 +80,7 @@ class GrowingRows:
     def apply(self, splits: Splits, bins: Bins) -> None:
         """Send the rows of split nodes to their children."""
         for nodes in self._sets:
-            nodes.apply(splits, bins.rows, bins.cut_points)
+            nodes.apply(splits, bins.rows, bins.layout)
 
     def of(self, node: int) -> Rows:
         """Numbers of the sampled rows of a leaf, increasing."""
@@ -93,12 +93,15 @@ class GrowingRows:
     def histograms(self, nodes: Sequence[int], pairs: Int64, bins: Bins, limit: int) -> Int64:
         """Histograms of some leaves: int64 [nodes, cells + STATS], as `histogram.build` makes them of the
         packed gradients of all rows, int64 [outputs, rows]."""
-        out = np.zeros((len(nodes), bins.layout.cells + histogram.STATS), np.int64)
-        rows, node_pairs = [self.of(node) for node in nodes], [pairs[self.output_of(node)] for node in nodes]
-        histogram.build(bins.rows, rows, node_pairs, bins.layout, limit, out, self._threads)
-        return out
+        places = self._sets[0].places(nodes)
+        places[:, 2] //= self._parallel_trees
+        rows = self._sets[0].rows
+        return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 
-    def add_values(self, values: dict[int, float], margin: Float64) -> None:
-        """Move every row's margin, float64 [outputs, rows], by the values of its leaves."""
+    def move_margins(
+        self, splits: tuple[Split, ...], values: LeafValues, bins: Bins, margin: Float64
+    ) -> None:
+        """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
+        splits. Other trees come next."""
         for nodes in self._sets[self._sampler.moved]:
-            nodes.add_values(values, margin)
+            nodes.move_margins(splits, values, bins.rows, bins.layout, margin)

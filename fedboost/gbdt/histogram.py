@@ -4,8 +4,9 @@ Promises: a histogram is exact, so a sibling is its parent minus the other child
 feature sum to the same node total. Refuses: a sum whose features disagree, or with a negative hessian
 (PeerError)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,7 @@ from fedboost.errors import PeerError
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.kernels.histogram import (
-    SCRATCH,
-    TOGETHER,
-    build_histogram,
-    build_sparse,
-    pack_pairs,
-    pair_bits,
-    unpack_pairs,
-)
+from fedboost.gbdt.kernels.levels import build_level, build_sparse_level
 from fedboost.gbdt.threads import Threads
 
 Rows = npt.NDArray[np.uint32]
@@ -76,6 +69,16 @@ class Layout:
         slices = [histogram[STATS * ends[index] : STATS * ends[index + 1]] for index in indices]
         return np.concatenate([np.zeros(0, np.int64), *slices])
 
+    @cached_property
+    def begins(self) -> Int64:
+        """First bin of each feature."""
+        return self.offsets.astype(np.int64)
+
+    @cached_property
+    def ends(self) -> Int64:
+        """End of the bins of each feature."""
+        return self.begins + self.value_bins + self.missing
+
     @property
     def cells(self) -> int:
         """Integers of one node's histogram."""
@@ -83,96 +86,64 @@ class Layout:
 
 
 def build(
-    binned: BinnedRows,
-    nodes: Sequence[Rows],
-    pairs: Sequence[Int64],
-    layout: Layout,
-    limit: int,
-    out: Int64,
-    threads: Threads,
-) -> None:
+    binned: BinnedRows, rows: Rows, places: Int64, pairs: Int64, layout: Layout, limit: int, threads: Threads
+) -> Int64:
     """Sums of each node, and a last pair of the sums over all its rows, of the gradients above 0 and of the
-    hessians: out, int64 [nodes, layout.cells + STATS], zero
-    before.
+    hessians: int64 [nodes, layout.cells + STATS].
 
-    pairs: for each node the gradients and hessians of all rows, packed (`kernels.quantise`).
-    `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are unpacked.
+    places: int64 [nodes, 3], the begin and end of a node's rows in `rows`, and its output; pairs: int64
+    [outputs, all rows], packed gradients and hessians (`kernels.quantise`). `limit` bounds each half of a
+    pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
-    block, features = (1 << 31) // limit - 1, binned.dense.size
-    begins = layout.offsets.astype(np.int64)
-    ends = begins + layout.value_bins + layout.missing
-    dense = begins[binned.dense], ends[binned.dense]
+    nodes, features, sparse = len(places), binned.dense.size, binned.sparse
+    out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
+    block, outputs = (1 << 31) // limit - 1, np.ascontiguousarray(places[:, 2])
+    dense = layout.begins[binned.dense], layout.ends[binned.dense]
 
-    def add(piece: tuple[Rows, Int64, Int64, int, int]) -> None:
-        rows, row_pairs, cells, first, together = piece
-        if first < features:
-            last, scratch = min(first + together, features), np.zeros(SCRATCH, np.int64)
-            build_histogram(binned.by_row, rows, row_pairs, *dense, first, last, block, scratch, cells)
-        elif sparse is not None:
-            sparse_begins = begins[sparse.features]
-            build_sparse(
-                sparse.starts,
-                sparse.entries,
-                rows,
-                row_pairs,
-                sparse.offsets,
-                sparse.most_frequent,
-                sparse_begins,
-                block,
-                cells,
-            )
+    def add(task: tuple[Int64, Int64, int, int]) -> None:
+        pieces, targets, first, last = task
+        node_rows = rows, pairs, outputs, pieces, targets
+        build_level(binned.by_row, *node_rows, *dense, first, min(last, features), block, out)
+        if sparse is not None and last > features:
+            lists = sparse.starts, sparse.entries, sparse.offsets, sparse.most_frequent
+            build_sparse_level(*lists, *node_rows, layout.begins[sparse.features], block, out)
 
-    sparse = binned.sparse
-    for pass_rows in passes(nodes, binned.by_row.shape[0]):
-        pieces, extra = [], []
-        for rows, row_pairs, cells in zip(pass_rows, pairs, out, strict=True):
-            # Threads share the rows of a large node and add up their sums; else they share its features.
-            shares = threads.shares(rows, layout.bins)
-            together = min(TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
-            for number, share in enumerate(shares):
-                target = np.zeros_like(cells) if number else cells
-                extra += [(cells, target)] if number else []
-                firsts = [*range(0, features, together), *([features] if sparse is not None else [])]
-                pieces += [(share, row_pairs, target, first, together) for first in firsts]
-        threads.each(add, pieces)
-        for cells, more in extra:
-            cells += more
+    for stretch in stretches(rows, places, binned.by_row.shape[0]):
+        # Threads share the rows of a level, each with sums of its own for a node that it shares with the
+        # thread before it; of few rows, they share the features.
+        pieces, shares = threads.cut(stretch, threads.number * layout.bins)
+        targets = pieces[:, 0].copy()
+        for number, share in enumerate(shares[1:]):
+            if targets[share.start] == pieces[share.start - 1, 0]:
+                targets[share.start] = nodes + number
+        together = -(-(features + 1) // (threads.number if len(shares) == 1 else 1))
+        firsts = range(0, features + 1, together)
+        threads.each(
+            add,
+            [(pieces[s], targets[s], first, first + together) for s in shares for first in firsts],
+        )
+        for number, share in enumerate(shares[1:]):
+            if targets[share.start] >= nodes:
+                out[pieces[share.start, 0]] += out[nodes + number]
+                out[nodes + number] = 0
+    return out[:nodes]
 
 
-def passes(nodes: Sequence[Rows], rows: int) -> Iterator[list[Rows]]:
-    """The rows of nodes, STRETCH rows of the table at a time: a table in a file is read once for all
-    nodes."""
-    if rows <= STRETCH:
-        yield list(nodes)
+def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
+    """The places of nodes (`kernels.rows`), STRETCH rows of the table at a time: a table in a file is read
+    once for all nodes."""
+    if table_rows <= STRETCH:
+        yield places
         return
-    for start in range(0, rows, STRETCH):
-        ends = np.array([start, min(start + STRETCH, rows)], np.uint32)
-        yield [node[slice(*np.searchsorted(node, ends))] for node in nodes]
+    starts = places[:, 0].tolist()
+    for limit in range(STRETCH, table_rows + STRETCH, STRETCH):
+        part = places.copy()
+        for number, (start, end) in enumerate(zip(starts, places[:, 1].tolist(), strict=True)):
+            starts[number] = start + int(np.searchsorted(rows[start:end], min(limit, table_rows)))
+            part[number, :2] = start, starts[number]
+        yield part
 
 
-def pack_sums(sums: Int64, bits: int, out: Int64) -> None:
-    """Pack pairs of sums (g, h, g, h ...) into cells: g * 2**bits + h; copy them if there are as many cells.
-
-    Such cells add like the pairs, as long as every h of the sum is at least 0 and below 2**bits.
-    """
-    if out.size == sums.size:
-        out[:] = sums
-    else:
-        pack_pairs(sums, bits, out)
-
-
-def unpack_sums(cells: Int64, bits: int, out: Int64) -> None:
-    """Unpack the cells of `pack_sums`."""
-    if out.size == cells.size:
-        out[:] = cells
-    else:
-        unpack_pairs(cells, bits, out)
-
-
-def fit(sums: Int64, widths: Widths) -> bool:
-    """True if cells of these widths hold each of the pairs of sums."""
-    gradient, hessian = pair_bits(sums)
-    return bool(gradient < 1 << (widths[0] - 1) and 0 <= hessian < 1 << widths[1])
 
 
 def node_total(histogram: Int64, layout: Layout) -> Total:

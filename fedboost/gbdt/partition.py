@@ -1,40 +1,53 @@
 """The rows of each leaf of the tree that grows.
 
-Promises: `RowsOfNodes` reorders one array of row numbers in place and never copies a table.
+Promises: `RowsOfNodes` reorders one array of row numbers in place and never copies a table; each step is one
+compiled call for all nodes of a level, or one for each thread.
 Refuses: a split of a node that is not a leaf (PeerError: splits come from outside).
 """
 
 from collections.abc import Sequence
-from itertools import groupby
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from fedboost.errors import PeerError
-from fedboost.fixedpoint import Float64
+from fedboost.fixedpoint import Float64, Int64
 from fedboost.gbdt.binned import Allocator, BinnedRows, allocate_in_memory
-from fedboost.gbdt.cut_points import CutPoints
-from fedboost.gbdt.histogram import Rows, passes
-from fedboost.gbdt.kernels.bins import MAX_CODES
-from fedboost.gbdt.kernels.rows import add_value, count_up, partition
+from fedboost.gbdt.histogram import Layout, Rows, stretches
+from fedboost.gbdt.kernels import rows as kernels
+from fedboost.gbdt.kernels.rows import NO_LEAF
 from fedboost.gbdt.threads import ONE, Threads
-from fedboost.gbdt.tree import Split, Splits
+from fedboost.gbdt.tree import Splits
 
 SHARED = 1 << 16
-"""Rows of a node from which on threads share its split."""
+"""Rows of a level from which on threads share its splits."""
+LeafValues = Sequence[tuple[int, float]]
+"""Leaves and their values."""
+_FAULTS = {
+    kernels.NODE: "node {node} is not a leaf of the tree that grows",
+    kernels.CHILDREN: "split of node {node} into {left}, which is a leaf already",
+    kernels.FEATURE: "split of node {node} by feature {feature}, which is unknown",
+    kernels.BIN: "split of node {node} at bin {bin} of {bins}",
+    kernels.CATEGORIES: "split of node {node} by levels that feature {feature} has not",
+}
 
 
-def _goes_left(split: Split, cut_points: CutPoints) -> npt.NDArray[np.uint8]:
-    """1 for each code that goes left, 0 for the others."""
-    if split.categories:
-        right = np.frombuffer(split.categories.to_bytes(MAX_CODES // 8, "little"), np.uint8)
-        table = 1 - np.unpackbits(right, bitorder="little")
-    else:
-        table = np.zeros(MAX_CODES, np.uint8)
-        table[: split.bin + 1] = 1
-    if cut_points.missing[split.feature]:
-        table[cut_points.cuts[split.feature].size + 1] = split.missing_left
-    return table
+class Decisions(NamedTuple):
+    """Splits in the form of the kernels: int64 [5, splits], node, feature, bin, missing_left and left; and
+    uint8 [splits, MAX_CODES / 8], the bits of their categories."""
+
+    columns: Int64
+    categories: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, splits: Splits) -> "Decisions":
+        """The columns of splits."""
+        return cls(splits.columns.astype(np.int64), splits.categories)
+
+    def part(self, first: int, end: int) -> "Decisions":
+        """Some of the splits."""
+        return Decisions(self.columns[:, first:end].copy(), self.categories[first:end])
 
 
 class RowsOfNodes:
@@ -47,116 +60,141 @@ class RowsOfNodes:
         self._threads = threads
         self._allocate = allocate
         self._all = rows
-        self._rows: Rows = allocate((roots, rows), np.dtype(np.uint32))
-        self._scratch: Rows = allocate((roots, rows), np.dtype(np.uint32))
+        self._roots = roots
+        self._take(rows)
+        self._leaves: Int64 = np.empty((2 * roots, 3), np.int64)
         self.begin()
+
+    def _take(self, rows: int) -> None:
+        """Allocate room for so many rows of each root."""
+        self._room = rows
+        self._rows, self._scratch = (
+            self._allocate((self._roots * rows,), np.dtype(np.uint32)) for _ in range(2)
+        )
 
     def begin(self, members: Sequence[Rows] | None = None) -> None:
         """A new tree: all rows are in each root, or those of these numbers in each, increasing; a row may be
         there several times."""
-        self._ranges = {}
         largest = 0 if members is None else max(root_rows.size for root_rows in members)
-        if largest > self._rows.shape[1]:
-            shape = len(self._rows), largest + largest // 16
-            self._rows, self._scratch = (self._allocate(shape, np.dtype(np.uint32)) for _ in range(2))
-        for root, root_rows in enumerate(self._rows):
-            size = self._all if members is None else members[root].size
+        if largest > self._room:
+            self._take(largest + largest // 16)
+        self._leaves.fill(NO_LEAF)
+        for root in range(self._roots):
+            begin, size = root * self._room, self._all if members is None else members[root].size
             if members is None:
-                count_up(root_rows[:size])
+                kernels.count_up(self._rows[begin : begin + size])
             else:
-                root_rows[:size] = members[root]
-            self._ranges[root] = (root, 0, size)
+                self._rows[begin : begin + size] = members[root]
+            self._leaves[root] = begin, begin + size, root
+
+    @property
+    def rows(self) -> Rows:
+        """Row numbers of all leaves."""
+        return self._rows
+
+    def places(self, nodes: Sequence[int]) -> Int64:
+        """Begins and ends of leaves in `rows`, and their roots: int64 [nodes, 3]."""
+        places = np.empty((len(nodes), 3), np.int64)
+        found = kernels.find_leaves(np.array(nodes, np.int64), self._leaves, places)
+        if found < len(nodes):
+            raise PeerError(_FAULTS[kernels.NODE].format(node=nodes[found]))
+        return places
 
     def of(self, node: int) -> Rows:
         """Row numbers of a leaf, increasing."""
-        root, start, end = self._range(node)
-        return self._rows[root, start:end]
+        begin, end, _ = self.places([node])[0].tolist()
+        return self._rows[begin:end]
 
     def root_of(self, node: int) -> int:
         """The root that a leaf is below."""
-        return self._range(node)[0]
+        return int(self.places([node])[0, 2])
 
-    def _range(self, node: int) -> tuple[int, int, int]:
-        if node not in self._ranges:
-            raise PeerError(f"node {node} is not a leaf of the tree that grows")
-        return self._ranges[node]
-
-    def apply(self, splits: Splits, binned: BinnedRows, cut_points: CutPoints) -> None:
+    def apply(self, splits: Splits, binned: BinnedRows, layout: Layout) -> None:
         """Send the rows of each split node to its children."""
-        ready: list[Split] = []
-        touched: set[int] = set()
-        for split in splits:
-            touches = {split.node, split.left, split.left + 1}
-            if touches & touched:  # such as a child of one that waits
-                self._apply(ready, binned, cut_points)
-                ready, touched = [], set()
-            self._check(split, cut_points)
-            ready.append(split)
-            touched |= touches
-        self._apply(ready, binned, cut_points)
+        decisions, first = self._decisions(splits), 0
+        arrays = *_kinds(layout), binned.by_feature, self._rows, self._scratch
+        while first < len(splits):
+            if self._threads.number == 1 or self._all < SHARED:
+                first, fault = kernels.split_level(*decisions, first, self._leaves, *arrays)
+            else:
+                end, fault = self._check(decisions, first, layout)
+                self._share(decisions.part(first, end), arrays)
+                first = end
+            if fault != kernels.SOUND:
+                raise _refusal(decisions, first, fault, layout)
 
-    def _check(self, split: Split, cut_points: CutPoints) -> None:
-        self.of(split.node)
-        if split.left in self._ranges or split.left + 1 in self._ranges:
-            raise PeerError(f"split of node {split.node} into {split.left}, which is a leaf already")
-        if not (0 <= split.feature < len(cut_points.cuts)):
-            raise PeerError(f"split of node {split.node} by feature {split.feature}, which is unknown")
-        value_bins = cut_points.cuts[split.feature].size + 1
-        if not 0 <= split.bin < value_bins:
-            raise PeerError(f"split of node {split.node} at bin {split.bin} of {value_bins}")
-        category_count = value_bins if split.feature in cut_points.categorical else 0
-        if not split.fits(category_count):
-            raise PeerError(f"split of node {split.node} by levels that feature {split.feature} has not")
+    def _decisions(self, splits: Splits) -> Decisions:
+        """The columns of splits; there is room for the children then."""
+        decisions = Decisions.of(splits)
+        more = int(decisions.columns[kernels.LEFT].max(initial=0)) + 2 - len(self._leaves)
+        if more > 0:
+            self._leaves = np.concatenate([self._leaves, np.full((more, 3), NO_LEAF, np.int64)])
+        return decisions
 
-    def _apply(self, splits: list[Split], binned: BinnedRows, cut_points: CutPoints) -> None:
-        def split_rows(piece: tuple[Split, Rows, Rows]) -> int:
-            split, rows, scratch = piece
-            codes = binned.by_feature[split.feature]
-            return int(partition(codes, _goes_left(split, cut_points), rows, scratch))
+    def _check(self, splits: Decisions, first: int, layout: Layout) -> tuple[int, int]:
+        """The end of splits that are sound and independent of each other, and the fault of the next."""
+        kinds = layout.value_bins, layout.categorical
+        end, fault = kernels.check_splits(*splits, first, self._leaves, *kinds)
+        return end, fault
 
-        pieces = []
-        for split in splits:
-            root, start, end = self._ranges[split.node]
-            shares = (
-                self._threads.shares(array[root, start:end], SHARED) for array in (self._rows, self._scratch)
-            )
-            pieces += [(split, rows, scratch) for rows, scratch in zip(*shares, strict=True)]
-        counts = iter(zip(pieces, self._threads.each(split_rows, pieces), strict=True))
-        for split, split_counts in groupby(counts, key=lambda count: count[0][0]):
-            root, start, end = self._ranges.pop(split.node)
-            left = _joined(
-                self._rows[root, start:end], [(rows, count) for (_, rows, _), count in split_counts]
-            )
-            self._ranges[split.left] = (root, start, start + left)
-            self._ranges[split.left + 1] = (root, start + left, end)
+    def _share(self, splits: Decisions, arrays: tuple[Any, ...]) -> None:
+        """Apply splits, independent of each other, by all threads."""
+        pieces, shares = self._threads.cut(self._leaves[splits.columns[kernels.PARENT]], SHARED)
+        counts, targets = np.empty(len(pieces), np.int64), np.empty((len(pieces), 2), np.int64)
 
-    def add_values(self, values: dict[int, float], margin: Float64) -> None:
-        """Move the margins of each row, float64 [outputs, rows], by the values of its leaves: each output has
-        equally many roots, those of the first output first. Every leaf must have a value."""
-        if set(values) != set(self._ranges):
+        def partition(share: slice) -> None:
+            kernels.partition_level(*splits, *arrays, pieces[share], counts[share])
+
+        def join(share: slice) -> None:
+            kernels.join_level(self._rows, self._scratch, pieces[share], counts[share], targets[share])
+
+        self._threads.each(partition, shares)
+        kernels.grow_level(splits.columns, self._leaves, pieces, counts, targets)
+        self._threads.each(join, shares)
+
+    def move_margins(
+        self,
+        splits: Splits,
+        values: LeafValues,
+        binned: BinnedRows,
+        layout: Layout,
+        margin: Float64,
+    ) -> None:
+        """Move the margins of each row, float64 [outputs, rows], by the values of its leaves after the last
+        splits of the tree: each output has equally many roots, those of the first output first. Every leaf
+        must have a value. Rows of the last splits are not sent to the children: another tree comes next."""
+        last = self._decisions(splits)
+        if self._check(last, 0, layout)[0] < len(splits):
+            self.apply(splits, binned, layout)
+            last = last.part(0, 0)
+        value_nodes = np.array([node for node, _ in values], np.int64)
+        by_node, own = np.zeros(len(self._leaves)), np.array([value for _, value in values], np.float64)
+        if not kernels.match_values(last.columns, self._leaves, value_nodes, own, by_node):
             raise PeerError("the leaf values are not those of the leaves of the tree that grew")
-        output_roots = self._rows.shape[0] // margin.shape[0]
-
-        def add(piece: tuple[Rows, int, float]) -> None:
-            rows, node, value = piece
-            add_value(margin[self.root_of(node) // output_roots], rows, value)
-
+        output_roots = self._roots // margin.shape[0]
+        split_of = np.full(len(self._leaves), NO_LEAF, np.int64)
+        split_of[last.columns[kernels.PARENT]] = np.arange(len(last.categories))
+        leaves = np.flatnonzero(self._leaves[:, 0] != NO_LEAF)
+        table = *last, *_kinds(layout), binned.by_feature, self._rows
         for tree in range(output_roots):  # one after the other: they move the same margins
-            nodes = [node for node in values if self.root_of(node) % output_roots == tree]
-            for parts in passes([self.of(node) for node in nodes], margin.shape[1]):
-                self._threads.each(
-                    add, [(rows, node, values[node]) for rows, node in zip(parts, nodes, strict=True)]
-                )
+            nodes = leaves[self._leaves[leaves, 2] % output_roots == tree]
+            listed = split_of[nodes], nodes, self._leaves[nodes, 2] // output_roots, by_node
+            for places in stretches(self._rows, self._leaves[nodes], margin.shape[1]):
+                pieces, shares = self._threads.cut(places, SHARED)
+
+                def move(share: slice, listed: Any = listed, pieces: Int64 = pieces) -> None:
+                    kernels.move_margins(*table, *listed, pieces[share], margin)
+
+                self._threads.each(move, shares)
 
 
-def _joined(rows: Rows, shares: list[tuple[Rows, int]]) -> int:
-    """Join shares of `rows`, each partitioned, into one: rows that go left first. Returns their number."""
-    if len(shares) == 1:
-        return shares[0][1]
-    right = np.concatenate([share[left:] for share, left in shares])
-    end = 0
-    for share, left in shares:
-        rows[end : end + left] = share[:left]  # never ahead of what is still to be moved
-        end += left
-    rows[end:] = right
-    return end
+def _kinds(layout: Layout) -> tuple[Any, ...]:
+    """The bins and the kind of each feature, in the form of the kernels."""
+    return layout.value_bins, layout.missing, layout.categorical
+
+
+def _refusal(splits: Decisions, number: int, fault: int, layout: Layout) -> PeerError:
+    """The error for the fault of a split."""
+    node, feature, bin_, _, left = splits.columns[:, number]
+    bins = layout.value_bins[feature] if fault == kernels.BIN else 0
+    return PeerError(_FAULTS[fault].format(node=node, feature=feature, bin=bin_, left=left, bins=bins))

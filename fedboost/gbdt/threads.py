@@ -7,12 +7,13 @@ Refuses nothing: the first error of a piece is raised.
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-Rows = npt.NDArray[np.uint32]
+from fedboost.fixedpoint import Int64
+from fedboost.gbdt.kernels.rows import cut_pieces
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -48,9 +49,14 @@ class Threads:
             other.result()
         return [results[index] for index in range(len(every))]
 
-    def shares(self, rows: Rows, whole: int) -> list[Rows]:
-        """Split rows into a piece for each thread; into one where they are fewer than `whole`."""
-        return np.array_split(rows, self.number) if self.number > 1 and rows.size >= whole else [rows]
+    def cut(self, places: Int64, whole: int) -> tuple[Int64, list[slice]]:
+        """Cut the rows of leaves (`kernels.rows`) into a share for each thread; into one where they are fewer
+        than `whole`. Returns the pieces, int64 [pieces, 3], and the slices of them that are the shares."""
+        pieces = np.empty((len(places) + self.number, 3), np.int64)
+        edges = np.empty(self.number + 1, np.int64)
+        cut_pieces(places, whole, pieces, edges)
+        shares = [slice(*share) for share in pairwise(edges.tolist()) if share[0] < share[1]]
+        return pieces[: edges[-1]], shares
 
 
 ONE = Threads(1)

@@ -263,8 +263,7 @@ class HorizontalHolder:
 
     def _end_tree(self, tree: int, splits: Splits, values: Values) -> None:
         """Split the last nodes of a tree, and move each row's margin by its leaf's value; the next begins."""
-        self._split(splits)
-        self._growing.add_values(dict(values), self._gradients.margin)
+        self._growing.move_margins(splits, values, self._bins, self._gradients.margin)
         self._growing.begin(tree + 1)
         self._forget_gradients()
 
@@ -291,8 +290,10 @@ def _holds_out(terms: Terms) -> bool:
 def _row_sets(shard: Shard, terms: Terms) -> dict[str, Mask]:
     """The rows that trees grow on, and those held out: by a column, or sampled by whole groups."""
     if not _holds_out(terms):
-        constants = {metrics.TRAIN: np.True_, metrics.VALIDATION: np.False_}
-        return {name: np.broadcast_to(value, shard.rows) for name, value in constants.items()}
+        return {
+            metrics.TRAIN: np.ones(shard.rows, np.bool_),
+            metrics.VALIDATION: np.zeros(shard.rows, np.bool_),
+        }
     held_out = shard.validation
     if terms.columns.validation is None:
         keys = shard.keys if shard.group is None else shard.group

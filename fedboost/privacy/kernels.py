@@ -16,10 +16,36 @@ from fedboost.kernel_cache import kernel
 
 _loop = kernel(nogil=True)
 
+MANY_LANES = 16
+"""Lanes from which on processors are faster with a row of them at a time."""
+
+
+@_loop
+def _add_lanes(total, packed, rows, lanes, bits):
+    """total += the first `rows` rows of `lanes` cells, lane after lane; what stands above a cell's bits is
+    not cleared."""
+    width, full = np.uint64(bits), np.uint64(64)
+    for lane in range(lanes):
+        word, used, held = lane - lanes, full, np.uint64(0)
+        for row in range(rows):
+            if used == full:
+                word, used = word + lanes, np.uint64(0)
+                held = packed[word]
+            cell = held >> used
+            used += width
+            if used > full:
+                word, used = word + lanes, used - full
+                held = packed[word]
+                cell |= held << (width - used)
+            total[row * lanes + lane] += cell
+
 
 @_loop
 def _add_rows(total, packed, rows, lanes, bits):
-    """total += the first `rows` rows of `lanes` cells; what stands above a cell's bits is not cleared."""
+    """As `_add_lanes`, but row after row: several lanes at once where there are many."""
+    if lanes < MANY_LANES:
+        _add_lanes(total, packed, rows, lanes, bits)
+        return
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)
         cells = total[row * lanes : (row + 1) * lanes]
@@ -52,8 +78,30 @@ def _subtract_rows(total, packed, rows, lanes, bits):
 
 
 @_loop
+def _pack_lanes(total, packed, rows, lanes, bits):
+    """The rows as streams of bits, lane after lane."""
+    mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
+    width, full = np.uint64(bits), np.uint64(64)
+    for lane in range(lanes):
+        word, used, held = lane, np.uint64(0), np.uint64(0)
+        for row in range(rows):
+            cell = total[row * lanes + lane] & mask
+            held |= cell << used
+            used += width
+            if used >= full:
+                packed[word] = held
+                word, used = word + lanes, used - full
+                held = cell >> (width - used) if used else np.uint64(0)
+        if used:
+            packed[word] = held
+
+
+@_loop
 def _pack_rows(total, packed, rows, lanes, bits):
-    """The rows as streams of bits."""
+    """As `_pack_lanes`, but row after row: several lanes at once where there are many."""
+    if lanes < MANY_LANES:
+        _pack_lanes(total, packed, rows, lanes, bits)
+        return
     mask = np.uint64(0xFFFFFFFFFFFFFFFF) >> np.uint64(64 - bits)
     for row in range(rows):
         word, shift = (row * bits) >> 6, np.uint64((row * bits) & 63)

@@ -41,15 +41,14 @@ def test_every_margin_moves_by_the_leaf_of_each_parallel_tree(sampler):
     left = ROOTS[-1] + 1
     splits = tuple(Split(root, 0, 0, False, left + 2 * root) for root in ROOTS)
     growing.begin(1)
-    growing.apply(splits, bins)
     margin = np.zeros((OUTPUTS, ROWS))
-    growing.add_values(
-        {node: float(1 << (node - left)) for node in range(left, left + 2 * len(ROOTS))}, margin
-    )
+    values = [(node, float(1 << (node - left))) for node in range(left, left + 2 * len(ROOTS))]
+    growing.move_margins(splits, values, bins, margin)
     for output in range(OUTPUTS):
         sides = [2.0 ** (2 * (PARALLEL * output + tree)) for tree in range(PARALLEL)]
         due = np.where(column < 0.25, sum(sides), 2 * sum(sides))
         assert margin[output].tolist() == due.tolist()
+    growing.apply(splits, bins)
     assert [growing.output_of(left + 2 * root) for root in ROOTS] == [0, 0, 0, 1, 1, 1]
 
 

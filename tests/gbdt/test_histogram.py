@@ -11,6 +11,7 @@ from fedboost.errors import PeerError
 from fedboost.gbdt import binned
 from fedboost.gbdt import histogram as histograms
 from fedboost.gbdt.binned import BinnedRows
+from fedboost.gbdt.kernels.levels import fit_level
 from fedboost.gbdt.threads import ONE, Threads
 
 # ---- histograms: layout, totals, invariants ---------------------------------------------------------
@@ -24,6 +25,14 @@ def test_layout_stands_feature_after_feature_with_the_missing_bin_last():
     assert (layout.bins, layout.cells) == (8, 16)
 
 
+def build(bins, nodes, pairs, layout, limit, threads):
+    """Histograms of nodes with these rows, of one output."""
+    ends = np.cumsum([0, *map(len, nodes)])
+    places = np.stack([ends[:-1], ends[1:], np.zeros(len(nodes), np.int64)], axis=1)
+    rows = np.concatenate(nodes).astype(np.uint32)
+    return histograms.build(bins, rows, places, pairs[None], layout, limit, threads)
+
+
 def test_build_and_the_sibling_by_subtraction():
     rng = np.random.default_rng(0)
     layout = layout_of(5, 9, missing=[1])
@@ -33,10 +42,7 @@ def test_build_and_the_sibling_by_subtraction():
     pairs = (gradient << 32) + hessian
 
     def built(rows):
-        nodes = [np.flatnonzero(rows).astype(np.uint32)]
-        out = np.zeros((1, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, [pairs], layout, 128, out, ONE)
-        return out[0]
+        return build(bins, [np.flatnonzero(rows)], pairs, layout, 128, ONE)[0]
 
     some = rng.random(500) < 0.3
     assert (built(np.ones(500, bool)) - built(some)).tolist() == built(~some).tolist()
@@ -50,10 +56,8 @@ def test_build_takes_any_number_of_rows_at_the_bound(bits, sign):
     limit, rows = 1 << (bits - 1), 1500
     codes = np.zeros((1, rows), np.uint8)
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
-    everyone = np.arange(rows, dtype=np.uint32)
-    out = np.zeros((1, 4), np.int64)
     bins = BinnedRows.of(codes, np.array([1]))
-    histograms.build(bins, [everyone], [pairs], layout_of(1), limit, out, ONE)
+    out = build(bins, [np.arange(rows)], pairs, layout_of(1), limit, ONE)
     assert out[0, :2].tolist() == [sign * limit * rows, limit * rows]
 
 
@@ -71,15 +75,14 @@ def test_threads_blocks_of_features_and_rare_bins_make_the_same_histograms(
     bins = BinnedRows.of(np.ascontiguousarray(codes.T), layout.value_bins)
     assert (bins.sparse is not None) == (share_of_rare > 0 and features > 1)
     pairs = (rng.integers(-128, 129, 300) << 32) + rng.integers(0, 129, 300)
-    nodes = [np.sort(rng.choice(300, size, replace=False)).astype(np.uint32) for size in (300, 0, 40)]
+    nodes = [np.sort(rng.choice(300, size, replace=False)) for size in (300, 0, 40)]
     due = np.zeros((3, layout.bins, 2), np.int64)
     for node, rows in enumerate(nodes):
         for stat, values in enumerate((pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF)):
             for feature, offset in enumerate(layout.offsets.tolist()):
                 np.add.at(due[node, :, stat], offset + codes[rows, feature].astype(int), values)
     for number in (1, 2, 3):
-        out = np.zeros((3, layout.cells + 2), np.int64)
-        histograms.build(bins, nodes, [pairs] * 3, layout, 128, out, Threads(number))
+        out = build(bins, nodes, pairs, layout, 128, Threads(number))
         assert out[:, : layout.cells].tolist() == due.reshape(3, -1).tolist()
         for sums, rows in zip(out, nodes, strict=True):
             gradient, hessian = pairs[rows] >> 32, pairs[rows] & 0xFFFFFFFF
@@ -133,7 +136,8 @@ def test_the_widths_of_a_child_hold_its_sums_and_are_no_wider_than_its_parents(r
     assert sibling.histogram.tolist() == other.histogram.tolist()
     widths = parent.widths(child.total, other.total)
     last = np.array([child.positive, child.total[1]])
-    assert histograms.fit(np.concatenate([child.histogram, last]), widths)
+    sums = np.concatenate([child.histogram, last])
+    assert fit_level(sums, np.array([sums.size // 2]), np.array([widths]))
     magnitudes = int(np.abs(gradient).sum())
     assert 1 <= widths[0] <= magnitudes.bit_length() + 1
     assert 1 <= widths[1] <= max(1, int(hessian.sum()).bit_length())
@@ -170,4 +174,4 @@ def test_a_child_with_more_above_0_than_its_parent_is_a_peer_error():
     ],
 )
 def test_what_fits_cells_of_4_and_4_bits(sums, fits):
-    assert histograms.fit(np.array(sums, np.int64), (4, 4)) == fits
+    assert fit_level(np.array(sums, np.int64), np.array([len(sums) // 2]), np.array([[4, 4]])) == fits

@@ -7,6 +7,7 @@ from fedboost.errors import PeerError
 from fedboost.gbdt import partition
 from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.split import BestSplit
 from fedboost.gbdt.threads import Threads
@@ -18,6 +19,7 @@ CUTS = CutPoints.of(
     (np.arange(9, dtype=np.float32), np.arange(3, dtype=np.float32), np.zeros(0, np.float32)),
     (False, True, True),
 ).with_categories((5, 255))
+LAYOUT = Layout.of(CUTS)
 
 
 def table(rows, seed=0):
@@ -50,7 +52,7 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
                 at, levels = 0, int.from_bytes(rng.bytes(32), "little") % (2 ** (at + 1) - 1) + 1
             splits.append(Split(node, feature, at, bool(rng.integers(2)), free, levels))
             free += 2
-        nodes.apply(tuple(splits), bins, CUTS)
+        nodes.apply(tuple(splits), bins, LAYOUT)
         for split in splits:
             leaves.remove(split.node)
             leaves += [split.left, split.left + 1]
@@ -58,8 +60,8 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
                 leaf_of[row] = split.left + (not goes_left(split, bins, row))
         for leaf in leaves:
             assert nodes.of(leaf).tolist() == [row for row in range(rows) if leaf_of[row] == leaf]
-    margin, values = np.zeros((1, rows)), {leaf: leaf / 8 for leaf in leaves}
-    nodes.add_values(values, margin)
+    margin, values = np.zeros((1, rows)), [(leaf, leaf / 8) for leaf in leaves]
+    nodes.move_margins((), values, bins, LAYOUT, margin)
     assert margin.tolist() == [[leaf_of[row] / 8 for row in range(rows)]]
 
 
@@ -87,10 +89,10 @@ def test_rows_follow_the_splits(rows, threads, monkeypatch):
 )
 def test_a_split_that_does_not_fit_the_tree(split, says):
     nodes, bins = RowsOfNodes(20), table(20)
-    nodes.apply((Split(ROOT, 0, 4, False, 1), Split(1, 0, 1, False, 3)), bins, CUTS)
+    nodes.apply((Split(ROOT, 0, 4, False, 1), Split(1, 0, 1, False, 3)), bins, LAYOUT)
     before = {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)}
     with pytest.raises(PeerError, match=says):
-        nodes.apply((split,), bins, CUTS)
+        nodes.apply((split,), bins, LAYOUT)
     assert {leaf: nodes.of(leaf).tolist() for leaf in (2, 3, 4)} == before
 
 
@@ -99,9 +101,9 @@ def test_a_split_that_does_not_fit_the_tree(split, says):
 )
 def test_values_must_be_those_of_the_leaves(values):
     nodes, margin = RowsOfNodes(20), np.zeros((1, 20))
-    nodes.apply((Split(ROOT, 0, 4, False, 1),), table(20), CUTS)
+    nodes.apply((Split(ROOT, 0, 4, False, 1),), table(20), LAYOUT)
     with pytest.raises(PeerError, match="leaf values"):
-        nodes.add_values(values, margin)
+        nodes.move_margins((), list(values.items()), table(20), LAYOUT, margin)
     assert not margin.any()
 
 
@@ -146,14 +148,14 @@ def test_a_split_after_the_last_bin_has_no_finite_threshold():
 
 def test_trees_with_roots_of_their_own_grow_as_one_and_part():
     nodes, bins = RowsOfNodes(20, roots=2), table(20)
-    nodes.apply((Split(1, 0, 4, False, 2), Split(0, 1, 1, True, 4), Split(3, 2, 0, False, 6)), bins, CUTS)
+    nodes.apply((Split(1, 0, 4, False, 2), Split(0, 1, 1, True, 4), Split(3, 2, 0, False, 6)), bins, LAYOUT)
     assert [nodes.root_of(node) for node in (2, 4, 5, 6, 7)] == [1, 0, 0, 1, 1]
     for root, leaves in ((0, (4, 5)), (1, (2, 6, 7))):
         assert sorted(row for leaf in leaves for row in nodes.of(leaf).tolist()) == list(range(20))
         for leaf in leaves:
             assert nodes.root_of(leaf) == root
     margin = np.zeros((2, 20))
-    nodes.add_values({2: 1.0, 4: 2.0, 5: 3.0, 6: 4.0, 7: 5.0}, margin)
+    nodes.move_margins((), [(2, 1.0), (4, 2.0), (5, 3.0), (6, 4.0), (7, 5.0)], bins, LAYOUT, margin)
     assert set(margin[0]) <= {2.0, 3.0}
     assert set(margin[1]) <= {1.0, 4.0, 5.0}
 

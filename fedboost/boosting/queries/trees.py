@@ -11,8 +11,8 @@ from fedboost.boosting.queries.base import BaseQuery
 from fedboost.boosting.queries.rules import check_bits, check_nodes, check_scales, check_started
 from fedboost.errors import PeerError, Refused
 from fedboost.fixedpoint import MAX_CELL_BITS, Int64, Scale, cell_bits
-from fedboost.gbdt import histogram
 from fedboost.gbdt.histogram import STATS, Widths
+from fedboost.gbdt.kernels.levels import fit_level, pack_level, unpack_level
 from fedboost.gbdt.tree import Splits
 from fedboost.privacy.bit_packing import Segment
 from fedboost.terms.noise import TREES, Noise, Release
@@ -81,10 +81,6 @@ class HistogramQuery(BaseQuery):
         """An answer, or the sum of answers, node by node."""
         return _in_turn(answer, [pairs * STATS for pairs in self.node_pairs])
 
-    def by_segment(self, cells: Int64) -> list[Int64]:
-        """The cells of an answer, node by node."""
-        return _in_turn(cells, [segment.cells for segment in self.segments])
-
     @cached_property
     def node_widths(self) -> tuple[Widths, ...]:
         """The widths of each node's sums."""
@@ -140,25 +136,25 @@ class HistogramQuery(BaseQuery):
         if self.widths and not (min(self.widths) >= 1 and max(gradients) <= MAX_CELL_BITS > max(hessians)):
             raise Refused(f"cells of less than 1 bit, or of more than {MAX_CELL_BITS}")
 
+    @cached_property
+    def _level(self) -> tuple[Int64, Int64]:
+        """The pairs and the widths of each node, in the form of the kernels."""
+        return np.array(self.node_pairs, np.int64), np.array(self.node_widths, np.int64)
+
     def fits(self, answer: Int64) -> bool:
         """True if the cells hold this answer, when no other party adds to it."""
-        nodes = zip(self.by_node(answer), self.node_widths, strict=True)
-        return all(histogram.fit(sums, widths) for sums, widths in nodes)
+        return bool(fit_level(answer, *self._level))
 
     def to_cells(self, answer: Int64) -> Int64:
         """An answer as it is sealed: a pair in one cell where it fits."""
         out = np.empty(sum(segment.cells for segment in self.segments), np.int64)
-        nodes = zip(self.by_node(answer), self.by_segment(out), self.node_widths, strict=True)
-        for sums, cells, widths in nodes:
-            histogram.pack_sums(sums, widths[1], cells)
+        pack_level(answer, *self._level, out)
         return out
 
     def from_cells(self, total: Int64) -> Int64:
         """The sum of answers, from the sum of their cells: [cells]."""
         out = np.empty(self.cells, np.int64)
-        nodes = zip(self.by_segment(total), self.by_node(out), self.node_widths, strict=True)
-        for cells, sums, widths in nodes:
-            histogram.unpack_sums(cells, widths[1], sums)
+        unpack_level(total, *self._level, out)
         return out
 
     def bytes_needed(self, parties: int) -> int:

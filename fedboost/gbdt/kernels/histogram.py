@@ -125,31 +125,3 @@ def sum_pairs(pairs):
         gradient += pairs[i] >> 32
         hessian += pairs[i] & 0xFFFFFFFF
     return gradient, hessian
-
-
-@loop
-def pair_bits(sums):
-    """Union of the bits of pairs of sums (g, h, g, h ...): those set in a g, or in -1 - g where it is
-    negative; and those set in an h. Signed cells of w bits hold all g if the first is below 2**(w - 1)."""
-    gradient, hessian = np.int64(0), np.int64(0)
-    for i in range(sums.size // 2):
-        gradient |= sums[2 * i] ^ (sums[2 * i] >> 63)
-        hessian |= sums[2 * i + 1]
-    return gradient, hessian
-
-
-@loop
-def pack_pairs(sums, bits, out):
-    """Pack pairs: out = g * 2**bits + h of each pair of sums (g, h, g, h ...), modulo 2**64: int64 [N /
-    2]."""
-    for i in range(out.size):
-        out[i] = (sums[2 * i] << bits) + sums[2 * i + 1]
-
-
-@loop
-def unpack_pairs(cells, bits, out):
-    """Unpack cells of `pack_pairs`: out = the pairs (g, h, g, h ...), 0 <= h < 2**bits: int64 [2 N]."""
-    mask = (np.int64(1) << bits) - 1
-    for i in range(cells.size):
-        out[2 * i] = cells[i] >> bits
-        out[2 * i + 1] = cells[i] & mask

@@ -1,8 +1,22 @@
-"""Kernels of rows of nodes: row numbers, their partition, leaf values added to margins."""
+"""Kernels of the rows of nodes: shares of them, splits of a level, leaf values added to margins.
+
+`rows` is uint32, the row numbers of all leaves one after the other. A place is where in it the rows of a leaf
+begin and end, and the root that the leaf is below: int64 [3]; `leaves` has the place of each node, NO_LEAF
+first for other nodes. A piece is a range of the rows of one leaf of a list: the number of the leaf in the
+list, begin and end. Splits are columns and bitmaps of categories (`partition.Decisions`).
+"""
 
 import numpy as np
 
+from fedboost.gbdt.kernels.bins import MAX_CODES
 from fedboost.gbdt.kernels.compile import loop
+
+NO_LEAF = -1
+PARENT, BY, LAST, MISSING, LEFT = range(5)
+"""Rows of the columns of splits: node, feature, the last bin that goes left, 1 if missing values do, left
+child."""
+SOUND, NODE, CHILDREN, FEATURE, BIN, CATEGORIES = range(6)
+"""Faults of a split: none, or what does not fit the tree that grows."""
 
 
 @loop
@@ -13,12 +27,108 @@ def count_up(rows):
 
 
 @loop
-def partition(codes, goes_left, rows, scratch):
-    """Reorder `rows` in place, stably: those that go left first. Returns how many go left.
+def cut_pieces(places, whole, pieces, edges):
+    """Cut the rows of places into shares of as many rows each, or into one if there are fewer than `whole`.
+    pieces: room for places + shares; edges: int64 [shares + 1], where in `pieces` each share ends and the
+    next begins. A place without rows is a piece, too."""
+    total, count, taken, share = 0, 0, 0, 0
+    for number in range(places.shape[0]):
+        total += places[number, 1] - places[number, 0]
+    shares = edges.size - 1 if total >= whole else 1
+    edges[0] = 0
+    for number in range(places.shape[0]):
+        begin, end = places[number, 0], places[number, 1]
+        while True:
+            left = total * (share + 1) // shares - taken
+            if left == 0 and share + 1 < shares and begin < end:
+                share += 1
+                edges[share] = count
+                continue
+            size = min(end - begin, left)
+            pieces[count, 0], pieces[count, 1], pieces[count, 2] = number, begin, begin + size
+            count, taken, begin = count + 1, taken + size, begin + size
+            if begin == end:
+                break
+    edges[share + 1 :] = count
 
-    `codes` is uint8 [N], the bin of each row for the feature that splits; `goes_left` is uint8 [MAX_CODES], 1
-    for the bins that go left and 0 for the others.
-    """
+
+@loop
+def find_leaves(nodes, leaves, places):
+    """places = those of these leaves. Returns the number of nodes before the first that is no leaf."""
+    for number in range(nodes.size):
+        if not 0 <= nodes[number] < leaves.shape[0] or leaves[nodes[number], 0] == NO_LEAF:
+            return number
+        places[number] = leaves[nodes[number]]
+    return nodes.size
+
+
+@loop
+def _fits(at, columns, categories, value_bins, categorical):
+    """The fault of a split but for its nodes."""
+    if not 0 <= columns[BY, at] < value_bins.size:
+        return FEATURE
+    count = value_bins[columns[BY, at]]
+    if not 0 <= columns[LAST, at] < count:
+        return BIN
+    is_categorical, right, beyond = categorical[columns[BY, at]], False, False
+    for byte in range(MAX_CODES // 8):
+        for bit in range(8 if categories[at, byte] else 0):
+            chosen = bool(categories[at, byte] >> bit & 1)
+            right |= chosen
+            beyond |= chosen and 8 * byte + bit >= count
+    if right != is_categorical or beyond or (is_categorical and columns[LAST, at] != 0):
+        return CATEGORIES
+    return SOUND
+
+
+@loop
+def check_splits(columns, categories, first, leaves, value_bins, categorical):
+    """Check splits from `first` to before one that touches the nodes of those checked, as a split of a child
+    does; `leaves` has room for all children. Returns the end of the sound ones, and the fault of the next, or
+    SOUND."""
+    touched = np.zeros(leaves.shape[0], np.bool_)
+    for at in range(first, columns.shape[1]):
+        parent, child = columns[PARENT, at], columns[LEFT, at]
+        if child < 0:
+            return at, CHILDREN
+        if 0 <= parent < leaves.shape[0] and (touched[parent] or touched[child] or touched[child + 1]):
+            return at, SOUND
+        if not 0 <= parent < leaves.shape[0] or leaves[parent, 0] == NO_LEAF:
+            return at, NODE
+        if leaves[child, 0] != NO_LEAF or leaves[child + 1, 0] != NO_LEAF:
+            return at, CHILDREN
+        fault = _fits(at, columns, categories, value_bins, categorical)
+        if fault != SOUND:
+            return at, fault
+        touched[parent] = touched[child] = touched[child + 1] = True
+    return columns.shape[1], SOUND
+
+
+@loop
+def _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical):
+    """goes_left[code] = 1 for the codes that a split sends left, 0 for the others."""
+    if categorical[columns[BY, at]]:
+        for code in range(MAX_CODES):
+            goes_left[code] = 1 - (categories[at, code >> 3] >> (code & 7) & 1)
+    else:
+        goes_left[: columns[LAST, at] + 1] = 1
+        goes_left[columns[LAST, at] + 1 :] = 0
+    if missing[columns[BY, at]]:
+        goes_left[value_bins[columns[BY, at]]] = columns[MISSING, at]
+
+
+@loop
+def _grow(node, left, count, leaves):
+    """Make the children of a node leaves in its place; count: the rows that go left."""
+    begin, end, root = leaves[node, 0], leaves[node, 1], leaves[node, 2]
+    leaves[node, 0] = NO_LEAF
+    leaves[left, 0], leaves[left, 1], leaves[left, 2] = begin, begin + count, root
+    leaves[left + 1, 0], leaves[left + 1, 1], leaves[left + 1, 2] = begin + count, end, root
+
+
+@loop
+def _partition(codes, goes_left, rows, scratch):
+    """Reorder `rows` in place, stably: those that go left first. Returns how many go left."""
     left = np.uint64(0)
     for i in range(rows.size):
         row = rows[i]
@@ -30,7 +140,147 @@ def partition(codes, goes_left, rows, scratch):
 
 
 @loop
-def add_value(margin, rows, value):
-    """margin[rows] += value."""
+def _partition_apart(codes, goes_left, rows, scratch):
+    """Write rows that go left to `scratch`, the others behind them in reverse. Returns how many go left."""
+    left, right = np.uint64(0), np.uint64(rows.size)
     for i in range(rows.size):
-        margin[rows[i]] += value
+        row, is_left = rows[i], np.uint64(goes_left[codes[rows[i]]])
+        scratch[left] = row
+        scratch[right - np.uint64(1)] = row  # one of both is written over, or the last
+        left += is_left
+        right -= np.uint64(1) - is_left
+    return left
+
+
+@loop
+def split_level(
+    columns,
+    categories,
+    first,
+    leaves,
+    value_bins,
+    missing,
+    categorical,
+    by_feature,
+    rows,
+    scratch,
+):
+    """Send the rows of nodes to their children, from split `first` to before one with a fault. Returns the
+    end, and the fault or SOUND."""
+    goes_left = np.empty(MAX_CODES, np.uint8)
+    while True:
+        end, fault = check_splits(columns, categories, first, leaves, value_bins, categorical)
+        for at in range(first, end):
+            _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
+            begin, end_of_rows = leaves[columns[PARENT, at], 0], leaves[columns[PARENT, at], 1]
+            codes = by_feature[columns[BY, at]]
+            count = _partition(codes, goes_left, rows[begin:end_of_rows], scratch[begin:end_of_rows])
+            _grow(columns[PARENT, at], columns[LEFT, at], np.int64(count), leaves)
+        if fault != SOUND or end == columns.shape[1]:
+            return end, fault
+        first = end
+
+
+@loop
+def partition_level(
+    columns,
+    categories,
+    value_bins,
+    missing,
+    categorical,
+    by_feature,
+    rows,
+    scratch,
+    pieces,
+    counts,
+):
+    """Part the rows of pieces into `scratch`; counts: int64, how many go left. The number of a piece is that
+    of the split."""
+    goes_left = np.empty(MAX_CODES, np.uint8)
+    for piece in range(pieces.shape[0]):
+        at, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
+        _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
+        codes = by_feature[columns[BY, at]]
+        counts[piece] = _partition_apart(codes, goes_left, rows[begin:end], scratch[begin:end])
+
+
+@loop
+def grow_level(columns, leaves, pieces, counts, targets):
+    """Make the children of splits leaves in place of their nodes; targets: int64 [pieces, 2], where the rows
+    of each piece that go left, and those that go right, belong."""
+    first = 0
+    for at in range(columns.shape[1]):
+        last, count = first, 0
+        while last < pieces.shape[0] and pieces[last, 0] == at:
+            count += counts[last]
+            last += 1
+        to_left = leaves[columns[PARENT, at], 0]
+        to_right = to_left + count
+        for piece in range(first, last):
+            targets[piece, 0], targets[piece, 1] = to_left, to_right
+            to_left += counts[piece]
+            to_right += pieces[piece, 2] - pieces[piece, 1] - counts[piece]
+        _grow(columns[PARENT, at], columns[LEFT, at], count, leaves)
+        first = last
+
+
+@loop
+def join_level(rows, scratch, pieces, counts, targets):
+    """Copy the rows of pieces from `scratch` to where they belong."""
+    for piece in range(pieces.shape[0]):
+        begin, end, count = pieces[piece, 1], pieces[piece, 2], counts[piece]
+        to_left, to_right = targets[piece, 0], targets[piece, 1]
+        rows[to_left : to_left + count] = scratch[begin : begin + count]
+        for i in range(end - begin - count):
+            rows[to_right + i] = scratch[end - 1 - i]
+
+
+@loop
+def match_values(columns, leaves, value_nodes, values, by_node):
+    """The values of the leaves after these splits: by_node, float64 of each node. Returns False unless every
+    such leaf has one value, and no other node has."""
+    due = leaves[:, 0] != NO_LEAF
+    for at in range(columns.shape[1]):
+        due[columns[PARENT, at]], due[columns[LEFT, at]], due[columns[LEFT, at] + 1] = False, True, True
+    for number in range(value_nodes.size):
+        leaf = value_nodes[number]
+        if not 0 <= leaf < due.size or not due[leaf]:
+            return False
+        due[leaf] = False
+        by_node[leaf] = values[number]
+    return not due.any()
+
+
+@loop
+def move_margins(
+    columns,
+    categories,
+    value_bins,
+    missing,
+    categorical,
+    by_feature,
+    rows,
+    split_of,
+    leaf_of,
+    outputs,
+    by_node,
+    pieces,
+    margin,
+):
+    """margin[output, row] += the value of the row's leaf, for the rows of these pieces. Of each leaf of the
+    list: its node, its output, and the split that comes last, or NO_LEAF; by_node: float64 of each node."""
+    goes_left, value_of_code = np.empty(MAX_CODES, np.uint8), np.empty(MAX_CODES, np.float64)
+    for piece in range(pieces.shape[0]):
+        number, begin, end = pieces[piece, 0], pieces[piece, 1], pieces[piece, 2]
+        at, own = split_of[number], margin[outputs[number]]
+        if at == NO_LEAF:
+            value = by_node[leaf_of[number]]
+            for i in range(begin, end):
+                own[rows[i]] += value
+            continue
+        _fill_table(goes_left, at, columns, categories, value_bins, missing, categorical)
+        for code in range(MAX_CODES):
+            value_of_code[code] = by_node[columns[LEFT, at] if goes_left[code] else columns[LEFT, at] + 1]
+        codes = by_feature[columns[BY, at]]
+        for i in range(begin, end):
+            own[rows[i]] += value_of_code[codes[rows[i]]]

@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 from kernel_cases import binned
 
-from fedboost.gbdt.kernels.histogram import (
-    SCRATCH,
-    build_histogram,
-    pack_pairs,
-    pair_bits,
-    sum_pairs,
-    unpack_pairs,
-)
+from fedboost.gbdt.kernels.histogram import SCRATCH, build_histogram, sum_pairs
 from tests.gbdt.reference import histogram as reference
 
 SIZES = {
@@ -67,17 +60,3 @@ def test_sum_pairs(count):
     rng = np.random.default_rng(count)
     pairs = (rng.integers(-(1 << 23), 1 << 23, count) << 32) + rng.integers(0, 1 << 23, count)
     assert tuple(sum_pairs(pairs)) == reference.sum_pairs(pairs)
-
-
-@pytest.mark.parametrize("size", [0, 1, 300])
-@pytest.mark.parametrize("bits", [1, 20, 31, 63])
-def test_pairs_as_one_cell(size, bits):
-    rng = np.random.default_rng([size, bits])
-    gradient = rng.integers(-(1 << (63 - bits)), 1 << (63 - bits), size)
-    sums = np.stack([gradient, rng.integers(0, 1 << bits, size)], axis=1).reshape(-1)
-    cells, again = np.empty(size, np.int64), np.empty(2 * size, np.int64)
-    pack_pairs(sums, bits, cells)
-    assert cells.tolist() == reference.pack_pairs(sums, bits)
-    unpack_pairs(cells, bits, again)
-    assert again.tolist() == sums.tolist()
-    assert tuple(pair_bits(sums)) == reference.pair_bits(sums)

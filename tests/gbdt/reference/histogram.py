@@ -28,16 +28,3 @@ def sum_pairs(pairs):
 def sum_positive(rows, pairs):
     apart = [unpack(int(pairs[row])) for row in rows]
     return sum(g for g, _ in apart if g > 0), sum(h for _, h in apart)
-
-
-def pair_bits(sums):
-    gradient = hessian = 0
-    for g, h in zip(sums[::2].tolist(), sums[1::2].tolist(), strict=True):
-        gradient |= g if g >= 0 else -1 - g
-        hessian |= h
-    return gradient, hessian
-
-
-def pack_pairs(sums, bits):
-    cells = [int(g) * 2**bits + int(h) for g, h in zip(sums[::2], sums[1::2], strict=True)]
-    return [(cell + 2**63) % 2**64 - 2**63 for cell in cells]
