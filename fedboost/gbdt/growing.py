@@ -99,7 +99,7 @@ class GrowingRows:
         return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 
     def move_margins(
-        self, splits: tuple[Split, ...], values: LeafValues, bins: Bins, margin: Float64
+        self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64
     ) -> None:
         """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
         splits. Other trees come next."""

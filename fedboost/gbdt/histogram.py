@@ -144,8 +144,6 @@ def stretches(rows: Rows, places: Int64, table_rows: int) -> Iterator[Int64]:
         yield part
 
 
-
-
 def node_total(histogram: Int64, layout: Layout) -> Total:
     """Gradient and hessian of the node. PeerError unless every feature gives the same."""
     pairs = histogram.reshape(layout.bins, STATS)

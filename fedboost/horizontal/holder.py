@@ -8,7 +8,7 @@ Refuses: queries out of order or that do not fit the tree (PeerError: they come 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar, assert_never, cast
+from typing import assert_never, cast
 
 import numpy as np
 

@@ -284,9 +284,7 @@ def test_what_is_asked_of_the_memory_of_the_aggregator_is_the_sum():
     assert BOTH.bytes_needed(3) == END.bytes_needed(3) + ROOT.bytes_needed(3)
 
 
-@pytest.mark.parametrize(
-    "parts", [(END, ROOT), (RowsQuery(), QuantileQuery(9, Grids.first(1))), (END,) * 4]
-)
+@pytest.mark.parametrize("parts", [(END, ROOT), (RowsQuery(), QuantileQuery(9, Grids.first(1))), (END,) * 4])
 def test_they_travel_as_they_are(parts):
     ask = Ask(3, 1, ("p0",), Several(parts))
     assert decode_to_party(encode_to_party(ask)).query.digest == Several(parts).digest

@@ -33,6 +33,7 @@ from fedboost.errors import ConfigError, TrainingStopped, TreeAborted
 from fedboost.fixedpoint import Int64
 from fedboost.gbdt.booster import Booster
 from fedboost.gbdt.cut_points import CutPoints
+from fedboost.gbdt.histogram import Layout
 from fedboost.gbdt.metrics import by_set as metrics
 from fedboost.gbdt.metrics.registry import grows
 from fedboost.gbdt.sampling import NORM_CELLS
@@ -165,7 +166,9 @@ def root_query(terms: Terms, rows: int, number: int, cut_points: CutPoints, scal
     """The query for the root of a tree."""
     sampled_rows, bins = rows * terms.draws.max_bootstrap_count, Layout.of(cut_points).bins
     pair = scales.gradient, scales.hessian
-    return HistogramQuery(sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair, threshold=scales.threshold)
+    return HistogramQuery(
+        sampled_rows, number, NO_SPLITS, terms.roots, bins, *pair, threshold=scales.threshold
+    )
 
 
 def grow_tree(
