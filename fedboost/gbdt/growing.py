@@ -15,6 +15,7 @@ from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memo
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.histogram import Layout, Rows
+from fedboost.gbdt.kernels.histogram import Columns
 from fedboost.gbdt.partition import RowsOfNodes
 from fedboost.gbdt.samplers import Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
@@ -37,9 +38,15 @@ class Bins:
         return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
 
 
-_NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints((), ())
+_NO_CODES, _NO_NUMBERS, _NO_FEATURES = (
+    np.zeros((0, 0), np.uint8),
+    np.zeros(0, np.int64),
+    CutPoints((), ()),
+)
 UNBINNED = Bins(
-    BinnedRows(_NO_CODES, np.zeros(0, np.int64), _NO_CODES, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
+    BinnedRows(_NO_CODES, _NO_CODES, _NO_NUMBERS, Columns(*[_NO_NUMBERS] * 3, _NO_CODES), None),
+    _NO_FEATURES,
+    Layout.of(_NO_FEATURES),
 )
 """Stands for the bins before there are cut points: it has no features to split by."""
 

@@ -71,7 +71,7 @@ class Layout:
         """The layout of a histogram of these features alone; features: increasing."""
         if features == self.features:
             return self
-        indices = [self.features.index(feature) for feature in features]
+        indices = self._indices(features)
         kinds = self.missing[indices], self.categorical[indices]
         return self._made(self.value_bins[indices], *kinds, features)
 
@@ -79,7 +79,7 @@ class Layout:
         """The positions of these features in a histogram of all; features: increasing."""
         if features == self.features:
             return self
-        indices = [self.features.index(feature) for feature in features]
+        indices = self._indices(features)
         return Layout(
             self.offsets[indices],
             self.value_bins[indices],
@@ -94,9 +94,13 @@ class Layout:
         if features == self.features:
             return histogram
         ends = (*self.offsets.tolist(), self.bins)
-        indices = [self.features.index(feature) for feature in features]
+        indices = self._indices(features).tolist()
         slices = [histogram[STATS * ends[index] : STATS * ends[index + 1]] for index in indices]
         return np.concatenate([np.zeros(0, np.int64), *slices])
+
+    def _indices(self, features: Features) -> Int64:
+        """The positions of these features, which the layout has, among its own."""
+        return np.searchsorted(self.features, features)
 
     @property
     def cells(self) -> int:
@@ -119,16 +123,16 @@ def build(
     pairs: for each node the gradients and hessians of all rows, packed (`kernels.quantise`).
     `limit` bounds each half of a pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
-    block, features = (1 << 31) // limit - 1, binned.dense.size
+    block, columns = (1 << 31) // limit - 1, binned.columns.sizes.size
     begins = layout.offsets.astype(np.int64)
-    ends = begins + layout.value_bins + layout.missing
-    dense = begins[binned.dense], ends[binned.dense]
 
     def add(piece: tuple[Rows, Int64, Int64, int, int]) -> None:
         rows, row_pairs, cells, first, together = piece
-        if first < features:
-            last, scratch = min(first + together, features), np.zeros(SCRATCH, np.int64)
-            build_histogram(binned.by_row, rows, row_pairs, *dense, first, last, block, scratch, cells)
+        if first < columns:
+            last, scratch = min(first + together, columns), np.zeros(SCRATCH, np.int64)
+            build_histogram(
+                binned.by_row, rows, row_pairs, binned.columns, first, last, block, scratch, cells
+            )
         elif sparse is not None:
             sparse_begins = begins[sparse.features]
             build_sparse(
@@ -147,13 +151,13 @@ def build(
     for pass_rows in passes(nodes, binned.by_row.shape[0]):
         pieces, extra = [], []
         for rows, row_pairs, cells in zip(pass_rows, pairs, out, strict=True):
-            # Threads share the rows of a large node and add up their sums; else they share its features.
+            # Threads share the rows of a large node and add up their sums; else they share its columns.
             shares = threads.shares(rows, layout.bins)
-            together = min(TOGETHER, features if len(shares) > 1 else -(-features // threads.number))
+            together = min(TOGETHER, columns if len(shares) > 1 else -(-columns // threads.number))
             for number, share in enumerate(shares):
                 target = np.zeros_like(cells) if number else cells
                 extra += [(cells, target)] if number else []
-                firsts = [*range(0, features, together), *([features] if sparse is not None else [])]
+                firsts = [*range(0, columns, together), *([columns] if sparse is not None else [])]
                 pieces += [(share, row_pairs, target, first, together) for first in firsts]
         threads.each(add, pieces)
         for cells, more in extra:

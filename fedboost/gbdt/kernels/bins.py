@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import elementwise, loop
+from fedboost.gbdt.kernels.compile import elementwise, load_word, loop
 
 _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256
@@ -146,13 +146,64 @@ def transpose(by_feature, features, by_row):
 
 
 @loop
+def sample_bins(by_feature, step):
+    """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of these
+    rows in it; and the number of bins that they show: int64 [F, 3]."""
+    out = np.zeros((by_feature.shape[0], 3), np.int64)
+    counts = np.empty(MAX_CODES, np.int64)
+    for f in range(by_feature.shape[0]):
+        counts[:] = 0
+        for i in range(0, by_feature.shape[1], step):
+            counts[by_feature[f, i]] += 1
+        for b in range(MAX_CODES):
+            if counts[b] > out[f, 1]:
+                out[f, 0], out[f, 1] = b, counts[b]
+            out[f, 2] += counts[b] > 0
+    return out
+
+
+@loop
+def join_codes(codes, bins, out, parts):
+    """out = the joint code of each pair of a code and a bin, from 0 in the order of their first rows;
+    parts[joint code] = the pair: uint8 [N] each, and [MAX_CODES, 2].
+
+    Returns the number of joint codes; or where there are too many, -1 - the rows that MAX_CODES suffice for.
+    """
+    unknown = np.uint16(MAX_CODES)
+    numbers, count = np.full(MAX_CODES * MAX_CODES, unknown, np.uint16), 0
+    for i in range(codes.size):
+        key = np.uint32(codes[i]) << np.uint32(8) | np.uint32(bins[i])
+        number = numbers[key]
+        if number == unknown:
+            if count == MAX_CODES:
+                return -1 - i
+            number = numbers[key] = np.uint16(count)
+            parts[count, 0], parts[count, 1] = codes[i], bins[i]
+            count += 1
+        out[i] = number
+    return count
+
+
+@loop
+def _all_usual(column, i, usual):
+    """True if eight rows from i on have this bin."""
+    ones = np.uint64(0x0101010101010101)
+    return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(usual) * ones
+
+
+@loop
 def count_sparse(by_feature, features, most_frequent, starts):
     """starts[i + 1] = the number of values outside their most frequent bin in the rows up to i."""
     starts[:] = 0
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
-        for i in range(column.size):
-            starts[i + 1] += np.int64(column[i] != usual)
+        i = 0
+        while i < column.size:
+            if _all_usual(column, i, usual):
+                i += 8
+            else:
+                starts[i + 1] += np.int64(column[i] != usual)
+                i += 1
     for i in range(starts.size - 1):
         starts[i + 1] += starts[i]
 
@@ -162,10 +213,15 @@ def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
     """entries[starts[i]:] = offsets[r] + bin of each feature r not in its most frequent bin in row i."""
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
-        for i in range(column.size):
+        i = 0
+        while i < column.size:
+            if _all_usual(column, i, usual):
+                i += 8
+                continue
             if column[i] != usual:
                 entries[starts[i]] = offsets[r] + column[i]
                 starts[i] += 1
+            i += 1
     for i in range(starts.size - 1, 0, -1):  # each has advanced to the start of the next row
         starts[i] = starts[i - 1]
     starts[0] = 0
