@@ -147,8 +147,8 @@ def transpose(by_feature, features, by_row):
 
 @loop
 def sample_bins(by_feature, step):
-    """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of these
-    rows in it; and the number of bins that they show: int64 [F, 3]."""
+    """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of
+    these rows in it; and the number of bins that they show: int64 [F, 3]."""
     out = np.zeros((by_feature.shape[0], 3), np.int64)
     counts = np.empty(MAX_CODES, np.int64)
     for f in range(by_feature.shape[0]):
