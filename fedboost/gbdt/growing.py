@@ -38,15 +38,10 @@ class Bins:
         return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
 
 
-_NO_CODES, _NO_NUMBERS, _NO_FEATURES = (
-    np.zeros((0, 0), np.uint8),
-    np.zeros(0, np.int64),
-    CutPoints((), ()),
-)
+_NO_CODES, _NONE, _NO_FEATURES = np.zeros((0, 0), np.uint8), np.zeros(0, np.int64), CutPoints((), ())
+_NO_COLUMNS = Columns(_NONE, _NONE, _NONE, _NO_CODES)
 UNBINNED = Bins(
-    BinnedRows(_NO_CODES, _NO_CODES, _NO_NUMBERS, Columns(*[_NO_NUMBERS] * 3, _NO_CODES), None),
-    _NO_FEATURES,
-    Layout.of(_NO_FEATURES),
+    BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
 )
 """Stands for the bins before there are cut points: it has no features to split by."""
 

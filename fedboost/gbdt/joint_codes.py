@@ -60,14 +60,14 @@ class _Plan:
         """Join a feature to a column, or begin one with it."""
         possible = (number for number, column in enumerate(self.columns) if column.may_take(feature))
         for number in islice(possible, MAX_TRIES):
+            if self._reads < 0:
+                break
             column = self.columns[number]
             joined = self._join(column, feature)
             if joined is not None:
                 self.columns[number] = joined
                 self._spare = column.codes if len(column.features) > 1 else None
                 return
-            if self._reads < 0:
-                break
         self.columns.append(feature)
 
     def _join(self, column: JointColumn, feature: JointColumn) -> JointColumn | None:

@@ -146,6 +146,13 @@ def transpose(by_feature, features, by_row):
 
 
 @loop
+def _all_equal(column, i, code):
+    """True if eight rows from i on have this code."""
+    ones = np.uint64(0x0101010101010101)
+    return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
+
+
+@loop
 def sample_bins(by_feature, step):
     """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of
     these rows in it; and the number of bins that they show: int64 [F, 3]."""
@@ -153,8 +160,14 @@ def sample_bins(by_feature, step):
     counts = np.empty(MAX_CODES, np.int64)
     for f in range(by_feature.shape[0]):
         counts[:] = 0
-        for i in range(0, by_feature.shape[1], step):
-            counts[by_feature[f, i]] += 1
+        column, i = by_feature[f], 0
+        while i < column.size:
+            if step == 1 and _all_equal(column, i, column[i]):
+                counts[column[i]] += 8
+                i += 8
+            else:
+                counts[column[i]] += 1
+                i += step
         for b in range(MAX_CODES):
             if counts[b] > out[f, 1]:
                 out[f, 0], out[f, 1] = b, counts[b]
@@ -185,25 +198,13 @@ def join_codes(codes, bins, out, parts):
 
 
 @loop
-def _all_usual(column, i, usual):
-    """True if eight rows from i on have this bin."""
-    ones = np.uint64(0x0101010101010101)
-    return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(usual) * ones
-
-
-@loop
 def count_sparse(by_feature, features, most_frequent, starts):
     """starts[i + 1] = the number of values outside their most frequent bin in the rows up to i."""
     starts[:] = 0
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
-        i = 0
-        while i < column.size:
-            if _all_usual(column, i, usual):
-                i += 8
-            else:
-                starts[i + 1] += np.int64(column[i] != usual)
-                i += 1
+        for i in range(column.size):
+            starts[i + 1] += np.int64(column[i] != usual)
     for i in range(starts.size - 1):
         starts[i + 1] += starts[i]
 
@@ -213,15 +214,10 @@ def list_sparse(by_feature, features, most_frequent, offsets, starts, entries):
     """entries[starts[i]:] = offsets[r] + bin of each feature r not in its most frequent bin in row i."""
     for r in range(features.size):
         column, usual = by_feature[features[r]], np.uint8(most_frequent[r])
-        i = 0
-        while i < column.size:
-            if _all_usual(column, i, usual):
-                i += 8
-                continue
+        for i in range(column.size):
             if column[i] != usual:
                 entries[starts[i]] = offsets[r] + column[i]
                 starts[i] += 1
-            i += 1
     for i in range(starts.size - 1, 0, -1):  # each has advanced to the start of the next row
         starts[i] = starts[i - 1]
     starts[0] = 0
