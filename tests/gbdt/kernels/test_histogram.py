@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from kernel_cases import binned
+from kernel_cases import binned, columns_of
 
 from fedboost.gbdt.kernels.histogram import (
     SCRATCH,
-    Columns,
     build_histogram,
     pack_pairs,
     pair_bits,
@@ -20,15 +19,6 @@ SIZES = {
     "eight": [2, 256, 256, 5, 255, 1, 9, 256],
     "as many as fit": [256, 3, 255, 7] * 15 + [256, 1, 2, 256],
 }
-
-
-def columns_of(sizes, offsets, joint=()):
-    """The last columns are joint ones, each of as many features as said."""
-    alone = len(sizes) - sum(joint)
-    starts = np.cumsum([0, *[1] * alone, *joint])
-    bins = np.zeros((256, sum(joint)), np.uint8)
-    counts = np.array([*sizes[:alone], *(256 for _ in joint)], np.int64)
-    return Columns(counts, starts, offsets.astype(np.int64), bins)
 
 
 @pytest.mark.parametrize("block", [1, 7, 255, 10_000])
