@@ -15,6 +15,7 @@ from fedboost.gbdt.binned import Allocator, BinnedRows, Column, allocate_in_memo
 from fedboost.gbdt.cut_points import CutPoints
 from fedboost.gbdt.groups import Mask
 from fedboost.gbdt.histogram import Layout, Rows
+from fedboost.gbdt.kernels.histogram import Columns
 from fedboost.gbdt.partition import LeafValues, RowsOfNodes
 from fedboost.gbdt.samplers import Members, Sampler, split_by_masks
 from fedboost.gbdt.threads import Threads
@@ -37,9 +38,10 @@ class Bins:
         return cls(cut_points.bin_rows(columns, threads, allocate), cut_points, Layout.of(cut_points))
 
 
-_NO_CODES, _NO_FEATURES = np.zeros((0, 0), np.uint8), CutPoints.of((), ())
+_NO_CODES, _NONE, _NO_FEATURES = np.zeros((0, 0), np.uint8), np.zeros(0, np.int64), CutPoints.of((), ())
+_NO_COLUMNS = Columns(_NONE, _NONE, _NONE, _NO_CODES)
 UNBINNED = Bins(
-    BinnedRows(_NO_CODES, np.zeros(0, np.int64), _NO_CODES, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
+    BinnedRows(_NO_CODES, _NO_CODES, _NONE, _NO_COLUMNS, None), _NO_FEATURES, Layout.of(_NO_FEATURES)
 )
 """Stands for the bins before there are cut points: it has no features to split by."""
 
@@ -98,9 +100,7 @@ class GrowingRows:
         rows = self._sets[0].rows
         return histogram.build(bins.rows, rows, places, pairs, bins.layout, limit, self._threads)
 
-    def move_margins(
-        self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64
-    ) -> None:
+    def move_margins(self, splits: Splits, values: LeafValues, bins: Bins, margin: Float64) -> None:
         """Move every row's margin, float64 [outputs, rows], by the values of its leaves after the last
         splits. Other trees come next."""
         for nodes in self._sets[self._sampler.moved]:

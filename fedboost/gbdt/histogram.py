@@ -6,7 +6,6 @@ feature sum to the same node total. Refuses: a sum whose features disagree, or w
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -65,19 +64,13 @@ class Layout:
         if features == self.features:
             return histogram
         ends = (*self.offsets.tolist(), self.bins)
-        indices = [self.features.index(feature) for feature in features]
+        indices = self._indices(features).tolist()
         slices = [histogram[STATS * ends[index] : STATS * ends[index + 1]] for index in indices]
         return np.concatenate([np.zeros(0, np.int64), *slices])
 
-    @cached_property
-    def begins(self) -> Int64:
-        """First bin of each feature."""
-        return self.offsets.astype(np.int64)
-
-    @cached_property
-    def ends(self) -> Int64:
-        """End of the bins of each feature."""
-        return self.begins + self.value_bins + self.missing
+    def _indices(self, features: Features) -> Int64:
+        """The positions of these features, which the layout has, among its own."""
+        return np.searchsorted(self.features, features)
 
     @property
     def cells(self) -> int:
@@ -95,29 +88,29 @@ def build(
     [outputs, all rows], packed gradients and hessians (`kernels.quantise`). `limit` bounds each half of a
     pair; 2**31 / limit rows may be added before the halves are unpacked.
     """
-    nodes, features, sparse = len(places), binned.dense.size, binned.sparse
+    nodes, columns, sparse = len(places), binned.columns.sizes.size, binned.sparse
     out = np.zeros((nodes + threads.number - 1, layout.cells + STATS), np.int64)
     block, outputs = (1 << 31) // limit - 1, np.ascontiguousarray(places[:, 2])
-    dense = layout.begins[binned.dense], layout.ends[binned.dense]
+    begins = layout.offsets.astype(np.int64)
 
     def add(task: tuple[Int64, Int64, int, int]) -> None:
         pieces, targets, first, last = task
         node_rows = rows, pairs, outputs, pieces, targets
-        build_level(binned.by_row, *node_rows, *dense, first, min(last, features), block, out)
-        if sparse is not None and last > features:
+        build_level(binned.by_row, *node_rows, binned.columns, first, min(last, columns), block, out)
+        if sparse is not None and last > columns:
             lists = sparse.starts, sparse.entries, sparse.offsets, sparse.most_frequent
-            build_sparse_level(*lists, *node_rows, layout.begins[sparse.features], block, out)
+            build_sparse_level(*lists, *node_rows, begins[sparse.features], block, out)
 
     for stretch in stretches(rows, places, binned.by_row.shape[0]):
         # Threads share the rows of a level, each with sums of its own for a node that it shares with the
-        # thread before it; of few rows, they share the features.
+        # thread before it; of few rows, they share the columns.
         pieces, shares = threads.cut(stretch, threads.number * layout.bins)
         targets = pieces[:, 0].copy()
         for number, share in enumerate(shares[1:]):
             if targets[share.start] == pieces[share.start - 1, 0]:
                 targets[share.start] = nodes + number
-        together = -(-(features + 1) // (threads.number if len(shares) == 1 else 1))
-        firsts = range(0, features + 1, together)
+        together = -(-(columns + 1) // (threads.number if len(shares) == 1 else 1))
+        firsts = range(0, columns + 1, together)
         threads.each(
             add,
             [(pieces[s], targets[s], first, first + together) for s in shares for first in firsts],

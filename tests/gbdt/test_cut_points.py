@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from inprocess import randomly
 
 from fedboost.errors import PeerError
-from fedboost.gbdt.binned import BinnedRows
 from fedboost.gbdt.columns import SparseColumn
 from fedboost.gbdt.cut_points import (
     MAX_REFINEMENTS,
@@ -259,50 +258,6 @@ def test_binning_puts_a_value_at_its_cut_right_of_it():
     binned = CutPoints.of((cuts, cuts[:0]), (True, True)).bin_rows((column, -column))
     assert binned.by_feature.dtype == binned.by_row.dtype == np.uint8
     assert binned.by_feature.tolist() == [due, np.isnan(column).tolist()]
-    assert binned.by_row.tolist() == binned.by_feature.T.tolist()
-
-
-@pytest.mark.parametrize(
-    ("features", "width"), [(1, 1), (7, 8), (14, 16), (23, 23), (50, 64), (65, 65), (100, 128)]
-)
-def test_rows_of_bins_do_not_lie_across_lines_that_they_need_not(features, width):
-    columns = np.random.default_rng(features).normal(size=(features, 33)).astype(np.float32)
-    cuts = CutPoints.of(tuple(np.sort(column[:9]) for column in columns), (False,) * features)
-    binned = cuts.bin_rows(tuple(columns))
-    assert binned.by_row.shape == (33, width)
-    assert (binned.by_row[:, :features] == binned.by_feature.T).all()
-    if width % 64 == 0 or 64 % width == 0:
-        assert binned.by_row.ctypes.data % 64 == 0
-
-
-@pytest.mark.parametrize("rows", [1, 2, 300])
-@pytest.mark.parametrize("rare", [[], [0, 3], [1, 2, 4], [0, 1, 2, 3, 4]])
-def test_what_is_listed_of_rare_bins_and_what_is_not_are_all_bins(rows, rare, monkeypatch):
-    monkeypatch.setattr("fedboost.gbdt.binned.MIN_SPARSE_FEATURES", 1)
-    rng = np.random.default_rng(rows)
-    codes = np.array([7, 256, 2, 30, 90])
-    by_feature = np.stack([rng.integers(0, count, rows) for count in codes]).astype(np.uint8)
-    for feature in rare:
-        by_feature[feature, rng.random(rows) < 0.95] = codes[feature] - 1
-    binned = BinnedRows.of(by_feature, codes)
-    if rows == 300 and rare:
-        assert binned.dense.tolist() == [f for f in range(5) if f not in rare] or rare == [0, 1, 2, 3, 4]
-    assert binned.dense.size >= 1
-    assert (binned.by_row[:, : binned.dense.size] == by_feature[binned.dense].T).all()
-    if binned.sparse is None:
-        assert binned.dense.size == 5
-        return
-    listed, ends = binned.sparse, binned.sparse.starts.tolist()
-    assert sorted([*binned.dense.tolist(), *listed.features.tolist()]) == [0, 1, 2, 3, 4]
-    for row in range(rows):
-        found = dict(zip(listed.features.tolist(), listed.most_frequent.tolist(), strict=True))
-        for entry in listed.entries[ends[row] : ends[row + 1]].tolist():
-            place = int(np.searchsorted(listed.offsets, entry, side="right")) - 1
-            feature = int(listed.features[place])
-            assert found[feature] == listed.most_frequent[place]  # listed once
-            found[feature] = entry - int(listed.offsets[place])
-            assert found[feature] != listed.most_frequent[place]
-        assert {f: int(by_feature[f, row]) for f in found} == found
 
 
 # ---- levels -----------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ import math
 
 import numpy as np
 
+from fedboost.gbdt.kernels.histogram import Columns
+
 ROOT_EPS = 1e-15
 
 
@@ -41,6 +43,15 @@ def binned(rng, rows, sizes):
     codes = np.stack([rng.integers(0, size, rows) for size in sizes], axis=1).astype(np.uint8)
     offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.uint32)
     return np.ascontiguousarray(codes.reshape(rows, len(sizes))), offsets
+
+
+def columns_of(sizes, offsets, joint=()):
+    """The last columns are joint ones, each of as many features as said."""
+    alone = len(sizes) - sum(joint)
+    starts = np.cumsum([0, *[1] * alone, *joint])
+    bins = np.zeros((256, sum(joint)), np.uint8)
+    counts = np.array([*sizes[:alone], *(256 for _ in joint)], np.int64)
+    return Columns(counts, starts, offsets.astype(np.int64), bins)
 
 
 def random_tree(rng, features, depth, by_level):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedboost.gbdt.kernels.compile import elementwise, loop
+from fedboost.gbdt.kernels.compile import elementwise, load_word, loop
 
 _BLOCK = 256  # rows of a block of `transpose`
 MAX_CODES = 256
@@ -152,6 +152,58 @@ def transpose(by_feature, features, by_row):
             column = by_feature[features[d]]
             for i in range(start, end):
                 by_row[i, d] = column[i]
+
+
+@loop
+def _all_equal(column, i, code):
+    """True if eight rows from i on have this code."""
+    ones = np.uint64(0x0101010101010101)
+    return i + 8 <= column.size and load_word(column, np.uint64(i)) == np.uint64(code) * ones
+
+
+@loop
+def sample_bins(by_feature, step):
+    """The most frequent bin of each feature in every `step`-th row, the lowest of several; the number of
+    these rows in it; and the number of bins that they show: int64 [F, 3]."""
+    out = np.zeros((by_feature.shape[0], 3), np.int64)
+    counts = np.empty(MAX_CODES, np.int64)
+    for f in range(by_feature.shape[0]):
+        counts[:] = 0
+        column, i = by_feature[f], 0
+        while i < column.size:
+            if step == 1 and _all_equal(column, i, column[i]):
+                counts[column[i]] += 8
+                i += 8
+            else:
+                counts[column[i]] += 1
+                i += step
+        for b in range(MAX_CODES):
+            if counts[b] > out[f, 1]:
+                out[f, 0], out[f, 1] = b, counts[b]
+            out[f, 2] += counts[b] > 0
+    return out
+
+
+@loop
+def join_codes(codes, bins, out, parts):
+    """out = the joint code of each pair of a code and a bin, from 0 in the order of their first rows;
+    parts[joint code] = the pair: uint8 [N] each, and [MAX_CODES, 2].
+
+    Returns the number of joint codes; or where there are too many, -1 - the rows that MAX_CODES suffice for.
+    """
+    unknown = np.uint16(MAX_CODES)
+    numbers, count = np.full(MAX_CODES * MAX_CODES, unknown, np.uint16), 0
+    for i in range(codes.size):
+        key = np.uint32(codes[i]) << np.uint32(8) | np.uint32(bins[i])
+        number = numbers[key]
+        if number == unknown:
+            if count == MAX_CODES:
+                return -1 - i
+            number = numbers[key] = np.uint16(count)
+            parts[count, 0], parts[count, 1] = codes[i], bins[i]
+            count += 1
+        out[i] = number
+    return count
 
 
 @loop

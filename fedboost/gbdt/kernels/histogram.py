@@ -1,17 +1,34 @@
 """Kernels of histograms: packed pairs of gradient and hessian summed by bin."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from fedboost.gbdt.kernels.compile import load_word, loop, prefetch
 
-_GATHERED = 256
-"""Pairs that are gathered before they are added."""
 TOGETHER = 64
-"""Features a histogram is built of at a time, so that their sums stay in the cache."""
+"""Columns a histogram is built of at a time, so that their sums stay in the cache."""
 STRIDE = 264
-"""Elements from the sums of one feature to the next: enough for 256 bins, and a cache line more, so that the
-first bins of all features do not compete for the same few cache lines."""
+"""Elements from the sums of one column to the next: enough for 256 codes, and a cache line more, so that the
+first codes of all columns do not compete for the same few cache lines."""
 SCRATCH = TOGETHER * STRIDE
+WORD = 8
+"""Bytes that are loaded at once."""
+
+
+class Columns(NamedTuple):
+    """The columns of a table of codes: first those of one feature, whose codes are its bins, then those whose
+    codes are joint codes of several.
+
+    sizes: int64 [C], codes of each; starts: int64 [C + 1], the first of its features among the D of all
+    columns; begins: int64 [D], the first bin of each feature in a histogram; bins: uint8 [256, J], the bin
+    that a joint code stands for, of each of the last J features.
+    """
+
+    sizes: Any
+    starts: Any
+    begins: Any
+    bins: Any
 
 
 @loop
@@ -24,66 +41,113 @@ def _unpack_into(packed, out):
 
 
 @loop
-def _add_pairs(bins, rows, pairs, first, last, ahead, scratch):
-    """scratch[STRIDE * f + the bin of feature first + f] += the pair, for each row and feature.
+def _take_apart(packed, begins, bins, out):
+    """out[the bin of each feature in a code] += the sum of the code. begins: int64 [M]; bins: uint8
+    [256, M]."""
+    for code in range(packed.size):
+        pair = packed[code]
+        if pair != 0:
+            packed[code] = 0
+            for feature in range(begins.size):
+                cell = 2 * (begins[feature] + bins[code, feature])
+                out[cell] += pair >> 32
+                out[cell + 1] += pair & 0xFFFFFFFF
 
-    Returns the sum of the gradients above 0, and that of the hessians.
-    """
-    flat, width = bins.ravel(), np.uint64(bins.shape[1])
-    byte, start_of, count = np.uint64(0xFF), np.uint64(first), np.uint64(last - first)
-    gathered = np.empty(_GATHERED, np.int64)
+
+@loop
+def _add_word(word, pair, slot, scratch):
+    """Add a pair by the codes of WORD columns; slot: of the first of them."""
+    byte = np.uint64(0xFF)
+    scratch[slot + (word & byte)] += pair
+    scratch[slot + np.uint64(STRIDE) + (word >> np.uint64(8) & byte)] += pair
+    scratch[slot + np.uint64(2 * STRIDE) + (word >> np.uint64(16) & byte)] += pair
+    scratch[slot + np.uint64(3 * STRIDE) + (word >> np.uint64(24) & byte)] += pair
+    scratch[slot + np.uint64(4 * STRIDE) + (word >> np.uint64(32) & byte)] += pair
+    scratch[slot + np.uint64(5 * STRIDE) + (word >> np.uint64(40) & byte)] += pair
+    scratch[slot + np.uint64(6 * STRIDE) + (word >> np.uint64(48) & byte)] += pair
+    scratch[slot + np.uint64(7 * STRIDE) + (word >> np.uint64(56))] += pair
+
+
+@loop
+def _add_words(codes, rows, pairs, scratch):
+    """As `_add_pairs`, of a table of WORD columns."""
+    flat, ahead, width = codes.ravel(), 32, np.uint64(WORD)
     positive, hessian = 0, 0
-    for start in range(0, rows.size, _GATHERED):
-        size = min(_GATHERED, rows.size - start)
-        for i in range(start, start + size):  # separate from the rows' bins: fewer cache misses at once
-            if i + _GATHERED < rows.size:
-                prefetch(pairs, np.uint64(rows[np.uint64(i + _GATHERED)]))
-            pair = pairs[np.uint64(rows[np.uint64(i)])]
-            gathered[np.uint64(i - start)] = pair
-            positive += max(pair >> 32, 0)
-            hessian += pair & 0xFFFFFFFF
-        for i in range(start, start + size):
-            if i + ahead < rows.size:
-                soon = np.uint64(rows[np.uint64(i + ahead)]) * width + start_of
-                prefetch(flat, soon)
-                prefetch(flat, soon + count - np.uint64(1))
-            pair, codes = gathered[np.uint64(i - start)], np.uint64(rows[np.uint64(i)]) * width + start_of
-            f = np.uint64(0)
-            while f + np.uint64(7) < count:  # unsigned throughout: numba then looks for no negative index
-                eight, slot = load_word(flat, codes + f), f * np.uint64(STRIDE)
-                scratch[slot + (eight & byte)] += pair
-                scratch[slot + np.uint64(STRIDE) + (eight >> np.uint64(8) & byte)] += pair
-                scratch[slot + np.uint64(2 * STRIDE) + (eight >> np.uint64(16) & byte)] += pair
-                scratch[slot + np.uint64(3 * STRIDE) + (eight >> np.uint64(24) & byte)] += pair
-                scratch[slot + np.uint64(4 * STRIDE) + (eight >> np.uint64(32) & byte)] += pair
-                scratch[slot + np.uint64(5 * STRIDE) + (eight >> np.uint64(40) & byte)] += pair
-                scratch[slot + np.uint64(6 * STRIDE) + (eight >> np.uint64(48) & byte)] += pair
-                scratch[slot + np.uint64(7 * STRIDE) + (eight >> np.uint64(56))] += pair
-                f += np.uint64(8)
-            while f < count:
-                scratch[f * np.uint64(STRIDE) + np.uint64(flat[codes + f])] += pair
-                f += np.uint64(1)
+    for i in range(rows.size):
+        if i + ahead < rows.size:
+            soon = np.uint64(rows[np.uint64(i + ahead)])
+            prefetch(pairs, soon)
+            prefetch(flat, soon * width)
+        row = np.uint64(rows[np.uint64(i)])
+        pair = pairs[row]
+        positive += max(pair >> 32, 0)
+        hessian += pair & 0xFFFFFFFF
+        _add_word(load_word(flat, row * width), pair, np.uint64(0), scratch)
     return positive, hessian
 
 
 @loop
-def build_histogram(bins, rows, pairs, begins, ends, first, last, block, scratch, out):
-    """Add the pairs of `rows` into the bins of the features from `first` to before `last`, at most TOGETHER.
+def _add_pairs(codes, rows, pairs, first, last, scratch):
+    """scratch[STRIDE * c + the code of column first + c] += the pair, for each row and column.
 
-    begins, ends: int64 [F], the first of a feature's bins among the T and their end; out: int64 [2 T + 2] (g,
-    h, g, h ...), with the first features also the last pair, the sums of the gradients above 0 and of the
-    hessians of all rows; scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block`
-    rows at a time, so that neither 32-bit half can overflow, and then unpacked."""
+    Returns the sum of the gradients above 0, and that of the hessians.
+    """
+    flat, width = codes.ravel(), np.uint64(codes.shape[1])
+    start_of, count = np.uint64(first), np.uint64(last - first)
+    ahead = min(max(8, 512 // codes.shape[1]), 32)
+    positive, hessian = 0, 0
+    for i in range(rows.size):
+        if i + ahead < rows.size:
+            soon = np.uint64(rows[np.uint64(i + ahead)])
+            prefetch(pairs, soon)
+            prefetch(flat, soon * width + start_of)
+            prefetch(flat, soon * width + start_of + count - np.uint64(1))
+        row = np.uint64(rows[np.uint64(i)])
+        pair, place = pairs[row], row * width + start_of
+        positive += max(pair >> 32, 0)
+        hessian += pair & 0xFFFFFFFF
+        c = np.uint64(0)
+        while c + np.uint64(WORD - 1) < count:  # unsigned throughout: numba then looks for no negative index
+            _add_word(load_word(flat, place + c), pair, c * np.uint64(STRIDE), scratch)
+            c += np.uint64(WORD)
+        while c < count:
+            scratch[c * np.uint64(STRIDE) + np.uint64(flat[place + c])] += pair
+            c += np.uint64(1)
+    return positive, hessian
+
+
+@loop
+def build_histogram(codes, rows, pairs, columns, first, last, block, scratch, out):
+    """Add the pairs of `rows` into the bins of the features in the columns from `first` to before `last`, at
+    most TOGETHER.
+
+    codes: uint8 [N, C or more]; columns: `Columns`; out: int64 [2 T + 2] (g, h, g, h ...) of T bins, with the
+    first columns also the last pair, the sums of the gradients above 0 and of the hessians of all rows;
+    scratch: int64 [SCRATCH], all zero before and after. Pairs are added packed, `block` rows at a time, so
+    that neither 32-bit half can overflow, and then unpacked."""
     bins_of_all = out.size // 2 - 1
-    ahead = max(8, 512 // begins.size)
+    alone = columns.begins.size - columns.bins.shape[1]
+    in_words = codes.shape[1] == WORD and first == 0
     for start in range(0, rows.size, block):
-        sums = _add_pairs(bins, rows[start : start + block], pairs, first, last, ahead, scratch)
+        part = rows[start : start + block]
+        if in_words:
+            sums = _add_words(codes, part, pairs, scratch)
+            scratch[last * STRIDE : WORD * STRIDE] = 0  # what stands behind the columns of a row is no code
+        else:
+            sums = _add_pairs(codes, part, pairs, first, last, scratch)
         if first == 0:
             out[2 * bins_of_all] += sums[0]
             out[2 * bins_of_all + 1] += sums[1]
-        for feature in range(first, last):
-            begin, end, slot = begins[feature], ends[feature], (feature - first) * STRIDE
-            _unpack_into(scratch[slot : slot + end - begin], out[2 * begin : 2 * end])
+        for column in range(first, last):
+            slot, size = (column - first) * STRIDE, columns.sizes[column]
+            packed, feature = scratch[slot : slot + size], columns.starts[column]
+            if feature < alone:
+                begin = columns.begins[feature]
+                _unpack_into(packed, out[2 * begin : 2 * (begin + size)])
+            else:
+                end = columns.starts[column + 1]
+                bins = columns.bins[:, feature - alone : end - alone]
+                _take_apart(packed, columns.begins[feature:end], bins, out)
 
 
 @loop

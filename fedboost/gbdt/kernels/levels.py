@@ -15,17 +15,17 @@ MAX_BITS = 64
 
 
 @loop
-def build_level(by_row, rows, pairs, outputs, pieces, targets, begins, ends, first, last, block, out):
-    """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features from `first` to before
-    `last`. outputs: int64 [nodes], the row of `pairs` of each; targets: int64 [pieces], the row of `out` for
-    each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
+def build_level(by_row, rows, pairs, outputs, pieces, targets, columns, first, last, block, out):
+    """Add the pairs of pieces of nodes (`kernels.rows`) into the bins of the features in the columns from
+    `first` to before `last`. outputs: int64 [nodes], the row of `pairs` of each; targets: int64 [pieces], the
+    row of `out` for each; out: int64 [rows, 2 T + 2]; otherwise as `build_histogram`."""
     scratch = np.zeros(SCRATCH, np.int64)
     for piece in range(pieces.shape[0]):
         own, cells = rows[pieces[piece, 1] : pieces[piece, 2]], out[targets[piece]]
         own_pairs = pairs[outputs[pieces[piece, 0]]]
         for start in range(first, last, TOGETHER):
             end = min(start + TOGETHER, last)
-            build_histogram(by_row, own, own_pairs, begins, ends, start, end, block, scratch, cells)
+            build_histogram(by_row, own, own_pairs, columns, start, end, block, scratch, cells)
 
 
 @loop

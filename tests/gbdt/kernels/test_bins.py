@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedboost.gbdt.kernels.bins import bin_column, count_cells, float_keys, transpose, weigh_residuals
+from fedboost.gbdt.kernels.bins import (
+    bin_column,
+    count_cells,
+    float_keys,
+    join_codes,
+    sample_bins,
+    transpose,
+    weigh_residuals,
+)
 from tests.gbdt.reference import bins as reference
 
 NAN_PAYLOADS = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF, 0x7FFFFFFF], np.uint32)
@@ -138,3 +146,25 @@ def test_transpose(shape):
         by_row = np.zeros((shape[1], features.size), np.uint8)
         transpose(by_feature, features, by_row)
         assert by_row.tolist() == by_feature[features].T.tolist()
+
+
+@pytest.mark.parametrize("rows", [0, 1, 300])
+@pytest.mark.parametrize("step", [1, 7])
+def test_sample_bins(rows, step):
+    rng = np.random.default_rng(rows)
+    by_feature = np.stack([rng.integers(0, size, rows) for size in (1, 2, 5, 256)]).astype(np.uint8)
+    assert sample_bins(by_feature, step).tolist() == reference.sample_bins(by_feature, step)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 400, 3000])
+@pytest.mark.parametrize("sizes", [(1, 1), (1, 256), (16, 16), (2, 129), (40, 90), (256, 256)])
+def test_join_codes(rows, sizes):
+    rng = np.random.default_rng(rows)
+    codes, bins = (rng.integers(0, size, rows).astype(np.uint8) for size in sizes)
+    out, parts = np.zeros(rows, np.uint8), np.zeros((256, 2), np.uint8)
+    due, due_parts = reference.join_codes(codes, bins)
+    count = join_codes(codes, bins, out, parts)
+    if due_parts is None:
+        assert count == due
+    else:
+        assert (count, out.tolist(), parts[:count].tolist()) == (len(due_parts), due, due_parts)

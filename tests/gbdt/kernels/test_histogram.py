@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from kernel_cases import binned
+from kernel_cases import binned, columns_of
 
 from fedboost.gbdt.kernels.histogram import SCRATCH, build_histogram, sum_pairs
 from tests.gbdt.reference import histogram as reference
@@ -25,22 +25,48 @@ def test_build_histogram(block, count, sizes):
     gradient = rng.choice([-limit, limit, 1, -1, 0], 700)
     pairs = (gradient << 32) + rng.choice([0, limit], 700)
     rows = np.sort(rng.choice(700, count, replace=False)).astype(np.uint32)
-    scratch, begins = np.zeros(SCRATCH, np.int64), offsets.astype(np.int64)
+    scratch, columns = np.zeros(SCRATCH, np.int64), columns_of(sizes, offsets)
     due = [
         *reference.build_histogram(bins, rows, pairs, offsets, sum(sizes)),
         *reference.sum_positive(rows, pairs),
     ]
-    wider = np.full((700, len(sizes) + 3), 255, np.uint8)
-    wider[:, : len(sizes)] = bins
-    for table in (bins, wider):  # what stands behind the bins of a row is no bin
+    for more in (0, 3, 4):  # what stands behind the codes of a row is no code
+        wider = np.full((700, len(sizes) + more), 255, np.uint8)
+        wider[:, : len(sizes)] = bins
         for middle in (1, len(sizes) - 1, len(sizes)):
             out = np.full(2 * sum(sizes) + 2, 5, np.int64)
             for first, last in ((0, middle), (middle, len(sizes))):
-                build_histogram(
-                    table, rows, pairs, begins, begins + sizes, first, last, min(block, 255), scratch, out
-                )
+                build_histogram(wider, rows, pairs, columns, first, last, min(block, 255), scratch, out)
                 assert not scratch.any()
             assert (out - 5).tolist() == due
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("block", [7, 255])
+def test_build_histogram_of_joint_codes(block, width):
+    rng = np.random.default_rng(block)
+    sizes, joint = [5, 256, 4, 3, 2, 7, 1], (3, 2)
+    columns = columns_of(sizes, np.cumsum([0, *sizes[:-1]]), joint)
+    columns.bins[:] = rng.integers(0, sizes[2:], (256, 5))
+    codes = rng.integers(0, [5, 256, 256, 256], (400, 4)).astype(np.uint8)
+    parts = columns.bins[codes[:, 2], :3], columns.bins[codes[:, 3], 3:]
+    bins = np.hstack([codes[:, :2], *parts])
+    pairs = (rng.integers(-100, 100, 400) << 32) + rng.integers(0, 100, 400)
+    pairs[::5] = 0
+    rows = np.sort(rng.choice(400, 300)).astype(np.uint32)  # some several times
+    table, scratch = np.full((400, width), 9, np.uint8), np.zeros(SCRATCH, np.int64)
+    table[:, :4] = codes
+    due = [
+        *reference.build_histogram(bins, rows, pairs, columns.begins, sum(sizes)),
+        *reference.sum_positive(rows, pairs),
+    ]
+    for middle in range(5):
+        out = np.zeros(2 * sum(sizes) + 2, np.int64)
+        for first, last in ((0, middle), (middle, 4)):
+            if first < last:
+                build_histogram(table, rows, pairs, columns, first, last, block, scratch, out)
+            assert not scratch.any()
+        assert out.tolist() == due
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -49,9 +75,8 @@ def test_build_histogram_holds_at_the_bounds_of_a_block(sign):
     bins = np.zeros((rows, 1), np.uint8)
     pairs = np.full(rows, (sign * limit << 32) + limit, np.int64)
     out = np.zeros(4, np.int64)
-    everyone = np.arange(rows, dtype=np.uint32)
-    scratch = np.zeros(SCRATCH, np.int64)
-    build_histogram(bins, everyone, pairs, np.array([0]), np.array([1]), 0, 1, 255, scratch, out)
+    everyone, columns = np.arange(rows, dtype=np.uint32), columns_of([1], np.zeros(1, np.uint32))
+    build_histogram(bins, everyone, pairs, columns, 0, 1, 255, np.zeros(SCRATCH, np.int64), out)
     assert out.tolist() == [sign * limit * rows, limit * rows, max(sign, 0) * limit * rows, limit * rows]
 
 

@@ -41,3 +41,20 @@ def weigh_residuals(label, margin, weight, rows, start, width, bits, factor, lim
 
 def bin_column(values, cuts, missing_bin):
     return [missing_bin if math.isnan(v) else sum(bool(cut <= v) for cut in cuts) for v in values]
+
+
+def sample_bins(by_feature, step):
+    out = []
+    for column in by_feature[:, ::step].tolist():
+        counts = [column.count(code) for code in range(256)]
+        out.append([counts.index(max(counts)), max(counts), len({*column})])
+    return out
+
+
+def join_codes(codes, bins):
+    """The joint codes, and the pair that each stands for; the rows until there are too many."""
+    pairs = list(zip(codes.tolist(), bins.tolist(), strict=True))
+    parts = list(dict.fromkeys(pairs))
+    if len(parts) > 256:
+        return -1 - pairs.index(parts[256]), None
+    return [parts.index(pair) for pair in pairs], [list(part) for part in parts]
